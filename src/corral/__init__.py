@@ -1,0 +1,27 @@
+"""Corral: the system of record and the supervisor for AI agents.
+
+Importing this package loads nothing else: agents call `corral` from hooks, so the library behind
+`corral.open` comes in when it is first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from corral.kernel import errors as errors
+    from corral.library import Corral as Corral
+    from corral.library import open as open
+
+__version__ = "0.1.0"
+__all__ = ["Corral", "__version__", "errors", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Corral", "open"):
+        from corral import library
+
+        return getattr(library, name)
+    if name == "errors":
+        from corral.kernel import errors
+
+        return errors
+    raise AttributeError(f"module 'corral' has no attribute {name!r}")

@@ -1,0 +1,136 @@
+"""Secrets: from a reference to the value, at the moment it is needed.
+
+    env:NAME              an environment variable
+    file:PATH             a file's text, without the line end at its end; private to its user
+    cmd:COMMAND           what a command prints (a password manager's, say)
+    keyring:SERVICE/NAME  the desktop's key ring
+
+A value is never stored, logged or put into an error. `keep` writes one to a private file or the key
+ring, only when a person asks for it.
+"""
+
+import os
+import shlex
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from corral.kernel.errors import Invalid, NotFound, Refused
+
+COMMAND_SECONDS = 30
+
+
+def resolve(reference: str) -> str:
+    """The value behind a reference; an error says what is missing and never shows a value."""
+    kind, _, where = reference.partition(":")
+    return {"env": _from_env, "file": _from_file, "cmd": _from_command, "keyring": _from_keyring}[
+        kind
+    ](where)
+
+
+def _from_env(name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise NotFound(
+            f"The environment variable {name} is not set; set it where Corral starts.", name=name
+        )
+    return value
+
+
+def _from_file(path: str) -> str:
+    file = Path(path).expanduser()
+    try:
+        mode = file.stat().st_mode
+        value = file.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise NotFound(
+            f"The secret file {file} cannot be read: {reason}.", path=str(file)
+        ) from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise Refused(
+            f"The secret file {file} can be read by others; run `chmod 600 {file}`.", path=str(file)
+        )
+    if not value:
+        raise NotFound(f"The secret file {file} is empty.", path=str(file))
+    return value
+
+
+def _from_command(command: str) -> str:
+    try:
+        told = subprocess.run(
+            shlex.split(command),
+            stdin=subprocess.DEVNULL,
+            text=True,
+            capture_output=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise NotFound(
+            f"The secret's command could not be run ({type(error).__name__}); try it by hand.",
+            command=command,
+        ) from None
+    value = told.stdout.rstrip("\r\n")
+    if told.returncode != 0 or not value:
+        raise NotFound(
+            f"The secret's command ended with {told.returncode} and gave "
+            f"{'nothing' if not value else 'something'}; try it by hand.",
+            command=command,
+            exit_code=told.returncode,
+        )
+    return value
+
+
+def _from_keyring(where: str) -> str:
+    service, _, name = where.partition("/")
+    try:
+        value = _keyring().get_password(service, name)
+    except Exception as error:  # every backend has errors of its own
+        raise NotFound(
+            f"The key ring did not answer ({type(error).__name__}); unlock it, or use "
+            "env:, file: or cmd:."
+        ) from None
+    if not value:
+        raise NotFound(f"The key ring has no entry {where}.", entry=where)
+    return str(value)
+
+
+def _keyring() -> Any:
+    try:
+        import keyring
+    except ImportError:
+        raise Invalid(
+            "Key rings need one more package; run `pip install 'corral[keyring]'`, or "
+            "use env:, file: or cmd:."
+        ) from None
+    return keyring
+
+
+def keep_in_file(folder: Path, name: str, value: str) -> str:
+    """Write a value to a private file and give back the reference to it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / name
+    fresh = path.with_name(f"{name}.new-{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(value)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+    return f"file:{path}"
+
+
+def keep_in_keyring(name: str, value: str) -> str:
+    """Put a value into the desktop's key ring and give back the reference to it."""
+    try:
+        _keyring().set_password("corral", name, value)
+    except Invalid:
+        raise
+    except Exception as error:  # every backend has errors of its own
+        raise Refused(
+            f"No key ring took the secret ({type(error).__name__}); keep it in a private "
+            "file instead (--keep file)."
+        ) from None
+    return f"keyring:corral/{name}"

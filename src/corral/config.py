@@ -1,0 +1,27 @@
+"""Where things are: the home folder and the store's URL."""
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """`$CORRAL_HOME`, else the platform's folder for a user's data. It may not exist yet."""
+    given = os.environ.get("CORRAL_HOME")
+    if given:
+        return Path(given).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("corral", appauthor=False))
+
+
+def store_url(given: str | None = None) -> str:
+    """The store that was named, else `$CORRAL_STORE`, else the one in the home folder."""
+    return given or os.environ.get("CORRAL_STORE") or f"sqlite:///{home() / 'corral.db'}"
+
+
+def actor() -> str:
+    """Who acts, for the record of changes: the agent that Corral started, else the user."""
+    agent = os.environ.get("CORRAL_AGENT")
+    if agent:
+        return f"agent:{agent}"
+    return f"user:{os.environ.get('USER') or os.environ.get('LOGNAME') or os.getuid()}"

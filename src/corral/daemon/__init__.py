@@ -1,0 +1,1 @@
+"""Loops: one per file; a loop decides when, never how."""

@@ -1,0 +1,120 @@
+"""A database: what both engines offer to the library, and nothing more."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from corral.db.dialect import Engine
+from corral.db.tx import Mode, Tx
+from corral.kernel.clock import Clock
+
+R = TypeVar("R")
+Work = Callable[[Tx], R]
+
+
+class Listener(Protocol):
+    """Wakes when another commit may have changed what a query would find.
+
+    Open it before the query whose answer you wait for: every commit after the opening, or after the
+    last `wait`, makes the next `wait` return.
+    """
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for a commit, at most `timeout` seconds. False when the time ran out."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that a check looked at."""
+
+    check: str
+    state: str
+    """ok, warning or broken."""
+    message: str
+
+
+class Table(msgspec.Struct, frozen=True):
+    """The rows that a read-only query gave, with a note when there were more."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    truncated: bool
+
+
+class Database(ABC):
+    engine: Engine
+    url: str
+    """Without a password: it is shown to people."""
+
+    clock: Clock
+    actor: str
+
+    @abstractmethod
+    def read(self, work: Work[R], *, mode: Mode = "many") -> R:
+        """Run `work` on one snapshot of the store."""
+
+    @abstractmethod
+    def write(
+        self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
+    ) -> R:
+        """Run `work` in one transaction: all of it is kept, or none.
+
+        `work` may be run again when the engine asks for it, so it must do nothing but talk to its
+        transaction. `mode="one"` says that it writes a single statement or a single move.
+        `durable` asks that it survive a power cut even in a store that does not ask for it.
+        `repeatable` says that running it twice does no harm, so it is tried again even when a
+        connection broke at the moment of the commit.
+        """
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Tx]:
+        """One writing transaction around several operations."""
+
+    @abstractmethod
+    def listen(self) -> Listener: ...
+
+    @contextmanager
+    def listening(self) -> Iterator[Listener]:
+        listener = self.listen()
+        try:
+            yield listener
+        finally:
+            listener.close()
+
+    @abstractmethod
+    def schema_version(self) -> int:
+        """The number of the last migration that this store has seen; 0 for an empty one."""
+
+    @abstractmethod
+    def migrating(self) -> AbstractContextManager[None]:
+        """Held by the one process that migrates; others wait."""
+
+    @abstractmethod
+    def run_migration(self, number: int, statements: list[str]) -> None:
+        """Run a migration's statements in one transaction, inside `migrating`."""
+
+    @abstractmethod
+    def check(self, *, thorough: bool) -> list[Finding]:
+        """Whether the engine finds the store sound."""
+
+    @abstractmethod
+    def backup(self, target: Path) -> None: ...
+
+    @abstractmethod
+    def restore(self, source: Path) -> None: ...
+
+    @abstractmethod
+    def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
+        """A read-only query of a person: limited in rows and time, unable to write."""
+
+    @abstractmethod
+    def durability(self, wanted: str | None = None) -> str: ...
+
+    @abstractmethod
+    def close(self) -> None: ...

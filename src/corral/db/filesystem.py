@@ -1,0 +1,114 @@
+"""The file under a SQLite store: private, and not on a network file system by mistake.
+
+SQLite's write-ahead log needs memory that all its users share, which machines do not. Where the
+store lies on a network file system, as far as that can be told, one process at a time may have it.
+"""
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+from corral.kernel.errors import StoreUnavailable
+
+REMOTE = frozenset(
+    {
+        "9p",
+        "afs",
+        "afpfs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "fuse.glusterfs",
+        "fuse.sshfs",
+        "gfs2",
+        "glusterfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "smb3",
+        "smbfs",
+        "virtiofs",
+        "webdav",
+    }
+)
+
+
+def make_private_file(path: Path, *, create: bool) -> None:
+    """See that the file is there and can be written; a new one is readable by its user alone."""
+    try:
+        if create and not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        elif path.is_dir():
+            raise IsADirectoryError
+        else:
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        raise StoreUnavailable(
+            f"There is no store at {path}; check the path, or make one with `corral db migrate`.",
+            reason="missing",
+            path=str(path),
+        ) from None
+    except (IsADirectoryError, NotADirectoryError):
+        raise StoreUnavailable(
+            f"{path} cannot be a store: a folder stands where a file is needed, or the other way "
+            "round; give another path with --store.",
+            reason="unwritable",
+            path=str(path),
+        ) from None
+    except OSError as error:
+        raise StoreUnavailable(
+            f"The store {path} cannot be opened for writing ({error.strerror}); mend its "
+            "permissions or give another path with --store.",
+            reason="unwritable",
+            path=str(path),
+        ) from None
+
+
+def file_system(path: Path) -> str | None:
+    """The type of the file system that holds `path`, where the system tells (Linux)."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    best, kind = "", None
+    real = os.path.realpath(path)
+    for line in mounts:
+        left, _, right = line.partition(" - ")
+        point = left.split()[4].encode().decode("unicode_escape")  # spaces are written as \040
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind
+
+
+class SoleUse:
+    """The right of this process to be the only one with a store on a network file system."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self._file = os.open(f"{path}-sole", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            who = os.pread(self._file, 200, 0).decode(errors="replace") or "another process"
+            os.close(self._file)
+            raise StoreUnavailable(
+                f"{path} is on a network file system ({kind}) and {who} has it open; close that "
+                "one first, move the store to a local disk, or use PostgreSQL.",
+                reason="network_file_system",
+                path=str(path),
+                holder=who,
+            ) from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def sole_use_if_remote(path: Path) -> SoleUse | None:
+    kind = file_system(path)
+    return SoleUse(path, kind) if kind in REMOTE else None

@@ -1,0 +1,93 @@
+"""Group commit: the threads of one process share transactions.
+
+Whoever finds nobody writing leads: it runs its own work at once, on its own thread, and pays
+nothing for the machinery. Those who come meanwhile leave their work in the line; the leader runs
+that too, commits once for all, and hands the lead to the next in line. So sixty-four threads that
+each need an fsync pay for a few fsyncs together, in the order in which they came.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+# A leader stops taking in others here, so that writers of other processes get their turn.
+MAX_BATCH = 128
+
+
+class Job:
+    """One thread's work on its way through the line."""
+
+    __slots__ = ("durable", "error", "gate", "leads", "result", "work")
+
+    def __init__(self, work: Callable[[Any], Any] | None, durable: bool) -> None:
+        self.work = work
+        """None: it cannot be run by another thread, only be given the lead."""
+        self.durable = durable
+        self.gate: threading.Lock | None = None
+        self.leads = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def outcome(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Line:
+    def __init__(self) -> None:
+        self._lead = threading.Lock()
+        self._waiting: deque[Job] = deque()
+
+    def join(self, job: Job) -> bool:
+        """Wait until the job was run by another thread (False) or has the lead (True)."""
+        if not self._waiting and self._lead.acquire(blocking=False):
+            return True
+        job.gate = threading.Lock()
+        job.gate.acquire()
+        self._waiting.append(job)
+        # The leader may have looked at the line just before; then nobody leads and it is on us.
+        self._hand_over_if_free()
+        job.gate.acquire()
+        return job.leads
+
+    def take(self, durable: bool) -> Job | None:
+        """The next job that the leader may run in its own transaction."""
+        if self._waiting:
+            job = self._waiting[0]
+            if job.work is not None and (durable or not job.durable):
+                return self._waiting.popleft()
+        return None
+
+    def wants_durable(self) -> bool:
+        """Whether anyone in line asks for full durability."""
+        return any(job.durable for job in tuple(self._waiting))
+
+    def put_back(self, jobs: list[Job]) -> None:
+        """Jobs that were taken and not kept after all; they will be run again."""
+        self._waiting.extendleft(reversed(jobs))
+
+    def pass_on(self) -> None:
+        """Give the lead to the next in line, or let go of it."""
+        self._lead.release()
+        self._hand_over_if_free()
+
+    def _hand_over_if_free(self) -> None:
+        while self._waiting and self._lead.acquire(blocking=False):
+            try:
+                job = self._waiting.popleft()
+            except IndexError:  # taken meanwhile by nobody but the leader we wanted to help
+                self._lead.release()
+                continue
+            job.leads = True
+            assert job.gate is not None
+            job.gate.release()
+            return
+
+
+def finish(jobs: list[Job]) -> None:
+    """Let the threads go whose jobs were run for them."""
+    for job in jobs:
+        assert job.gate is not None
+        job.gate.release()

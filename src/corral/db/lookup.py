@@ -1,0 +1,43 @@
+"""Finding a row by an id that a person typed: whole, or any unique prefix of it."""
+
+from typing import TypeVar
+
+from corral.db.statement import Statement
+from corral.db.tx import Tx
+from corral.kernel.errors import Ambiguous, NotFound
+from corral.kernel.ids import LENGTH, id_range
+
+CANDIDATES = 6
+
+R = TypeVar("R")
+
+
+class IdColumn:
+    """The ids of one kind of thing."""
+
+    def __init__(self, kind: str, prefix: str, table: str) -> None:
+        self.kind = kind
+        self.prefix = prefix
+        self._length = len(prefix) + 1 + LENGTH
+        self._within = Statement(
+            f"SELECT id FROM {table} WHERE id >= :low AND id < :high ORDER BY id LIMIT {CANDIDATES}"
+        )
+
+    def resolve(self, tx: Tx, typed: str) -> str:
+        """The one whole id that `typed` stands for; NotFound or Ambiguous otherwise."""
+        low, high = id_range(self.prefix, typed)
+        found = [row[0] for row in tx.run(self._within, low=low, high=high)]
+        if not found:
+            raise self.missing(typed)
+        if len(found) > 1 and found[0] != low:
+            more = ", …" if len(found) == CANDIDATES else ""
+            raise Ambiguous(
+                f"{typed!r} fits several of kind {self.kind}: {', '.join(found)}{more}; "
+                "type some more of it.",
+                kind=self.kind,
+                candidates=found,
+            )
+        return str(found[0])
+
+    def missing(self, typed: str) -> NotFound:
+        return NotFound(f"There is no {self.kind} {typed!r}.", kind=self.kind, id=typed)

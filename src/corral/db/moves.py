@@ -1,0 +1,193 @@
+"""The one mechanism that creates a row with a state and moves it from state to state.
+
+A creation and a move are each a guarded statement and its event, in one transaction. On PostgreSQL
+the two are one statement (a writing WITH), which halves the round trips; SQLite has no such thing
+and no round trips either. No other code in Corral writes a state column.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+from corral.db.dialect import Engine
+from corral.db.statement import Query
+from corral.db.tx import Tx
+from corral.kernel.errors import CorralError, IllegalMove, NotFound
+from corral.kernel.lease import taken_over
+from corral.kernel.states import Moves
+from corral.kernel.text import encode_json
+
+R = TypeVar("R")
+
+
+class StateTable(Generic[R]):
+    """A table whose rows have a state: its record, its legal moves and its columns as SQL.
+
+    `columns` is the SELECT list of the record, `key` the column that names a row, `project` the one
+    that tells its project. The record has the fields `id` and `state`.
+    """
+
+    def __init__(
+        self,
+        record: type[R],
+        moves: Moves,
+        *,
+        table: str,
+        columns: str,
+        key: str = "id",
+        public_id: str = "id",
+        project: str | None = None,
+    ) -> None:
+        self.record = record
+        self.moves = moves
+        self.table = table
+        self.columns = columns
+        self.key = key
+        self.public_id = public_id
+        self.project = project
+        self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
+
+    def get(self, tx: Tx, key: str | int) -> R:
+        found = tx.one(self.by_key, key_=key)
+        if found is None:
+            raise self.missing(key)
+        return found
+
+    def missing(self, key: str | int) -> NotFound:
+        return NotFound(f"There is no {self.moves.kind} {key}.", kind=self.moves.kind, id=key)
+
+
+def create(
+    tx: Tx,
+    table: StateTable[R],
+    values: Mapping[str, Any],
+    *,
+    unless: str = "",
+    note: dict[str, Any] | None = None,
+) -> R | None:
+    """Insert a row in its initial state, with its event.
+
+    `unless` is an ON CONFLICT target; when a row is there already nothing is written and None comes
+    back.
+    """
+    params = dict(values, state=table.moves.initial)
+    query: Query[R] = _insert(table, tuple(params), unless, tx.engine)
+    return _write(tx, table, query, params, table.moves.begin, note)
+
+
+def move(
+    tx: Tx,
+    table: StateTable[R],
+    verb: str,
+    key: str | int,
+    *,
+    guard: int | None = None,
+    note: dict[str, Any] | None = None,
+    **columns: Any,
+) -> R:
+    """Take a row along a legal move, set `columns`, and write the event.
+
+    `guard` is the fence that the caller was given. Raises NotFound, IllegalMove (it names the state
+    that was found and the verbs that would have been allowed), or Held when the row was taken over
+    since.
+    """
+    query: Query[R] = _update(table, verb, tuple(columns), guard is not None, tx.engine)
+    params = columns | {"key_": key}
+    if guard is not None:
+        params["guard_"] = guard
+    moved = _write(tx, table, query, params, verb, note)
+    if moved is None:
+        raise _refusal(tx, table, verb, key, guard)
+    return moved
+
+
+def _write(
+    tx: Tx,
+    table: StateTable[R],
+    query: Query[R],
+    params: dict[str, Any],
+    verb: str,
+    note: dict[str, Any] | None,
+) -> R | None:
+    if tx.engine == "postgres":
+        data = encode_json(note, "An event") if note else None
+        written = tx.one(query, **params, at_=tx.now, actor_=tx.actor, verb_=verb, data_=data)
+        tx.noted = tx.noted or written is not None
+        return written
+    tx.several()
+    written = tx.one(query, **params)
+    if written is not None:
+        tx.note(
+            table.moves.kind,
+            verb,
+            written.id,  # type: ignore[attr-defined]
+            project_id=getattr(written, table.project) if table.project else None,
+            data=note,
+        )
+    return written
+
+
+@cache
+def _insert(
+    table: StateTable[R], columns: tuple[str, ...], unless: str, engine: Engine
+) -> Query[R]:
+    names = ", ".join(columns)
+    values = ", ".join(f":{name}" for name in columns)
+    conflict = f" ON CONFLICT {unless} DO NOTHING" if unless else ""
+    return _with_event(
+        table, f"INSERT INTO {table.table} ({names}) VALUES ({values}){conflict}", engine
+    )
+
+
+@cache
+def _update(
+    table: StateTable[R], verb: str, columns: tuple[str, ...], guarded: bool, engine: Engine
+) -> Query[R]:
+    sources, to = table.moves[verb]
+    changes = "".join(f", {name} = :{name}" for name in columns)
+    states = ", ".join(f"'{state}'" for state in sources)
+    fence = " AND fence = :guard_" if guarded else ""
+    return _with_event(
+        table,
+        f"UPDATE {table.table} SET state = '{to}'{changes}"
+        f" WHERE {table.key} = :key_ AND state IN ({states}){fence}",
+        engine,
+    )
+
+
+def _with_event(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
+    if engine == "sqlite":
+        return Query(table.record, f"{change} RETURNING {table.columns}")
+    return Query(
+        table.record,
+        f"""
+        WITH written AS ({change} RETURNING *),
+        noted AS (
+            INSERT INTO events (at, actor, kind, verb, subject, project_id, data)
+            SELECT :at_, :actor_, '{table.moves.kind}', :verb_, {table.public_id},
+                   {table.project or "CAST(NULL AS TEXT)"}, CAST(:data_ AS JSON)
+            FROM written
+        )
+        SELECT {table.columns} FROM written
+    """,
+    )
+
+
+def _refusal(
+    tx: Tx, table: StateTable[R], verb: str, key: str | int, guard: int | None
+) -> CorralError:
+    """Why a guarded UPDATE found no row."""
+    found: Any = table.get(tx, key)
+    sources = table.moves[verb].sources
+    if guard is not None and found.fence != guard:
+        return taken_over(found.id, yours=guard, found=found.fence, owner=found.owner)
+    allowed = table.moves.allowed_from(found.state)
+    can = f"it allows {', '.join(allowed)}" if allowed else "nothing leads on from there"
+    return IllegalMove(
+        f"Cannot {verb} {found.id}: it is {found.state}, and {can}.",
+        id=found.id,
+        verb=verb,
+        found=found.state,
+        allowed=allowed,
+        wanted=[str(source) for source in sources],
+    )

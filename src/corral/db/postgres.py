@@ -1,0 +1,551 @@
+"""PostgreSQL through psycopg 3: many machines on one store.
+
+The server groups commits and queues writers by itself, so this is a shelf of connections, one
+statement's way to the server, and what to do when the server goes away.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.types.json import set_json_loads
+from psycopg.types.numeric import Int8Dumper
+
+from corral.db.database import Database, Finding, Listener, Table, Work
+from corral.db.statement import Params, Row, Statement
+from corral.db.tx import Mode, Tx
+from corral.kernel.clock import Clock
+from corral.kernel.errors import Conflict, CorralError, Invalid, StoreUnavailable
+
+R = TypeVar("R")
+Probe = Callable[[str], None]
+
+CHANNEL = "corral"
+MIGRATION_LOCK = 0x436F7272
+MAX_CONNECTIONS = 32
+CONNECT_SECONDS = 5
+PATIENCE = 20.0  # how long a server that went away is waited for
+MAX_CLASHES = 10  # how often a transaction that met another is run again
+BELL_PAUSE = 0.005  # commits closer together than this ring once
+
+
+class Gone(Exception):
+    """The connection broke. `asked_to_commit`: whether the server may have kept the work."""
+
+    def __init__(self, asked_to_commit: bool, cause: psycopg.Error) -> None:
+        super().__init__(str(cause))
+        self.asked_to_commit = asked_to_commit
+
+
+class Session:
+    """A connection and the functions that a transaction on it needs."""
+
+    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+        self.connection = connection
+        self._cursor = psycopg.RawCursor(connection)
+        run = self._cursor.execute
+
+        def execute(statement: Statement, params: Params) -> list[Row]:
+            text, names = statement.postgres
+            cursor = run(text, [params[name] for name in names], prepare=True)
+            return cursor.fetchall() if cursor.description else []
+
+        self.execute = execute
+
+    def begin(self) -> None:
+        self.run("BEGIN")
+
+    def run(self, text: str) -> list[Row]:
+        cursor = self._cursor.execute(text)
+        return cursor.fetchall() if cursor.description else []
+
+    @property
+    def usable(self) -> bool:
+        return not self.connection.closed
+
+
+class ServerClock:
+    """The server's time, so that machines whose own clocks differ agree on leases.
+
+    The difference is measured now and then and carried on with the steady clock in between.
+    """
+
+    SECONDS = 30.0
+
+    def __init__(self, ask: Callable[[], int]) -> None:
+        self._ask = ask
+        self._known: tuple[float, int] | None = None
+
+    def now(self) -> int:
+        known, steady = self._known, time.monotonic()
+        if known is None or steady - known[0] > self.SECONDS:
+            asked = self._ask()
+            # Half of the way there and back lies between the server's answer and now.
+            known = self._known = (time.monotonic(), asked + int((time.monotonic() - steady) * 500))
+            steady = known[0]
+        return known[1] + int((steady - known[0]) * 1_000)
+
+
+class PostgresDatabase(Database):
+    engine = "postgres"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None,
+        actor: str,
+        probe: Probe | None = None,
+    ) -> None:
+        """Connect to the server; without a clock of the caller's, the server's time is used."""
+        self._conninfo = url
+        self.url = _without_password(url)
+        self.actor = actor
+        self._probe = probe
+        self._idle: list[Session] = []
+        self._places = threading.Semaphore(MAX_CONNECTIONS)
+        self._bell = Bell(self._ring)
+        self._idle.append(self._connect())
+        self.clock = clock or ServerClock(self._ask_time)
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    def read(self, work: Work[R], *, mode: Mode = "many") -> R:
+        begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if mode == "many" else None
+
+        def once(session: Session) -> R:
+            if begin:
+                session.run(begin)
+            result = work(self._tx(session, mode))
+            if begin:
+                session.run("COMMIT")
+            return result
+
+        return self._persist(once, repeatable=True)
+
+    def write(
+        self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
+    ) -> R:
+        # The server commits with an fsync in any case: `durable` asks for nothing more.
+        once = self._once_alone if mode == "one" else self._once_together
+        return self._persist(lambda session: once(session, work), repeatable=repeatable)
+
+    def _once_alone(self, session: Session, work: Work[R]) -> R:
+        tx = self._tx(session, "one")
+        if self._probe is not None:
+            self._probe("before commit")
+        try:
+            result = work(tx)
+            if tx.mode == "many":  # it turned out to need more than one statement
+                session.run("COMMIT")
+        except psycopg.OperationalError as error:
+            self._raise_if_gone(session, error, asked_to_commit=True)
+            raise
+        if self._probe is not None:
+            self._probe("after commit")
+        if tx.noted:
+            self._bell.ring()
+        return result
+
+    def _once_together(self, session: Session, work: Work[R]) -> R:
+        session.begin()
+        tx = self._tx(session, "many")
+        result = work(tx)
+        if self._probe is not None:
+            self._probe("before commit")
+        try:
+            session.run("COMMIT")
+        except psycopg.OperationalError as error:
+            self._raise_if_gone(session, error, asked_to_commit=True)
+            raise
+        if self._probe is not None:
+            self._probe("after commit")
+        if tx.noted:
+            self._bell.ring()
+        return result
+
+    @contextmanager
+    def transaction(self) -> Iterator[Tx]:
+        with self._places:
+            session = self._take()
+            try:
+                session.begin()
+                tx = self._tx(session, "many")
+                yield tx
+                session.run("COMMIT")
+            except psycopg.Error as error:
+                self._raise(error)
+            finally:
+                self._give_back(session)
+        if tx.noted:
+            self._bell.ring()
+
+    def _persist(self, once: Callable[[Session], R], *, repeatable: bool) -> R:
+        """Run it until it succeeds, fails for a reason of its own, or patience ends."""
+        patience_ends: float | None = None
+        for clash in range(MAX_CLASHES):
+            while True:
+                try:
+                    return self._try(once)
+                except Gone as gone:
+                    if gone.asked_to_commit and not repeatable:
+                        raise self._unknown_outcome() from gone
+                    patience_ends = patience_ends or time.monotonic() + PATIENCE
+                    if time.monotonic() > patience_ends:
+                        raise self._unreachable(gone) from gone
+                    time.sleep(random.uniform(0.05, 0.3))
+                except (pg.SerializationFailure, pg.DeadlockDetected):
+                    time.sleep(random.uniform(0, 0.002) * 2**clash)
+                    break
+                except psycopg.Error as error:
+                    self._raise(error)
+        raise StoreUnavailable(
+            f"Others kept changing the same rows of {self.url}; try again.",
+            reason="locked",
+        )
+
+    def _try(self, once: Callable[[Session], R]) -> R:
+        with self._places:
+            try:
+                session = self._take()
+            except StoreUnavailable as error:
+                raise Gone(False, psycopg.OperationalError(str(error))) from None
+            try:
+                return once(session)
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                self._raise_if_gone(session, error, asked_to_commit=False)
+                raise
+            finally:
+                self._give_back(session)
+
+    @staticmethod
+    def _raise_if_gone(session: Session, error: psycopg.Error, *, asked_to_commit: bool) -> None:
+        if not session.usable or isinstance(error, pg.AdminShutdown | pg.CrashShutdown):
+            raise Gone(asked_to_commit, error) from error
+
+    def _tx(self, session: Session, mode: Mode) -> Tx:
+        return Tx(
+            session.execute,
+            engine="postgres",
+            now=self.clock.now(),
+            actor=self.actor,
+            mode=mode,
+            begin=session.begin,
+        )
+
+    # -- connections ----------------------------------------------------------------------------
+
+    def _connect(self) -> Session:
+        try:
+            connection = psycopg.connect(
+                self._conninfo,
+                autocommit=True,
+                connect_timeout=CONNECT_SECONDS,
+                application_name="corral",
+                prepare_threshold=0,
+            )
+        except psycopg.ProgrammingError as error:
+            raise Invalid(
+                f"The store's URL is wrong: {_first_line(error)}; write it like "
+                "postgresql://user@host/database."
+            ) from None
+        except psycopg.Error as error:
+            raise self._unreachable(error) from error
+        connection.adapters.register_dumper(int, Int8Dumper)
+        set_json_loads(_as_it_is, connection)  # records decode JSON themselves
+        return Session(connection)
+
+    def _take(self) -> Session:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._connect()
+
+    def _give_back(self, session: Session) -> None:
+        if session.usable and session.connection.info.transaction_status != _IDLE:
+            with suppress(psycopg.Error):
+                session.run("ROLLBACK")
+        if session.usable:
+            self._idle.append(session)
+            return
+        # When one connection broke, its neighbours probably did too.
+        while self._idle:
+            with suppress(psycopg.Error, IndexError):
+                self._idle.pop().connection.close()
+
+    def _ask_time(self) -> int:
+        statement = Statement("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)")
+
+        def ask(session: Session) -> int:
+            return int(session.execute(statement, {})[0][0])
+
+        return self._persist(ask, repeatable=True)
+
+    def close(self) -> None:
+        self._bell.close()
+        while self._idle:
+            self._idle.pop().connection.close()
+
+    # -- wake-ups -------------------------------------------------------------------------------
+
+    def _ring(self) -> None:
+        with suppress(CorralError):
+            self._persist(lambda session: session.run(f"NOTIFY {CHANNEL}"), repeatable=True)
+
+    def listen(self) -> Listener:
+        return NotifyListener(self._connect)
+
+    # -- durability -----------------------------------------------------------------------------
+
+    def durability(self, wanted: str | None = None) -> str:
+        if wanted == "normal":
+            raise Invalid(
+                "On PostgreSQL a commit is always on the server's disk; there is nothing "
+                "to lower here."
+            )
+        return "full"
+
+    # -- migrations -----------------------------------------------------------------------------
+
+    def schema_version(self) -> int:
+        def ask(session: Session) -> int:
+            if session.run("SELECT to_regclass('migrations')")[0][0] is None:
+                return 0
+            return int(session.run("SELECT coalesce(max(number), 0) FROM migrations")[0][0])
+
+        return self._persist(ask, repeatable=True)
+
+    @contextmanager
+    def migrating(self) -> Iterator[None]:
+        session = self._connect()
+        try:
+            session.run(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
+            yield
+        finally:
+            session.connection.close()
+
+    def run_migration(self, number: int, statements: list[str]) -> None:
+        def once(session: Session) -> None:
+            session.begin()
+            for statement in statements:
+                session.run(statement)
+            session.run("COMMIT")
+
+        self._persist(once, repeatable=False)
+
+    # -- care -----------------------------------------------------------------------------------
+
+    def check(self, *, thorough: bool) -> list[Finding]:
+        version = self.read(lambda tx: tx.value(Statement("SELECT version()")), mode="one")
+        return [Finding("server", "ok", " ".join(str(version).split()[:2]) + " answers.")]
+
+    def backup(self, target: Path) -> None:
+        from corral.db.copy import copy_to_file
+
+        copy_to_file(self, target)
+
+    def restore(self, source: Path) -> None:
+        from corral.db.copy import copy_from_file
+
+        copy_from_file(source, self)
+
+    @contextmanager
+    def reading(self) -> Iterator[Callable[[str, list[str]], Iterator[Row]]]:
+        """The rows of any table, all as they were at one moment, without holding them in memory."""
+        session = self._connect()
+
+        def rows_of(table: str, columns: list[str]) -> Iterator[Row]:
+            listed = ", ".join(columns)
+            with session.connection.cursor("rows") as cursor:
+                cursor.execute(f"SELECT {listed} FROM {table} ORDER BY 1")
+                for row in cursor:
+                    yield tuple(map(_plain, row))
+
+        try:
+            session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield rows_of
+        except psycopg.Error as error:
+            self._raise(error)
+        finally:
+            session.connection.close()
+
+    def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
+        session = self._connect()
+        try:
+            session.run("BEGIN READ ONLY")
+            session.run(f"SET LOCAL statement_timeout = {int(timeout_ms)}")
+            with session.connection.cursor("person") as cursor:
+                cursor.execute(sql)
+                columns = [column.name for column in cursor.description or []]
+                rows = [list(map(_plain, row)) for row in cursor.fetchmany(limit + 1)]
+            return Table(columns, rows[:limit], truncated=len(rows) > limit)
+        except pg.QueryCanceled:
+            raise Invalid(
+                f"The query took more than {timeout_ms} ms; narrow it, or give it more "
+                "time with --timeout.",
+                timeout_ms=timeout_ms,
+            ) from None
+        except (pg.ReadOnlySqlTransaction, pg.InvalidCursorDefinition):
+            raise Invalid(
+                "Only reading is allowed here; change things by Corral's own commands."
+            ) from None
+        except (psycopg.ProgrammingError, psycopg.DataError, pg.SyntaxError) as error:
+            raise Invalid(f"The query is wrong: {_first_line(error)}.") from None
+        except psycopg.Error as error:
+            self._raise(error)
+        finally:
+            session.connection.close()
+
+    # -- errors ---------------------------------------------------------------------------------
+
+    def _unreachable(self, cause: Exception) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"PostgreSQL at {self.url} cannot be reached ({_first_line(cause)}); see that the "
+            "server runs and that the URL is right.",
+            reason="unreachable",
+            url=self.url,
+        )
+
+    def _unknown_outcome(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"PostgreSQL at {self.url} went away at the moment of saving; look whether it was "
+            "saved before you do it again.",
+            reason="unknown_outcome",
+            url=self.url,
+        )
+
+    def _raise(self, error: psycopg.Error) -> NoReturn:
+        match error:
+            case pg.DiskFull():
+                raise StoreUnavailable(
+                    f"The server of {self.url} has no room left; free some space and try again. "
+                    "Nothing was changed.",
+                    reason="full",
+                    url=self.url,
+                ) from error
+            case pg.ReadOnlySqlTransaction():
+                raise StoreUnavailable(
+                    f"The server of {self.url} is read-only (a standby?); use the primary's URL.",
+                    reason="unwritable",
+                    url=self.url,
+                ) from error
+            case pg.InsufficientPrivilege():
+                raise StoreUnavailable(
+                    f"{self.url} refuses this user: {_first_line(error)}; grant it what it needs.",
+                    reason="unwritable",
+                    url=self.url,
+                ) from error
+            case pg.IntegrityError():
+                raise Conflict(
+                    f"The store refused it: {_first_line(error)}.",
+                    constraint=error.diag.constraint_name,
+                ) from error
+            case _:
+                raise StoreUnavailable(
+                    f"PostgreSQL refused: {_first_line(error)} (store {self.url}). This should not "
+                    "happen; please report it.",
+                    reason="engine",
+                    url=self.url,
+                ) from error
+
+
+class Bell:
+    """Tells the other processes that something was committed, soon and not too often.
+
+    The notice goes out after the commit and beside it: inside, PostgreSQL would let notifying
+    transactions commit only one after the other. Should this process die in between, the
+    listeners' own slow poll finds the change.
+    """
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._send = ring
+        self._wanted = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    def ring(self) -> None:
+        self._wanted.set()
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._loop, daemon=True, name="bell")
+                    self._thread.start()
+
+    def _loop(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            self._send()
+            if self._closed:
+                return
+            time.sleep(BELL_PAUSE)
+
+    def close(self) -> None:
+        """Send what is still to be sent."""
+        self._closed = True
+        if self._thread is not None:
+            self._wanted.set()
+            self._thread.join(CONNECT_SECONDS)
+
+
+class NotifyListener:
+    SAFETY_POLL = 1.0
+
+    def __init__(self, connect: Callable[[], Session]) -> None:
+        self._connect = connect
+        self._session: Session | None = None
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        self._session = self._connect()
+        self._session.run(f"LISTEN {CHANNEL}")
+
+    def wait(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        try:
+            if self._session is None:
+                self._subscribe()
+                return True  # whatever happened while nobody listened
+            left = min(timeout, self.SAFETY_POLL)
+            for _ in self._session.connection.notifies(timeout=left, stop_after=1):
+                return True
+        except (psycopg.Error, StoreUnavailable):
+            self.close()
+            time.sleep(min(max(deadline - time.monotonic(), 0), random.uniform(0.05, 0.3)))
+        # A poll that came out empty counts as a wake-up: better one query too many.
+        return time.monotonic() < deadline
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(psycopg.Error):
+                session.connection.close()
+
+
+_IDLE = psycopg.pq.TransactionStatus.IDLE
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def _as_it_is(text: str | bytes) -> str | bytes:
+    return text
+
+
+def _plain(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _without_password(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    credentials, at, host = authority.rpartition("@")
+    return f"{scheme}://{credentials.partition(':')[0]}{at}{host}{slash}{path.partition('?')[0]}"

@@ -1,0 +1,59 @@
+"""The schema as the migrations tell it: tables, columns, indexes, and the comments beside them."""
+
+import re
+from typing import NamedTuple
+
+from corral.db.migrate import migrations, split_statements
+
+
+class ColumnDoc(NamedTuple):
+    name: str
+    type: str
+    doc: str
+
+
+class TableDoc(NamedTuple):
+    name: str
+    doc: str
+    columns: list[ColumnDoc]
+    rules: list[str]
+    indexes: list[str]
+
+
+_TABLE = re.compile(r"CREATE TABLE (\w+) \(\n(.*)\n\)", re.S)
+_COLUMN = re.compile(r"    (\w+) (\{\w+\}|[A-Z]+)([^-]*?)\s*(?:-- (.*))?$")
+_INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)")
+
+
+def tables() -> list[TableDoc]:
+    """Every table, in the order in which the migrations make them."""
+    found: dict[str, TableDoc] = {}
+    for migration in migrations():
+        for statement in split_statements(migration.text):
+            if match := _TABLE.search(statement):
+                found[match[1]] = _table(match[1], statement[: match.start()], match[2])
+            elif (match := _INDEX.search(statement)) and match[1] in found:
+                found[match[1]].indexes.append(" ".join(statement[match.start() :].split()))
+    return list(found.values())
+
+
+def _table(name: str, above: str, body: str) -> TableDoc:
+    comment = " ".join(
+        line.removeprefix("-- ") for line in above.strip().splitlines() if line.startswith("-- ")
+    )
+    columns: list[ColumnDoc] = []
+    rules: list[str] = []
+    for line in body.splitlines():
+        column = _COLUMN.match(line)
+        if column and column[1] not in ("CHECK", "PRIMARY", "UNIQUE"):
+            extra = column[3].strip().rstrip(",")
+            columns.append(
+                ColumnDoc(
+                    column[1],
+                    f"{column[2].strip('{}').lower()} {extra.lower()}".strip(),
+                    column[4] or "",
+                )
+            )
+        elif line.strip().startswith(("CHECK", "PRIMARY KEY", "UNIQUE")):
+            rules.append(line.strip().rstrip(","))
+    return TableDoc(name, comment, columns, rules, [])

@@ -1,0 +1,528 @@
+"""SQLite through APSW: one file, many processes, many threads."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import apsw
+
+from corral.db import filesystem
+from corral.db.database import Database, Finding, Listener, Table, Work
+from corral.db.group import MAX_BATCH, Job, Line, finish
+from corral.db.statement import Params, Row, Statement
+from corral.db.turnstile import Turnstile
+from corral.db.tx import Mode, Tx
+from corral.kernel.clock import Clock
+from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
+
+R = TypeVar("R")
+Probe = Callable[[str], None]
+
+APPLICATION_ID = 0x436F7272  # "Corr": tells a Corral store from any other SQLite file
+OLDEST_SQLITE = (3, 51, 3)  # before it, a checkpoint could race a writer and damage the file
+BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
+STATEMENTS_KEPT = 512
+
+
+class Session:
+    """A connection and the functions that a transaction on it needs."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        run = connection.execute
+
+        def execute(statement: Statement, params: Params) -> list[Row]:
+            rows: list[Row] = run(statement.sqlite, params).fetchall()
+            return rows
+
+        self.execute = execute
+        self.run = run
+
+    def begin(self) -> None:
+        self.run("BEGIN IMMEDIATE")
+
+    def roll_back(self) -> None:
+        if self.connection.in_transaction:
+            # After some failures (a full disk) SQLite has rolled back by itself.
+            with suppress(apsw.Error):
+                self.run("ROLLBACK")
+
+
+class SqliteDatabase(Database):
+    engine = "sqlite"
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock,
+        actor: str,
+        create: bool = True,
+        probe: Probe | None = None,
+    ) -> None:
+        """Open the file; a missing one is made, private, when `create` allows it.
+
+        `probe` is told "before commit" and "after commit"; crash tests stop the process there.
+        """
+        require_current_sqlite()
+        self.path = path
+        self.url = f"sqlite:///{path}"
+        self.clock = clock
+        self.actor = actor
+        self._probe = probe
+        self._pid = os.getpid()
+        self._line = Line()
+        self._thread = threading.local()
+        self._readers: list[Session] = []
+        self._writer: Session | None = None
+        self._full = False
+        filesystem.make_private_file(path, create=create)
+        self._turnstile = self._open_turnstile()
+        self._sole: filesystem.SoleUse | None = None
+        try:
+            self._sole = filesystem.sole_use_if_remote(path)
+            reader = self._connect_reader()
+            self._refuse_foreign(reader)
+            self._readers.append(reader)
+        except BaseException:
+            self.close()
+            raise
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    def read(self, work: Work[R], *, mode: Mode = "many") -> R:
+        try:
+            session = self._readers.pop()
+        except IndexError:
+            session = self._connect_reader()
+        try:
+            if mode == "many":
+                session.run("BEGIN")
+            return work(self._tx(session, mode))
+        except apsw.Error as error:
+            self._raise(error)
+        finally:
+            session.roll_back()
+            self._readers.append(session)
+
+    def write(
+        self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
+    ) -> R:
+        self._require_outside_transaction()
+        job = Job(work, durable)
+        if not self._line.join(job):
+            result: R = job.outcome()
+            return result
+        try:
+            return self._lead(work, mode, durable)
+        except apsw.Error as error:
+            self._raise(error)
+        finally:
+            self._line.pass_on()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Tx]:
+        self._require_outside_transaction()
+        self._line.join(Job(None, durable=False))
+        try:
+            writer = self._take_turn(durable=False)
+            try:
+                writer.begin()
+                yield self._tx(writer, "many")
+                self._commit(writer)
+            finally:
+                self._end_turn(durable=False)
+        except apsw.Error as error:
+            self._raise(error)
+        finally:
+            self._line.pass_on()
+
+    def _lead(self, work: Work[R], mode: Mode, durable: bool) -> R:
+        """Run our own work, then what waits in line, and commit all of it once."""
+        durable = durable or self._line.wants_durable()
+        followers: list[Job] = []
+        writer = self._take_turn(durable)
+        try:
+            if mode == "many":
+                writer.begin()
+            result = work(self._tx(writer, mode))
+            if writer.connection.in_transaction:
+                self._take_in(followers, writer, durable or self._full)
+                self._commit(writer)
+        except BaseException:
+            # None of the others is at fault, and nothing of theirs was kept: they run again.
+            self._line.put_back(followers)
+            raise
+        finally:
+            self._end_turn(durable)
+        finish(followers)
+        return result
+
+    def _take_in(self, followers: list[Job], writer: Session, durable: bool) -> None:
+        while len(followers) < MAX_BATCH and (job := self._line.take(durable)) is not None:
+            followers.append(job)
+            assert job.work is not None
+            writer.run("SAVEPOINT job")
+            try:
+                job.result = job.work(self._tx(writer, "many"))
+                job.error = None
+            except (CorralError, apsw.ConstraintError, RuntimeError) as error:
+                # A savepoint each: one caller's refusal does not take the others' work with it.
+                job.error = error
+                writer.run("ROLLBACK TO job")
+            writer.run("RELEASE job")
+
+    def _take_turn(self, durable: bool) -> Session:
+        """The writing connection, once no other process writes."""
+        self._turnstile.enter()
+        try:
+            writer = self._writer or self._connect_writer()
+            if durable and not self._full:
+                writer.run("PRAGMA synchronous = FULL")
+        except BaseException:
+            self._turnstile.leave()
+            raise
+        self._thread.writing = True
+        return writer
+
+    def _end_turn(self, durable: bool) -> None:
+        self._thread.writing = False
+        try:
+            if self._writer is not None:
+                self._writer.roll_back()
+                if durable and not self._full:
+                    self._writer.run("PRAGMA synchronous = NORMAL")
+        finally:
+            self._turnstile.leave()
+
+    def _commit(self, writer: Session) -> None:
+        if self._probe is not None:
+            self._probe("before commit")
+        writer.run("COMMIT")
+        if self._probe is not None:
+            self._probe("after commit")
+
+    def _tx(self, session: Session, mode: Mode) -> Tx:
+        return Tx(
+            session.execute,
+            engine="sqlite",
+            now=self.clock.now(),
+            actor=self.actor,
+            mode=mode,
+            begin=session.begin,
+        )
+
+    def _require_outside_transaction(self) -> None:
+        if getattr(self._thread, "writing", False):
+            raise RuntimeError(
+                "an operation called the library; call the room's function with the "
+                "open transaction instead"
+            )
+        if os.getpid() != self._pid:
+            raise RuntimeError("the store was opened before a fork; open it again in the child")
+
+    # -- connections ----------------------------------------------------------------------------
+
+    def _open_turnstile(self) -> Turnstile:
+        try:
+            return Turnstile(f"{self.path}-line")
+        except OSError as error:
+            raise StoreUnavailable(
+                f"Corral cannot make its lock beside the store {self.path} ({error.strerror}); "
+                "mend the folder's permissions or give another path with --store.",
+                reason="unwritable",
+                path=str(self.path),
+            ) from None
+
+    def _connect(self) -> Session:
+        try:
+            connection = apsw.Connection(
+                str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS_KEPT
+            )
+            connection.set_busy_timeout(BUSY_MS)
+            # Without this, SQLite compiles a statement anew whenever a parameter in a range
+            # changes, to see whether another index would serve it better: ten times a claim's cost.
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+            session = Session(connection)
+            session.run("PRAGMA temp_store = MEMORY")
+            return session
+        except apsw.Error as error:
+            self._raise(error)
+
+    def _connect_reader(self) -> Session:
+        session = self._connect()
+        session.run("PRAGMA query_only = ON")
+        return session
+
+    def _connect_writer(self) -> Session:
+        session = self._connect()
+        session.run("PRAGMA foreign_keys = ON")
+        session.run("PRAGMA journal_size_limit = 67108864")
+        if self._version_of(session) > 0:
+            self._full = session.run("SELECT durability FROM store").fetchall() == [("full",)]
+        session.run(f"PRAGMA synchronous = {'FULL' if self._full else 'NORMAL'}")
+        self._writer = session
+        return session
+
+    def close(self) -> None:
+        for session in [*self._readers, *([self._writer] if self._writer else [])]:
+            session.connection.close()
+        self._readers.clear()
+        self._writer = None
+        self._turnstile.close()
+        if self._sole is not None:
+            self._sole.close()
+
+    def listen(self) -> Listener:
+        from corral.db.wakeups import watch_file
+
+        return watch_file(self.path, self._connect_reader().connection)
+
+    # -- durability -----------------------------------------------------------------------------
+
+    def durability(self, wanted: str | None = None) -> str:
+        if wanted is not None:
+            statement = Statement("UPDATE store SET durability = :wanted")
+            self.write(lambda tx: tx.run(statement, wanted=wanted), durable=True)
+            if self._writer is not None:
+                self._full = wanted == "full"
+                self._writer.run(f"PRAGMA synchronous = {'FULL' if self._full else 'NORMAL'}")
+        stored = Statement("SELECT durability FROM store")
+        return str(self.read(lambda tx: tx.value(stored), mode="one"))
+
+    # -- migrations -----------------------------------------------------------------------------
+
+    @staticmethod
+    def _version_of(session: Session) -> int:
+        return int(session.connection.pragma("user_version"))
+
+    def schema_version(self) -> int:
+        session = self._readers.pop()
+        try:
+            return self._version_of(session)
+        except apsw.Error as error:
+            self._raise(error)
+        finally:
+            self._readers.append(session)
+
+    @contextmanager
+    def migrating(self) -> Iterator[None]:
+        self._line.join(Job(None, durable=True))
+        try:
+            self._take_turn(durable=True)
+            try:
+                yield
+            finally:
+                self._end_turn(durable=True)
+        finally:
+            self._line.pass_on()
+
+    def run_migration(self, number: int, statements: list[str]) -> None:
+        assert self._writer is not None, "inside migrating() only"
+        writer = self._writer
+        try:
+            if number == 1:
+                writer.run("PRAGMA journal_mode = WAL").fetchall()
+            writer.begin()
+            for statement in statements:
+                writer.run(statement)
+            writer.run(f"PRAGMA application_id = {APPLICATION_ID}")
+            writer.run(f"PRAGMA user_version = {number}")
+            self._commit(writer)
+        except apsw.Error as error:
+            self._raise(error)
+
+    def _refuse_foreign(self, reader: Session) -> None:
+        """Leave alone a file that some other program made."""
+        try:
+            marked = reader.run("PRAGMA application_id").fetchall()[0][0] == APPLICATION_ID
+            empty = marked or not reader.run("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+        except apsw.Error as error:
+            self._raise(error)
+        if not empty:
+            raise StoreUnavailable(
+                f"{self.path} is a database of another program; give another path with --store.",
+                reason="foreign",
+                path=str(self.path),
+            )
+
+    # -- care -----------------------------------------------------------------------------------
+
+    def check(self, *, thorough: bool) -> list[Finding]:
+        pragma = "integrity_check" if thorough else "quick_check"
+        session = self._connect_reader()
+        try:
+            said = [str(row[0]) for row in session.run(f"PRAGMA {pragma}(20)").fetchall()]
+            sound = (
+                Finding("file", "ok", f"SQLite's {pragma} found nothing wrong.")
+                if said == ["ok"]
+                else Finding("file", "broken", "; ".join(said))
+            )
+            lost = session.run("PRAGMA foreign_key_check").fetchall() if thorough else []
+            findings = [sound]
+            if thorough:
+                findings.append(
+                    Finding(
+                        "references",
+                        "broken",
+                        f"{len(lost)} rows point to a missing one, first in {lost[0][0]}.",
+                    )
+                    if lost
+                    else Finding("references", "ok", "Every reference has its row.")
+                )
+            return findings
+        except apsw.Error as error:
+            return [Finding("file", "broken", str(error))]
+        finally:
+            session.connection.close()
+
+    def backup(self, target: Path) -> None:
+        """A whole copy in a new file, taken while others go on writing."""
+        make_new_private_file(target)
+        try:
+            copy = apsw.Connection(str(target))
+            session = self._connect_reader()
+            try:
+                with copy.backup("main", session.connection, "main") as task:
+                    while not task.done:
+                        task.step(2_000)
+                # A file on its own: whoever gets it needs no -wal beside it.
+                copy.execute("PRAGMA journal_mode = DELETE").fetchall()
+            finally:
+                session.connection.close()
+                copy.close()
+        except apsw.Error as error:
+            target.unlink(missing_ok=True)
+            self._raise(error, target)
+
+    def restore(self, source: Path) -> None:
+        """Replace everything by what a back-up holds; the caller checked that it is one."""
+        with self.migrating():
+            assert self._writer is not None
+            from_file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
+            try:
+                with self._writer.connection.backup("main", from_file, "main") as task:
+                    task.step(-1)  # all at once: no other process sees half of it
+            except apsw.Error as error:
+                self._raise(error)
+            finally:
+                from_file.close()
+            self._writer.run("PRAGMA journal_mode = WAL").fetchall()
+
+    def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
+        session = self._connect_reader()
+        deadline = time.monotonic() + timeout_ms / 1_000
+        connection = session.connection
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+        # query_only stops writes to the store; the authorizer also keeps other files out.
+        connection.set_authorizer(_only_reading)
+        try:
+            cursor = connection.execute(sql)
+            rows: list[list[object]] = []
+            columns: list[str] = []
+            for row in cursor:
+                columns = columns or [column[0] for column in cursor.get_description()]
+                if len(rows) == limit:
+                    return Table(columns, rows, truncated=True)
+                rows.append(list(row))
+            return Table(columns, rows, truncated=False)
+        except apsw.InterruptError:
+            raise Invalid(
+                f"The query took more than {timeout_ms} ms; narrow it, or give it more "
+                "time with --timeout.",
+                timeout_ms=timeout_ms,
+            ) from None
+        except (apsw.AuthError, apsw.ReadOnlyError):
+            raise Invalid(
+                "Only reading is allowed here; change things by Corral's own commands."
+            ) from None
+        except apsw.SQLError as error:
+            raise Invalid(f"The query is wrong: {error}.") from None
+        except apsw.Error as error:
+            self._raise(error)
+        finally:
+            connection.close()
+
+    def _raise(self, error: apsw.Error, path: Path | None = None) -> NoReturn:
+        raise translate(error, path or self.path) from error
+
+
+def require_current_sqlite() -> None:
+    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    if version < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        raise StoreUnavailable(
+            f"SQLite {apsw.sqlite_lib_version()} can damage a store that several processes write; "
+            f"install apsw {oldest} or newer (`pip install -U apsw`).",
+            reason="old_sqlite",
+        )
+
+
+def make_new_private_file(path: Path) -> None:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        raise Invalid(f"{path} is there already; give a new name.", path=str(path)) from None
+    except OSError as error:
+        raise Invalid(
+            f"{path} cannot be written ({error.strerror}); give another path.", path=str(path)
+        ) from None
+
+
+def _only_reading(action: int, *_: object) -> int:
+    allowed = (apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE)
+    return apsw.SQLITE_OK if action in allowed else apsw.SQLITE_DENY
+
+
+def translate(error: apsw.Error, path: Path) -> CorralError:
+    """An engine's error as a sentence that names the next step."""
+    where = str(path)
+    match error:
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreUnavailable(
+                f"Another program holds the store {where}; close it (a database browser, perhaps) "
+                "and try again.",
+                reason="locked",
+                path=where,
+            )
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreUnavailable(
+                f"{where} is damaged or no Corral store ({error}); restore a back-up with "
+                "`corral db restore FILE`, or give another path with --store.",
+                reason="corrupt",
+                path=where,
+            )
+        case apsw.FullError():
+            return StoreUnavailable(
+                f"There is no room left for the store {where}; free some space and try again. "
+                "Nothing was changed.",
+                reason="full",
+                path=where,
+            )
+        case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
+            return StoreUnavailable(
+                f"The store {where} cannot be opened for writing ({error}); mend its permissions "
+                "or give another path with --store.",
+                reason="unwritable",
+                path=where,
+            )
+        case apsw.IOError():
+            return StoreUnavailable(
+                f"The disk under the store {where} failed ({error}); check its space and health. "
+                "Nothing was changed.",
+                reason="io",
+                path=where,
+            )
+        case apsw.TooBigError():
+            return Invalid("That is too large to be stored; put it into a file and give the path.")
+        case _:
+            return StoreUnavailable(
+                f"SQLite refused: {error} (store {where}). This should not "
+                "happen; please report it.",
+                reason="engine",
+                path=where,
+            )

@@ -1,0 +1,103 @@
+"""A statement: SQL text, written once, compiled for each engine when it is first used there."""
+
+import re
+from collections.abc import Callable, Mapping
+from enum import EnumType
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from corral.db.dialect import TOKENS, Engine
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Params = Mapping[str, Any]
+
+_TOKEN = re.compile(r"\{([a-z_]+)\}")
+# Quoted text and PostgreSQL's casts hold colons that are no parameters.
+_PARAMETER = re.compile(r"'(?:[^']|'')*'|::|:([a-z_][a-z0-9_]*)")
+
+
+class Positional(NamedTuple):
+    """SQL with `$1, $2, …` and the names of the parameters in that order."""
+
+    text: str
+    names: tuple[str, ...]
+
+
+def for_engine(text: str, engine: Engine) -> str:
+    """The text with every `{token}` in the engine's own words."""
+    return _TOKEN.sub(lambda match: TOKENS[match[1]][engine], text)
+
+
+class Statement:
+    """SQL with `:name` parameters that gives back no records."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def reads(self) -> bool:
+        """Whether it leaves the store as it is."""
+        return self.text.lstrip().startswith("SELECT")
+
+    @cached_property
+    def sqlite(self) -> str:
+        return for_engine(self.text, "sqlite")
+
+    @cached_property
+    def postgres(self) -> Positional:
+        names: list[str] = []
+
+        def place(match: re.Match[str]) -> str:
+            name = match[1]
+            if name is None:
+                return match[0]
+            if name not in names:
+                names.append(name)
+            return f"${names.index(name) + 1}"
+
+        text = _PARAMETER.sub(place, for_engine(self.text, "postgres"))
+        return Positional(text, tuple(names))
+
+
+class Query(Statement, Generic[T]):
+    """SQL whose columns are the fields of a record, in the record's order."""
+
+    def __init__(self, record: type[T], text: str) -> None:
+        super().__init__(text)
+        self.record = record
+
+    @cached_property
+    def make(self) -> Callable[[Row], T]:
+        return record_maker(self.record)
+
+
+def record_maker(record: type[T]) -> Callable[[Row], T]:
+    """A function that turns a row into a record: enums and JSON decoded, all else as it is."""
+    build: Callable[..., T] = record
+    decoders = [
+        (index, decoder)
+        for index, field in enumerate(msgspec.structs.fields(record))  # type: ignore[arg-type]
+        if (decoder := _decoder(field.type)) is not None
+    ]
+
+    def make(row: Row) -> T:
+        values = list(row)
+        for index, decode in decoders:
+            if values[index] is not None:
+                values[index] = decode(values[index])
+        return build(*values)
+
+    return make if decoders else lambda row: build(*row)
+
+
+def _decoder(kind: Any) -> Callable[[Any], Any] | None:
+    options = [part for part in getattr(kind, "__args__", ()) if part is not type(None)]
+    plain = options[0] if len(options) == 1 and not hasattr(kind, "__origin__") else kind
+    if isinstance(plain, EnumType):
+        return plain
+    if plain in (str, int, float, bytes, bool):
+        return None
+    return msgspec.json.Decoder(plain).decode

@@ -1,0 +1,119 @@
+"""An open transaction: what every operation gets as its first argument."""
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from corral.db.dialect import Engine
+from corral.db.statement import Params, Query, Row, Statement
+from corral.kernel.ids import new_id
+from corral.kernel.text import encode_json
+
+T = TypeVar("T")
+Execute = Callable[[Statement, Params], list[Row]]
+
+# What an operation declares of itself, see `Database.write`.
+Mode = Literal["many", "one"]
+
+NOTE = Statement("""
+    INSERT INTO events (at, actor, kind, verb, subject, project_id, data)
+    VALUES (:at, :actor, :kind, :verb, :subject, :project_id, :data)
+""")
+
+
+class Tx:
+    """One transaction with its single `now`: all its timestamps are equal.
+
+    In mode "one" the first writing statement commits by itself, which saves the round trips of
+    BEGIN and COMMIT; a second one is a mistake in the operation and raises.
+    """
+
+    __slots__ = ("_begin", "_execute", "_wrote", "actor", "engine", "mode", "noted", "now")
+
+    def __init__(
+        self,
+        execute: Execute,
+        *,
+        engine: Engine,
+        now: int,
+        actor: str,
+        mode: Mode = "many",
+        begin: Callable[[], None] | None = None,
+    ) -> None:
+        self._execute = execute
+        self._begin = begin
+        self._wrote = False
+        self.engine = engine
+        self.now = now
+        self.actor = actor
+        self.mode = mode
+        self.noted = False
+        """Whether an event was written, so that those who wait are woken after the commit."""
+
+    def run(self, statement: Statement, **params: Any) -> list[Row]:
+        """Execute and give back whatever rows there are."""
+        if self.mode == "one" and not statement.reads:
+            if self._wrote:
+                raise RuntimeError("an operation declared as one statement wrote twice")
+            self._wrote = True
+        return self._execute(statement, params)
+
+    def all(self, query: Query[T], **params: Any) -> list[T]:
+        make = query.make
+        return [make(row) for row in self.run(query, **params)]
+
+    def one(self, query: Query[T], **params: Any) -> T | None:
+        """The first record, if there is any."""
+        rows = self.run(query, **params)
+        return query.make(rows[0]) if rows else None
+
+    def value(self, statement: Statement, **params: Any) -> Any:
+        """The first column of the first row, or None."""
+        rows = self.run(statement, **params)
+        return rows[0][0] if rows else None
+
+    def new_id(self, prefix: str) -> str:
+        return new_id(prefix, self.now)
+
+    def note(
+        self,
+        kind: str,
+        verb: str,
+        subject: str,
+        *,
+        project_id: str | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        """Write the event of a change that this transaction makes."""
+        self.noted = True
+        self._execute(
+            NOTE,
+            {
+                "at": self.now,
+                "actor": self.actor,
+                "kind": kind,
+                "verb": verb,
+                "subject": subject,
+                "project_id": project_id,
+                "data": encode_json(data, "An event") if data else None,
+            },
+        )
+
+    def several(self) -> None:
+        """From here on, several statements belong together, also in mode "one"."""
+        if self.mode == "one":
+            assert self._begin is not None
+            self._begin()
+            self.mode = "many"
+
+    def serialize(self, name: str) -> None:
+        """Let no other transaction that names the same thing run beside this one.
+
+        For rules over several rows ("at most 20 timers") that no constraint can state. On SQLite
+        a writing transaction is alone anyway.
+        """
+        if self.engine == "postgres":
+            self.several()
+            self._execute(_SERIALIZE, {"name": name})
+
+
+_SERIALIZE = Statement("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:name AS TEXT), 0))")

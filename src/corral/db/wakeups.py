@@ -1,0 +1,113 @@
+"""Wake-ups on SQLite: learn of another process's commit without asking again and again.
+
+A commit appends to the write-ahead log beside the store. Where the kernel tells of that (inotify),
+a waiting process sleeps until it does; elsewhere it looks at `PRAGMA data_version`, which costs
+microseconds, every few milliseconds.
+"""
+
+import os
+import select
+import struct
+import sys
+import time
+from pathlib import Path
+
+import apsw
+
+POLL = 0.004  # without inotify
+SAFETY_POLL = 1.0  # behind inotify, should it ever miss one
+SETTLE = (0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)  # looks after a written log
+
+_IN_MODIFY, _IN_CREATE = 0x2, 0x100
+_EVENT = struct.Struct("iIII")
+
+
+class _FileWatch:
+    """inotify on the folder of the store, narrowed to its log."""
+
+    def __init__(self, path: Path) -> None:
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        # The folder and not the log itself: the log is removed and made anew as stores are closed
+        # and opened, and a watch would stay with the removed one.
+        folder = os.fsencode(path.parent)
+        if self.fd < 0 or libc.inotify_add_watch(self.fd, folder, _IN_MODIFY | _IN_CREATE) < 0:
+            number = ctypes.get_errno()
+            if self.fd >= 0:
+                os.close(self.fd)
+            raise OSError(number, os.strerror(number))
+        self._name = os.fsencode(path.name) + b"-wal"
+
+    def wait(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            if select.select([self.fd], [], [], left)[0] and self._log_was_written():
+                return True
+        return False
+
+    def _log_was_written(self) -> bool:
+        data, at, written = os.read(self.fd, 65536), 0, False
+        while at < len(data):
+            length = _EVENT.unpack_from(data, at)[3]
+            start = at + _EVENT.size
+            written |= data[start : start + length].rstrip(b"\0") == self._name
+            at = start + length
+        return written
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class FileListener:
+    """A listener that trusts only `data_version`, and sleeps until looking at it is worthwhile."""
+
+    def __init__(self, watch: _FileWatch | None, connection: apsw.Connection) -> None:
+        self._watch = watch
+        self._connection = connection
+        self._seen = self._version()
+
+    def wait(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while not self._changed():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            if self._watch is None:
+                time.sleep(min(POLL, left))  # the fallback named in this module's first lines
+            elif self._watch.wait(min(left, SAFETY_POLL)):
+                self._settle()
+        return True
+
+    def _settle(self) -> None:
+        # The kernel tells of the bytes; SQLite shows the commit a moment later.
+        for pause in SETTLE:
+            if self._version() != self._seen:
+                return
+            time.sleep(pause)
+
+    def _changed(self) -> bool:
+        version = self._version()
+        changed = version != self._seen
+        self._seen = version
+        return changed
+
+    def _version(self) -> int:
+        return int(self._connection.pragma("data_version"))
+
+    def close(self) -> None:
+        self._connection.close()
+        if self._watch is not None:
+            self._watch.close()
+
+
+def watch_file(path: Path, connection: apsw.Connection) -> FileListener:
+    """Listen to the commits of every process that writes the store at `path`."""
+    watch = None
+    if sys.platform == "linux":
+        try:
+            watch = _FileWatch(path)
+        except OSError:
+            watch = None  # out of watches: polling serves as well, at some cost
+    return FileListener(watch, connection)

@@ -1,0 +1,1 @@
+"""Faces of the library: each parses, calls one operation and shows the result."""

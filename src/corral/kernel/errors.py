@@ -1,0 +1,65 @@
+"""Everything that Corral raises on purpose, as one tree.
+
+    CorralError
+    ├── Invalid             the caller gave something that can never work
+    ├── NotFound            no such thing
+    ├── Refused             understood, and not allowed
+    │   └── Ambiguous       a shortened id fits several things
+    ├── Conflict            somebody else's change stands in the way
+    │   ├── IllegalMove     the thing is in a state from which this verb does not lead
+    │   └── Held            another owner holds it, or took it over since
+    └── StoreUnavailable    the store cannot be used; `details["reason"]` says why
+
+`code` is stable and machine-readable; the message is one sentence for a person and names the next
+step; `details` holds the facts that the sentence was made from.
+"""
+
+from typing import Any, ClassVar
+
+
+class CorralError(Exception):
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class Invalid(CorralError):
+    code = "invalid"
+
+
+class NotFound(CorralError):
+    code = "not_found"
+
+
+class Refused(CorralError):
+    code = "refused"
+
+
+class Ambiguous(Refused):
+    code = "ambiguous"
+
+
+class Conflict(CorralError):
+    code = "conflict"
+
+
+class IllegalMove(Conflict):
+    code = "illegal_move"
+
+
+class Held(Conflict):
+    code = "held"
+
+
+class StoreUnavailable(CorralError):
+    """Reasons: missing, unwritable, locked, newer, older, foreign, corrupt, full, unreachable,
+    network_file_system, unknown_outcome."""
+
+    code = "store_unavailable"
+
+    def __init__(self, message: str, *, reason: str, **details: Any) -> None:
+        super().__init__(message, reason=reason, **details)
+        self.reason = reason

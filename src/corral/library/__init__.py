@@ -1,0 +1,133 @@
+"""The library: `corral.open(url)` gives a store, with one attribute for each room.
+
+CLI, HTTP, MCP, web and daemon call this and nothing else, so all have the same powers. A store may
+be shared between threads. Rooms are loaded when they are first used.
+"""
+
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from corral import config
+from corral.db import connect
+from corral.db.database import Database
+from corral.db.migrate import open_schema
+from corral.db.tx import Tx
+from corral.kernel.clock import Clock
+
+if TYPE_CHECKING:
+    from corral.db.sqlite import Probe
+    from corral.library.events import Events
+    from corral.library.mail import Mail
+    from corral.library.nodes import Nodes
+    from corral.library.projects import Projects
+    from corral.library.schedules import Schedules, Timers
+    from corral.library.settings import Secrets, Settings
+    from corral.library.store import Store
+
+
+def open(
+    url: str | Path | None = None,
+    *,
+    actor: str | None = None,
+    clock: Clock | None = None,
+    create: bool = True,
+    upgrade: bool = False,
+    probe: "Probe | None" = None,
+) -> "Corral":
+    """Open a store: a URL, the path of a SQLite file, or nothing for the user's own.
+
+    `actor` stands in the record of changes as the one who made them. `upgrade` leaves an older
+    schema to `db.migrate()`. `clock` and `probe` are for tests: the time, and a function that is
+    told "before commit" and "after commit".
+    """
+    text = f"sqlite:///{url.absolute()}" if isinstance(url, Path) else config.store_url(url)
+    database = connect(text, actor=actor or config.actor(), clock=clock, create=create, probe=probe)
+    try:
+        if not upgrade:
+            open_schema(database)
+    except BaseException:
+        database.close()
+        raise
+    return Corral(database)
+
+
+class Corral:
+    """An open store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @cached_property
+    def events(self) -> "Events":
+        from corral.library.events import Events
+
+        return Events(self._database)
+
+    @cached_property
+    def settings(self) -> "Settings":
+        from corral.library.settings import Settings
+
+        return Settings(self._database)
+
+    @cached_property
+    def secrets(self) -> "Secrets":
+        from corral.library.settings import Secrets
+
+        return Secrets(self._database)
+
+    @cached_property
+    def projects(self) -> "Projects":
+        from corral.library.projects import Projects
+
+        return Projects(self._database)
+
+    @cached_property
+    def nodes(self) -> "Nodes":
+        from corral.library.nodes import Nodes
+
+        return Nodes(self._database)
+
+    @cached_property
+    def mail(self) -> "Mail":
+        from corral.library.mail import Mail
+
+        return Mail(self._database)
+
+    @cached_property
+    def schedules(self) -> "Schedules":
+        from corral.library.schedules import Schedules
+
+        return Schedules(self._database)
+
+    @cached_property
+    def timers(self) -> "Timers":
+        from corral.library.schedules import Timers
+
+        return Timers(self._database)
+
+    @cached_property
+    def db(self) -> "Store":
+        from corral.library.store import Store
+
+        return Store(self._database)
+
+    def transaction(self) -> AbstractContextManager[Tx]:
+        """One transaction around several operations: hand it to the functions in a room's `ops`."""
+        return self._database.transaction()
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

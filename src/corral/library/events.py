@@ -1,0 +1,46 @@
+import time
+from collections.abc import Iterator
+
+from corral.library.operation import Room, read
+from corral.rooms.events import ops
+from corral.rooms.events.model import Event
+
+PAGE = 200
+FOREVER = 3_600.0
+
+
+class Events(Room):
+    """The append-only record of all changes."""
+
+    noun = "event"
+
+    after = read(ops.after, mode="one")
+    newest = read(ops.newest, mode="one")
+
+    def follow(
+        self,
+        after: str | None = None,
+        *,
+        subject: str | None = None,
+        project: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> Iterator[Event]:
+        """Every event behind a cursor, as it happens; from now on without one.
+
+        It ends when nothing new came for `timeout_ms`, and never without it.
+        """
+        with self._database.listening() as listener:
+            cursor = after or self.newest(limit=1).next or "0-0"
+            patience = FOREVER if timeout_ms is None else timeout_ms / 1_000
+            deadline = time.monotonic() + patience
+            while True:
+                page = self.after(cursor, subject=subject, project=project, limit=PAGE)
+                yield from page.items
+                cursor = page.next or cursor
+                if page.items:
+                    deadline = time.monotonic() + patience
+                elif (
+                    not listener.wait(max(deadline - time.monotonic(), 0))
+                    and timeout_ms is not None
+                ):
+                    return

@@ -1,0 +1,124 @@
+import time
+from typing import Literal
+
+from corral.db.database import Listener
+from corral.kernel.errors import Invalid
+from corral.kernel.page import Page
+from corral.library.operation import Room, read, write
+from corral.rooms.mail import ops
+from corral.rooms.mail.model import Letter
+
+Letters = list[Letter]
+
+# Behind a wake-up that never came: how long a waiting claim sleeps at the most.
+LONGEST_SLEEP = 1.0
+MAX_WAIT_MS = 24 * 3_600_000
+
+
+class Mail(Room):
+    """The one queue of the system."""
+
+    noun = "mail"
+
+    put = write(ops.put, mode="one")
+    renew = write(ops.renew, mode="one", repeatable=True)
+    ack = write(ops.ack, mode="one", repeatable=True)
+    fail = write(ops.fail)
+    refuse = write(ops.refuse)
+    doubt = write(ops.doubt, mode="one", durable=True)
+    settle = write(ops.settle, durable=True)
+    resend = write(ops.resend)
+    drop = write(ops.drop)
+    expire_due = write(ops.expire_due, repeatable=True)
+    get = read(ops.get, mode="one")
+    dead = read(ops.dead, mode="one")
+    next_due = read(ops.next_due, mode="one")
+
+    _take = write(ops.claim, mode="one", repeatable=True)
+    _ack_and_take = write(ops.ack_and_claim)
+    _retire = write(ops.retire)
+    _open = read(ops.list_open, mode="one")
+    _all = read(ops.list_all, mode="one")
+    _failed = read(ops.list_failed, mode="one")
+
+    def claim(
+        self,
+        mailbox: str,
+        *,
+        owner: str,
+        limit: int = 1,
+        lease_ms: int = ops.LEASE_MS,
+        wait_ms: int = 0,
+    ) -> Letters:
+        """Take out up to `limit` letters: highest priority first, then oldest due.
+
+        In order, and none to another owner while one is out; `queue:…` mailboxes are plain work
+        queues. With `wait_ms` it waits for a letter when there is none.
+        """
+        if wait_ms > 0:
+            return self._claim_waiting(mailbox, owner, limit, lease_ms, min(wait_ms, MAX_WAIT_MS))
+        while True:
+            taken = self._take(mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
+            good = self._still_good(taken)
+            if good or not taken:
+                return good
+
+    def ack_and_claim(
+        self,
+        letter: Letter | str,
+        *,
+        owner: str,
+        fence: int | None = None,
+        limit: int = 1,
+        lease_ms: int = ops.LEASE_MS,
+    ) -> Letters:
+        """Acknowledge one letter and take the next of the same mailbox, in one transaction."""
+        taken = self._ack_and_take(letter, owner=owner, fence=fence, limit=limit, lease_ms=lease_ms)
+        good = self._still_good(taken)
+        if taken and not good:
+            return self.claim(taken[0].mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
+        return good
+
+    def list(
+        self,
+        *,
+        mailbox: str | None = None,
+        state: Literal["dead", "refused", "expired"] | None = None,
+        all: bool = False,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> Page[Letter]:
+        """Letters on their way, by mailbox, oldest first; or those that ended badly, or all, both
+        newest first."""
+        if state is not None:
+            if mailbox is not None:
+                raise Invalid("Give a mailbox or a state, not both.")
+            return self._failed(state=state, after=after, limit=limit)
+        pages = self._all if all else self._open
+        return pages(mailbox=mailbox, after=after, limit=limit)
+
+    def _still_good(self, taken: Letters) -> Letters:
+        # A look at the letters themselves tells that almost none needs a second transaction.
+        now = self._database.clock.now()
+        if any(ops.may_need_retiring(letter, now) for letter in taken):
+            return self._retire(taken)
+        return taken
+
+    def _claim_waiting(
+        self, mailbox: str, owner: str, limit: int, lease_ms: int, wait_ms: int
+    ) -> Letters:
+        deadline = time.monotonic() + wait_ms / 1_000
+        with self._database.listening() as listener:
+            while True:
+                letters = self.claim(mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
+                left = deadline - time.monotonic()
+                if letters or left <= 0:
+                    return letters
+                self._sleep(listener, mailbox, left)
+
+    def _sleep(self, listener: Listener, mailbox: str, left: float) -> None:
+        due = self.next_due(mailbox)
+        pause = LONGEST_SLEEP
+        if due is not None and (until := (due - self._database.clock.now()) / 1_000) > 0:
+            pause = until + 0.001
+        listener.wait(min(pause, left, LONGEST_SLEEP))

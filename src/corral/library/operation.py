@@ -1,0 +1,78 @@
+"""How an operation of a room becomes a method of the library: one call, one transaction."""
+
+from collections.abc import Callable
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+
+from corral.db.database import Database
+from corral.db.tx import Mode, Tx
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Room:
+    """The operations of one room, bound to an open store."""
+
+    noun = ""
+    """The room's word in the CLI, in HTTP and in the record."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
+class Operation(Generic[P, R]):
+    """A function of an open transaction, offered as a method without it.
+
+    What an operation declares here (does it read or write, is it one statement, must it survive a
+    power cut, may it be repeated) is all that its caller, any interface and the docs need to know.
+    """
+
+    def __init__(
+        self,
+        function: Callable[Concatenate[Tx, P], R],
+        kind: Literal["read", "write"],
+        **options: Any,
+    ) -> None:
+        self.function = function
+        self.kind = kind
+        self.options = options
+        self.name = ""
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, room: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, room: Room, owner: type) -> Callable[P, R]: ...
+    def __get__(self, room: Room | None, owner: type) -> Self | Callable[P, R]:
+        if room is None:
+            return self
+        function, options = self.function, self.options
+        run = getattr(room._database, self.kind)
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            result: R = run(lambda tx: function(tx, *args, **kwargs), **options)
+            return result
+
+        call.__name__ = call.__qualname__ = self.name
+        call.__doc__ = function.__doc__
+        room.__dict__[self.name] = call  # found there at once the next time
+        return call
+
+
+def read(function: Callable[Concatenate[Tx, P], R], *, mode: Mode = "many") -> Operation[P, R]:
+    """One call, one snapshot."""
+    return Operation(function, "read", mode=mode)
+
+
+def write(
+    function: Callable[Concatenate[Tx, P], R],
+    *,
+    mode: Mode = "many",
+    durable: bool = False,
+    repeatable: bool = False,
+) -> Operation[P, R]:
+    """One call, one transaction; the options are those of `Database.write`."""
+    return Operation(function, "write", mode=mode, durable=durable, repeatable=repeatable)

@@ -1,0 +1,141 @@
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corral.db.database import Finding, Table
+from corral.db.tx import Tx
+from corral.kernel.errors import Invalid
+from corral.library.operation import Room
+from corral.rooms.events import ops as events
+from corral.rooms.mail import ops as mail
+from corral.rooms.schedules import ops as schedules
+from corral.rooms.settings import ops as settings
+
+Walk = Callable[..., tuple[int, int | None]]
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What was forgotten, or would be."""
+
+    table: str
+    rows: int
+    keep_ms: int
+
+
+class Store(Room):
+    """The store itself: its schema, its health, its back-ups."""
+
+    noun = "db"
+
+    @property
+    def url(self) -> str:
+        """Where the store is, without any password."""
+        return self._database.url
+
+    @property
+    def engine(self) -> str:
+        return self._database.engine
+
+    @property
+    def path(self) -> Path | None:
+        """The file of a SQLite store."""
+        return getattr(self._database, "path", None)
+
+    def schema_version(self) -> int:
+        return self._database.schema_version()
+
+    def migrate(self) -> list[int]:
+        """Bring the schema up to date; gives back the numbers of the migrations applied."""
+        from corral.db.migrate import migrate
+
+        return migrate(self._database)
+
+    def check(self) -> list[Finding]:
+        """A quick look: does the engine find the store sound, is the schema this program's?"""
+        return [*self._database.check(thorough=False), self._schema_finding()]
+
+    def verify(self) -> list[Finding]:
+        """A thorough look at every page and reference; it takes a while on a large store."""
+        return [*self._database.check(thorough=True), self._schema_finding()]
+
+    def backup(self, file: str | Path) -> Path:
+        """Write the whole store, as it is at one moment, into a new private SQLite file."""
+        target = Path(file).expanduser().absolute()
+        self._database.backup(target)
+        return target
+
+    def restore(self, file: str | Path) -> Path | None:
+        """Replace all that the store holds by a back-up, of either engine.
+
+        What a SQLite store held before is kept in a file beside it, whose path comes back.
+        """
+        from corral.db.copy import check_backup, current_copy
+
+        source = Path(file).expanduser().absolute()
+        check_backup(source)
+        kept = None
+        if self.path is not None:
+            kept = self.path.with_name(f"{self.path.name}.before-restore")
+            kept.unlink(missing_ok=True)
+            self._database.backup(kept)
+        with current_copy(source) as current:
+            self._database.restore(current)
+        return kept
+
+    def sql(self, query: str, *, limit: int = 1_000, timeout_ms: int = 5_000) -> Table:
+        """A read-only query over the documented tables, limited in rows and time."""
+        if not 1 <= limit <= 100_000 or not 1 <= timeout_ms <= 600_000:
+            raise Invalid(
+                "The limit goes from 1 to 100,000 rows, the time from 1 ms to 10 minutes."
+            )
+        return self._database.query(query, limit=limit, timeout_ms=timeout_ms)
+
+    def durability(self, wanted: str | None = None) -> str:
+        """normal: what was accepted survives the death of any process; full: also a power cut."""
+        if wanted not in (None, "normal", "full"):
+            raise Invalid(f"{wanted!r} is neither normal nor full.", value=wanted)
+        return self._database.durability(wanted)
+
+    def prune(self, *, dry_run: bool = False) -> list[Pruned]:
+        """Forget what is older than its setting says (`…keep_ms`); a dry run only counts."""
+        return [
+            self._prune("letters", "mail.keep_ms", mail.prune, dry_run),
+            self._prune("events", "events.keep_ms", events.prune, dry_run),
+            self._prune("schedules", "schedules.keep_ms", _prune_schedules, dry_run),
+        ]
+
+    def _prune(self, table: str, setting: str, walk: Walk, dry_run: bool) -> Pruned:
+        keep_ms = self._database.read(lambda tx: settings.value(tx, setting))
+        before = self._database.clock.now() - keep_ms
+        run: Any = self._database.read if dry_run else self._database.write
+        rows = 0
+        after: int | None = 0
+        while after is not None:
+            # A piece at a time, so that nobody waits long for the store.
+            piece = partial(walk, before=before, after=after, count_only=dry_run)
+            more, after = run(piece)
+            rows += more
+        return Pruned(table, rows, keep_ms)
+
+    def _schema_finding(self) -> Finding:
+        from corral.db.migrate import altered, newest
+
+        if changed := altered(self._database):
+            return Finding(
+                "schema",
+                "broken",
+                f"Migration {changed[0]} is not the one this program "
+                "knows; the store was made by another build.",
+            )
+        return Finding("schema", "ok", f"Version {newest()}, as this program wants it.")
+
+
+def _prune_schedules(
+    tx: Tx, *, before: int, after: int, count_only: bool
+) -> tuple[int, int | None]:
+    limit = 1_000
+    pruned = schedules.prune(tx, before=before, limit=limit, count_only=count_only)
+    return pruned, None if count_only or pruned < limit else after

@@ -1,0 +1,159 @@
+-- The comment above a table and behind a column is its documentation: docs/schema.md is made of them.
+
+-- Which migrations this store has seen. Writer: db.
+CREATE TABLE migrations (
+    number {integer} PRIMARY KEY,       -- in order, without gaps
+    name TEXT NOT NULL,                 -- the file's name
+    checksum TEXT NOT NULL,             -- SHA-256 of the file
+    applied_at {integer} NOT NULL       -- when
+) {strict};
+
+-- What the engine must know of this store; one row. Writer: db.
+CREATE TABLE store (
+    one {integer} PRIMARY KEY CHECK (one = 1),  -- there is only one
+    durability TEXT NOT NULL            -- full: a commit survives a power cut; normal: any process's death
+        CHECK (durability IN ('normal', 'full'))
+) {strict};
+
+INSERT INTO store (one, durability) VALUES (1, 'normal');
+
+-- The append-only record of all changes. Writer: every operation, in its own transaction.
+CREATE TABLE events (
+    seq {serial},                       -- order of arrival; the public id is evt_<seq>
+    {commit_order}
+    at {integer} NOT NULL,              -- the `now` of the transaction that made the change
+    actor TEXT NOT NULL,                -- who did it: user:…, agent:…, or a part of Corral
+    kind {key} NOT NULL,                -- what was changed: letter, project, schedule …
+    verb {key} NOT NULL,                -- what was done: put, ack, archive …
+    subject {key} NOT NULL,             -- the id of the thing that was changed
+    project_id {key},                   -- the project that it belongs to, if any
+    data {json}                         -- what else the reader of the record may want
+) {strict};
+
+{feed_index};
+CREATE INDEX events_by_subject ON events (subject, {feed_key});
+CREATE INDEX events_by_project ON events (project_id, {feed_key}) WHERE project_id IS NOT NULL;
+
+-- Values that people chose instead of the built-in defaults. Writer: settings.
+CREATE TABLE settings (
+    scope {key} NOT NULL,               -- global, project:<id> or agent:<name>
+    name {key} NOT NULL,                -- a known setting's name, as in mail.max_attempts
+    value {json} NOT NULL,              -- of the type that the setting has
+    updated_at {integer} NOT NULL,      -- when it was last set
+    updated_by TEXT NOT NULL,           -- by whom
+    PRIMARY KEY (scope, name)
+) {strict};
+
+-- Where to find secrets; never the secrets themselves. Writer: settings.
+CREATE TABLE secrets (
+    name {key} PRIMARY KEY,             -- what others call it
+    reference TEXT NOT NULL,            -- env:NAME, file:PATH, cmd:COMMAND or keyring:SERVICE/NAME
+    updated_at {integer} NOT NULL,      -- when it was last set
+    updated_by TEXT NOT NULL            -- by whom
+) {strict};
+
+-- Directories that agents work in. Writer: projects.
+CREATE TABLE projects (
+    id {key} PRIMARY KEY,               -- prj_…
+    dir {key} NOT NULL UNIQUE,          -- the real path: symlinks resolved, no slash at the end
+    name TEXT NOT NULL,                 -- for people; at first the directory's own name
+    command TEXT,                       -- what is run here unless said otherwise
+    prompt TEXT,                        -- what it is told unless said otherwise
+    state {key} NOT NULL                -- see docs/states.md
+        CHECK (state IN ('active', 'archived')),
+    created_at {integer} NOT NULL,      -- first registration
+    updated_at {integer} NOT NULL,      -- last change of name, command, prompt or state
+    last_run_at {integer}               -- start of the latest run; null: never run
+) {strict};
+
+CREATE INDEX projects_recent ON projects (coalesce(last_run_at, 0), id);
+
+-- Machines that run agents on this store: one row for one boot of one host. Writer: nodes.
+CREATE TABLE nodes (
+    id {key} PRIMARY KEY,               -- nod_…
+    name {key} NOT NULL,                -- the host's name unless set by CORRAL_NODE
+    boot_id {key} NOT NULL,             -- changes with every boot
+    state {key} NOT NULL                -- see docs/states.md
+        CHECK (state IN ('up', 'left', 'lost')),
+    owner TEXT,                         -- the daemon that heartbeats for it
+    fence {integer} NOT NULL,           -- raised whenever a daemon joins as this node
+    lease_until {integer} NOT NULL,     -- silent after this moment: lost
+    slots {integer} NOT NULL            -- how many runs it takes at once
+        CHECK (slots >= 0),
+    labels {json} NOT NULL,             -- what it offers, for placing runs
+    joined_at {integer} NOT NULL,       -- first seen
+    seen_at {integer} NOT NULL,         -- last heartbeat
+    UNIQUE (name, boot_id)
+) {strict};
+
+CREATE INDEX nodes_up ON nodes (lease_until) WHERE state = 'up';
+
+-- Who leads each loop of the daemons: a lease by name. Writer: nodes.
+CREATE TABLE leaders (
+    name {key} PRIMARY KEY,             -- the loop's name
+    owner TEXT NOT NULL,                -- who leads, or led last
+    fence {integer} NOT NULL,           -- raised whenever the lead changes hands
+    lease_until {integer} NOT NULL      -- free to be taken after this moment
+) {strict};
+
+-- Messages on their way to one mailbox, until they are acknowledged. Writer: mail.
+CREATE TABLE letters (
+    seq {serial},                       -- order of arrival; the public id is let_<seq>
+    mailbox {key} NOT NULL,             -- agent:…, session:…, place:…, hook:… keep order; queue:… does not
+    sender TEXT,                        -- the mailbox that is told when the letter dies
+    project_id {key},                   -- the project that it belongs to, if any
+    key {key},                          -- the same key in the same mailbox is the same letter
+    body {json} NOT NULL,               -- any JSON value
+    priority {integer} NOT NULL,        -- higher goes first
+    state {key} NOT NULL                -- see docs/states.md
+        CHECK (state IN ('waiting', 'unknown', 'done', 'dead', 'refused', 'expired')),
+    due_at {integer} NOT NULL,          -- not to be claimed before; while it is out, the end of the lease
+    line_at {integer} NOT NULL,         -- its place in line; where order does not matter it moves with due_at
+    expires_at {integer},               -- not to be delivered after
+    owner TEXT,                         -- who has it out, or had it last
+    fence {integer} NOT NULL,           -- raised at every claim
+    attempts {integer} NOT NULL,        -- claims since it was put or re-sent
+    last_error TEXT,                    -- why the last attempt failed, or why it ended as it did
+    created_at {integer} NOT NULL,      -- when it was put
+    ended_at {integer},                 -- when it reached done, dead, refused or expired
+    CHECK ((ended_at IS NULL) = (state IN ('waiting', 'unknown')))
+) {strict};
+
+CREATE UNIQUE INDEX letters_by_key ON letters (mailbox, key) WHERE key IS NOT NULL;
+CREATE INDEX letters_by_mailbox ON letters (mailbox, seq);
+CREATE INDEX letters_line ON letters (mailbox, priority, line_at, seq) WHERE state = 'waiting';
+CREATE INDEX letters_started ON letters (mailbox, seq) WHERE state IN ('waiting', 'unknown') AND fence > 0;
+CREATE INDEX letters_open ON letters (mailbox, seq) WHERE state IN ('waiting', 'unknown');
+CREATE INDEX letters_failed ON letters (state, seq) WHERE state IN ('dead', 'refused', 'expired');
+CREATE INDEX letters_expiring ON letters (expires_at) WHERE state = 'waiting' AND expires_at IS NOT NULL;
+
+-- Letters to be put later, once or again and again. Writer: schedules.
+CREATE TABLE schedules (
+    id {key} PRIMARY KEY,               -- sch_…
+    name TEXT,                          -- for people
+    project_id {key},                   -- the project that it belongs to, if any
+    mailbox {key} NOT NULL,             -- where its letters go
+    body {json} NOT NULL,               -- what they say
+    priority {integer} NOT NULL,        -- theirs
+    kind {key} NOT NULL                 -- how `rule` is read
+        CHECK (kind IN ('once', 'every', 'cron')),
+    rule TEXT NOT NULL,                 -- once: empty; every: milliseconds; cron: the five fields
+    time_zone TEXT NOT NULL,            -- in which a cron rule is meant
+    anchor_at {integer} NOT NULL,       -- moments are counted from here: once, the moment itself
+    misfire {key} NOT NULL              -- moments missed while nobody looked: put all, the latest, none
+        CHECK (misfire IN ('all', 'latest', 'skip')),
+    overlap {key} NOT NULL              -- while its last letter is still open
+        CHECK (overlap IN ('allow', 'skip', 'replace')),
+    state {key} NOT NULL                -- see docs/states.md
+        CHECK (state IN ('active', 'paused', 'finished', 'cancelled')),
+    next_at {integer},                  -- the moment that comes next; null when none does
+    last_at {integer},                  -- the moment that was last put
+    last_letter {integer},              -- the letter of that moment
+    created_at {integer} NOT NULL,      -- when it was made
+    CHECK (state <> 'active' OR next_at IS NOT NULL)
+) {strict};
+
+CREATE INDEX schedules_due ON schedules (next_at, id) WHERE state = 'active';
+CREATE INDEX schedules_open ON schedules (id) WHERE state IN ('active', 'paused');
+CREATE INDEX schedules_by_mailbox ON schedules (mailbox, kind) WHERE state = 'active';
+CREATE INDEX schedules_by_project ON schedules (project_id) WHERE project_id IS NOT NULL;

@@ -1,0 +1,1 @@
+"""The rooms, one concept each: `model.py` words, `sql.py` statements, `ops.py` verbs."""

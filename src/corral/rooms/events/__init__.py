@@ -1,0 +1,1 @@
+"""The append-only record of all changes, and the feed that never skips one."""

@@ -1,0 +1,82 @@
+"""Reading the record. Nobody writes here: every change writes its own event, see `Tx.note`."""
+
+import re
+
+from corral.db.statement import Query
+from corral.db.tx import Tx
+from corral.kernel.errors import Invalid
+from corral.kernel.page import Page, check_limit
+from corral.rooms.events import sql
+from corral.rooms.events.model import Event
+
+_CURSOR = re.compile(r"(?:(\d{1,20})-)?(\d{1,18})")
+
+
+def after(
+    tx: Tx,
+    cursor: str | None = None,
+    *,
+    subject: str | None = None,
+    project: str | None = None,
+    limit: int = 100,
+) -> Page[Event]:
+    """What happened behind a cursor, oldest first; from the beginning without one.
+
+    The feed never skips: an event that commits late comes late, and never before a cursor that was
+    already given out. `next` is the last event's cursor, or the given one when nothing is new, so
+    it can be followed for ever.
+    """
+    check_limit(limit)
+    xid, seq = parse_cursor(cursor)
+    query = _by(subject, project, sql.AFTER_BY_SUBJECT, sql.AFTER_BY_PROJECT, sql.AFTER)
+    items = tx.all(query, xid=xid, seq=seq, subject=subject, project_id=project, limit=limit)
+    return Page(items, items[-1].cursor if items else cursor)
+
+
+def newest(
+    tx: Tx, *, subject: str | None = None, project: str | None = None, limit: int = 50
+) -> Page[Event]:
+    """The latest events, oldest of them first; `next` is the place to follow on from."""
+    check_limit(limit)
+    query = _by(subject, project, sql.NEWEST_BY_SUBJECT, sql.NEWEST_BY_PROJECT, sql.NEWEST)
+    items = tx.all(query, subject=subject, project_id=project, limit=limit)[::-1]
+    return Page(items, items[-1].cursor if items else None)
+
+
+def prune(
+    tx: Tx, *, before: int, after: int = 0, limit: int = 1_000, count_only: bool = False
+) -> tuple[int, int | None]:
+    """Forget events older than a moment, among `limit` events behind number `after`.
+
+    Gives back how many, and the number to go on behind; None at the end. The newest event stays.
+    """
+    last, oldest = tx.run(sql.WINDOW, after=after, limit=limit)[0]
+    if last is None or oldest >= before:
+        return 0, None
+    window = {"after": after, "last": last, "before": before}
+    if count_only:
+        return tx.value(sql.COUNT_PRUNABLE, **window), last
+    return len(tx.run(sql.PRUNE, **window)), last
+
+
+def parse_cursor(cursor: str | None) -> tuple[str, int]:
+    match = _CURSOR.fullmatch(cursor or "0-0")
+    if match is None:
+        raise Invalid(
+            f"{cursor!r} is no cursor of the feed; take the `cursor` of an event, or "
+            "leave it out to begin at the start.",
+            value=cursor,
+        )
+    return match[1] or "0", int(match[2])
+
+
+def _by(
+    subject: str | None,
+    project: str | None,
+    by_subject: Query[Event],
+    by_project: Query[Event],
+    by_nothing: Query[Event],
+) -> Query[Event]:
+    if subject and project:
+        raise Invalid("Give a subject or a project, not both.")
+    return by_subject if subject else by_project if project else by_nothing

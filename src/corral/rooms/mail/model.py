@@ -1,0 +1,85 @@
+"""A letter is a message on its way to one mailbox, until it is acknowledged.
+
+A letter that somebody has out is still `waiting`: its lease (owner, fence, and `due_at` as its end)
+says who works on it, and when the lease runs out it is due again without anybody's doing.
+"""
+
+import re
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from corral.kernel.errors import Invalid
+from corral.kernel.states import Moves, move
+
+
+class LetterState(StrEnum):
+    WAITING = "waiting"  # to be claimed, or out with an owner, or between two attempts
+    UNKNOWN = "unknown"  # its owner was about to act and has not said how it went
+    DONE = "done"  # acknowledged
+    DEAD = "dead"  # failed too often; somebody must look at it
+    REFUSED = "refused"  # turned away: a rule or a person said no
+    EXPIRED = "expired"  # nobody took it in time
+
+
+L = LetterState
+MOVES = Moves(
+    "letter",
+    LetterState,
+    begin="put",
+    initial=L.WAITING,
+    verbs={
+        # Said before an act that must not be done twice: a crash from here on leaves `unknown`.
+        "doubt": move(L.WAITING, to=L.UNKNOWN),
+        "ack": move(L.WAITING, L.UNKNOWN, to=L.DONE),
+        "fail": move(L.WAITING, L.UNKNOWN, to=L.WAITING),
+        "bury": move(L.WAITING, L.UNKNOWN, to=L.DEAD),
+        "refuse": move(L.WAITING, L.UNKNOWN, to=L.REFUSED),
+        "expire": move(L.WAITING, to=L.EXPIRED),
+        # The two ways in which doubt ends without the owner: it was done after all, or it was not.
+        "confirm": move(L.UNKNOWN, to=L.DONE),
+        "retry": move(L.UNKNOWN, to=L.WAITING),
+        "resend": move(L.DEAD, L.REFUSED, L.EXPIRED, to=L.WAITING),
+        "drop": move(L.WAITING, L.UNKNOWN, L.DEAD, L.EXPIRED, to=L.REFUSED),
+    },
+)
+
+
+class Letter(msgspec.Struct, frozen=True):
+    id: str
+    mailbox: str
+    sender: str | None
+    project_id: str | None
+    key: str | None
+    body: Any
+    priority: int
+    state: LetterState
+    due_at: int
+    line_at: int
+    expires_at: int | None
+    owner: str | None
+    fence: int
+    attempts: int
+    last_error: str | None
+    created_at: int
+    ended_at: int | None
+
+
+KINDS = ("agent", "hook", "place", "queue", "session", "user")
+_MAILBOX = re.compile(rf"(?:{'|'.join(KINDS)}):[^\s\x00-\x1f]{{1,200}}")
+
+
+def check_mailbox(mailbox: str) -> str:
+    if not _MAILBOX.fullmatch(mailbox):
+        raise Invalid(
+            f"{mailbox!r} is no mailbox; write one of {', '.join(KINDS)}, a colon and a "
+            "name without spaces, as in agent:ada or queue:builds.",
+            mailbox=mailbox,
+        )
+    return mailbox
+
+
+def keeps_order(mailbox: str) -> bool:
+    """Whether letters go to one owner at a time, in line; `queue:…` are plain work queues."""
+    return not mailbox.startswith("queue:")

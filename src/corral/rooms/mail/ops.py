@@ -1,0 +1,392 @@
+"""Putting letters, claiming them, and saying how it went."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from corral.db.moves import create, move
+from corral.db.tx import Tx
+from corral.kernel.clock import YEAR
+from corral.kernel.errors import Held, IllegalMove, Invalid
+from corral.kernel.ids import number_of
+from corral.kernel.lease import lease_end, taken_over
+from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.rooms.mail import sql
+from corral.rooms.mail.backoff import pause_ms
+from corral.rooms.mail.model import Letter, LetterState, check_mailbox, keeps_order
+from corral.rooms.settings import ops as settings
+
+LEASE_MS = 30_000
+MAX_PRIORITY = 100
+MAX_ERROR = 8_192
+FAILED_STATES = (LetterState.DEAD, LetterState.REFUSED, LetterState.EXPIRED)
+_END = 1 << 62
+
+
+def put(
+    tx: Tx,
+    mailbox: str,
+    body: Any,
+    *,
+    key: str | None = None,
+    due_at: int | None = None,
+    priority: int = 0,
+    sender: str | None = None,
+    expires_at: int | None = None,
+    project: str | None = None,
+) -> Letter:
+    """Put a letter into a mailbox. A key that the mailbox has seen gives back that first letter.
+
+    It is claimed from `due_at` on and not delivered after `expires_at`. `sender` is the mailbox
+    that is told should the letter never arrive.
+    """
+    check_mailbox(mailbox)
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise Invalid(
+            f"A priority goes from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {priority}.",
+            priority=priority,
+        )
+    due = tx.now if due_at is None else due_at
+    if due > tx.now + YEAR:
+        raise Invalid(
+            "A letter may be due within a year at the latest; use a schedule for what comes later.",
+            due_at=due_at,
+        )
+    if expires_at is not None and expires_at <= max(due, tx.now):
+        raise Invalid(
+            "The letter would expire before it is due; give a later moment.",
+            expires_at=expires_at,
+            due_at=due,
+        )
+    values = {
+        "mailbox": mailbox,
+        "sender": check_mailbox(sender) if sender else None,
+        "project_id": project,
+        "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
+        "body": encode_json(body, "The body"),
+        "priority": priority,
+        "due_at": due,
+        "line_at": due,
+        "expires_at": expires_at,
+        "fence": 0,
+        "attempts": 0,
+        "created_at": tx.now,
+    }
+    if key is None:
+        letter = create(tx, sql.LETTERS, values)
+    else:
+        letter = create(
+            tx, sql.LETTERS, values, unless="(mailbox, key) WHERE key IS NOT NULL"
+        ) or tx.one(sql.BY_KEY, mailbox=mailbox, key=key)
+    assert letter is not None
+    return letter
+
+
+def claim(
+    tx: Tx, mailbox: str, *, owner: str, limit: int = 1, lease_ms: int = LEASE_MS
+) -> list[Letter]:
+    """Take out up to `limit` letters: highest priority first, then oldest due.
+
+    Each answer holds letters of one priority. In a mailbox that keeps order, nothing goes to
+    another owner while one of its letters is out. Taking a lease is no event.
+    """
+    check_mailbox(mailbox)
+    clean_text(owner, "The owner", most=MAX_NAME)
+    in_order = keeps_order(mailbox)
+    if in_order:
+        tx.serialize(f"mailbox:{mailbox}")
+    taken = tx.all(
+        sql.CLAIM_IN_ORDER if in_order else sql.CLAIM,
+        mailbox=mailbox,
+        owner=owner,
+        limit=check_limit(limit),
+        now=tx.now,
+        until=lease_end(tx.now, lease_ms),
+    )
+    if len(taken) > 1:
+        taken.sort(key=lambda letter: (letter.line_at, number_of("let", letter.id)))
+    return taken
+
+
+def retire(tx: Tx, taken: Sequence[Letter]) -> list[Letter]:
+    """Of the letters just claimed, end those that nobody may have any more; the rest comes back.
+
+    A letter that was claimed too often without any answer kills whoever works on it, and one that
+    waited past its time is of no use to anybody.
+    """
+    good = []
+    for letter in taken:
+        number = number_of("let", letter.id)
+        if letter.expires_at is not None and letter.expires_at <= tx.now:
+            _end(tx, "expire", number, "nobody took it in time", guard=letter.fence)
+        elif letter.attempts > 1 and letter.attempts > _max_attempts(tx, letter):
+            _end(
+                tx,
+                "bury",
+                number,
+                letter.last_error or "its owners went silent, every time it was claimed",
+                guard=letter.fence,
+            )
+        else:
+            good.append(letter)
+    return good
+
+
+def may_need_retiring(letter: Letter, now: int) -> bool:
+    return letter.attempts > 1 or (letter.expires_at is not None and letter.expires_at <= now)
+
+
+def renew(
+    tx: Tx, letter: Letter | str, *, fence: int | None = None, lease_ms: int = LEASE_MS
+) -> Letter:
+    """Keep a letter that is out for another term; Held when it was taken over."""
+    number, guard = _claimed(letter, fence)
+    renewed = tx.one(sql.RENEW, seq=number, fence=guard, until=lease_end(tx.now, lease_ms))
+    if renewed is None:
+        found = sql.LETTERS.get(tx, number)
+        if found.fence != guard:
+            raise taken_over(found.id, yours=guard, found=found.fence, owner=found.owner)
+        raise Held(
+            f"{found.id} is not out with you any more; it is {found.state}. Claim again.",
+            state=found.state,
+        )
+    return renewed
+
+
+def ack(tx: Tx, letter: Letter | str, *, fence: int | None = None) -> Letter:
+    """Say that a letter was dealt with. Saying it twice is fine; Held when it was taken over."""
+    number, guard = _claimed(letter, fence)
+    try:
+        return move(tx, sql.LETTERS, "ack", number, guard=guard, ended_at=tx.now)
+    except IllegalMove:
+        found = sql.LETTERS.get(tx, number)
+        if found.state is LetterState.DONE and found.fence == guard:
+            return found
+        raise
+
+
+def ack_and_claim(
+    tx: Tx,
+    letter: Letter | str,
+    *,
+    owner: str,
+    fence: int | None = None,
+    limit: int = 1,
+    lease_ms: int = LEASE_MS,
+) -> list[Letter]:
+    """Acknowledge one letter and take the next of the same mailbox, in one transaction."""
+    done = ack(tx, letter, fence=fence)
+    return claim(tx, done.mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
+
+
+def fail(tx: Tx, letter: Letter | str, error: str, *, fence: int | None = None) -> Letter:
+    """Say that an attempt failed. The letter is due again after a pause, or dead at the limit."""
+    number, guard = _claimed(letter, fence)
+    found = sql.LETTERS.get(tx, number)
+    reason = clean_text(error[:MAX_ERROR] or "no reason given", "The error", most=4 * MAX_ERROR)
+    if found.fence == guard and found.attempts >= _max_attempts(tx, found):
+        return _end(tx, "bury", number, reason, guard=guard)
+    ladder = settings.value(tx, "mail.backoff_ms", project=found.project_id)
+    due = tx.now + pause_ms(ladder, max(found.attempts, 1))
+    line_at = found.line_at if keeps_order(found.mailbox) else due
+    return move(
+        tx,
+        sql.LETTERS,
+        "fail",
+        number,
+        guard=guard,
+        note={"error": reason},
+        due_at=due,
+        line_at=line_at,
+        owner=None,
+        last_error=reason,
+    )
+
+
+def doubt(tx: Tx, letter: Letter | str, *, fence: int | None = None) -> Letter:
+    """Say, before an act that must not be done twice, that from now on its outcome is unknown.
+
+    `ack` or `fail` say how it went. After a crash the letter stays `unknown` and is given to nobody
+    until somebody knows (`settle`).
+    """
+    number, guard = _claimed(letter, fence)
+    return move(tx, sql.LETTERS, "doubt", number, guard=guard)
+
+
+def settle(tx: Tx, id: str, *, delivered: bool, reason: str | None = None) -> Letter:
+    """End the doubt about a letter: it did arrive, or it is to be tried again."""
+    number = number_of("let", id)
+    note = {"reason": reason} if reason else None
+    if delivered:
+        return move(tx, sql.LETTERS, "confirm", number, note=note, ended_at=tx.now)
+    return move(tx, sql.LETTERS, "retry", number, note=note, owner=None, due_at=tx.now)
+
+
+def refuse(tx: Tx, letter: Letter | str, reason: str, *, fence: int | None = None) -> Letter:
+    """Turn a claimed letter away for good, for a reason that its sender is told."""
+    number, guard = _claimed(letter, fence)
+    return _end(tx, "refuse", number, clean_text(reason, "The reason", most=MAX_ERROR), guard=guard)
+
+
+def resend(tx: Tx, id: str) -> Letter:
+    """Give a letter that was dead, refused or expired another chance, as if it were new."""
+    return move(
+        tx,
+        sql.LETTERS,
+        "resend",
+        number_of("let", id),
+        attempts=0,
+        owner=None,
+        due_at=tx.now,
+        line_at=tx.now,
+        expires_at=None,
+        last_error=None,
+        ended_at=None,
+    )
+
+
+def drop(tx: Tx, id: str, *, reason: str | None = None) -> Letter:
+    """Give a letter up: it is refused, by a person's decision, and its sender is not told again."""
+    said = clean_text(reason, "The reason", most=MAX_ERROR) if reason else f"dropped by {tx.actor}"
+    return move(
+        tx,
+        sql.LETTERS,
+        "drop",
+        number_of("let", id),
+        note={"reason": said},
+        last_error=said,
+        ended_at=tx.now,
+    )
+
+
+def expire_due(tx: Tx, *, limit: int = 100) -> list[Letter]:
+    """End letters whose time has passed unclaimed, and tell their senders."""
+    return [
+        _end(tx, "expire", number, "nobody took it in time")
+        for (number,) in tx.run(sql.EXPIRED, now=tx.now, limit=check_limit(limit))
+    ]
+
+
+def get(tx: Tx, id: str) -> Letter:
+    """A letter by its id."""
+    return sql.LETTERS.get(tx, number_of("let", id))
+
+
+def find(tx: Tx, number: int) -> Letter | None:
+    """A letter by its number, if it is still kept."""
+    return tx.one(sql.LETTERS.by_key, key_=number)
+
+
+def next_due(tx: Tx, mailbox: str) -> int | None:
+    """When the mailbox's next letter can be claimed at the earliest; None when it is empty."""
+    due: int | None = tx.value(sql.NEXT_DUE, mailbox=mailbox)
+    return due
+
+
+def list_open(
+    tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
+) -> Page[Letter]:
+    """Letters that are still on their way: by mailbox, oldest first."""
+    box, number = decode_cursor(after, mailbox or "", 0)
+    if mailbox is None:
+        rows = tx.all(sql.OPEN, mailbox=box, seq=number, limit=check_limit(limit) + 1)
+    else:
+        rows = tx.all(
+            sql.OPEN_OF_MAILBOX,
+            mailbox=check_mailbox(mailbox),
+            seq=number,
+            limit=check_limit(limit) + 1,
+        )
+    return page_of(rows, limit, lambda letter: (letter.mailbox, number_of("let", letter.id)))
+
+
+def list_all(
+    tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
+) -> Page[Letter]:
+    """All letters, also those that have ended: newest first."""
+    (before,) = decode_cursor(after, _END)
+    if mailbox is None:
+        rows = tx.all(sql.ALL, before=before, limit=check_limit(limit) + 1)
+    else:
+        rows = tx.all(
+            sql.ALL_OF_MAILBOX,
+            mailbox=check_mailbox(mailbox),
+            before=before,
+            limit=check_limit(limit) + 1,
+        )
+    return page_of(rows, limit, lambda letter: (number_of("let", letter.id),))
+
+
+def list_failed(
+    tx: Tx, *, state: str = "dead", after: str | None = None, limit: int = 50
+) -> Page[Letter]:
+    """Letters that ended badly (dead, refused or expired): newest first."""
+    if state not in FAILED_STATES:
+        raise Invalid(f"{state!r} is none of {', '.join(FAILED_STATES)}.", state=state)
+    (before,) = decode_cursor(after, _END)
+    rows = tx.all(sql.FAILED, state=state, before=before, limit=check_limit(limit) + 1)
+    return page_of(rows, limit, lambda letter: (number_of("let", letter.id),))
+
+
+def dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:
+    """Letters that failed too often, newest first."""
+    return list_failed(tx, state="dead", after=after, limit=limit)
+
+
+def prune(
+    tx: Tx, *, before: int, after: int = 0, limit: int = 1_000, count_only: bool = False
+) -> tuple[int, int | None]:
+    """Forget ended letters older than a moment, among `limit` letters behind number `after`.
+
+    Gives back how many, and the number to go on behind; None at the end.
+    """
+    last, oldest = tx.run(sql.WINDOW, after=after, limit=limit)[0]
+    if last is None or oldest >= before:
+        return 0, None
+    window = {"after": after, "last": last, "before": before}
+    if count_only:
+        return tx.value(sql.COUNT_PRUNABLE, **window), last
+    return len(tx.run(sql.PRUNE, **window)), last
+
+
+def _end(tx: Tx, verb: str, number: int, reason: str, *, guard: int | None = None) -> Letter:
+    """End a letter that will never arrive, and tell its sender, once."""
+    ended = move(
+        tx,
+        sql.LETTERS,
+        verb,
+        number,
+        guard=guard,
+        note={"reason": reason},
+        last_error=reason,
+        ended_at=tx.now,
+    )
+    if ended.sender is not None:
+        # The notice has no sender: whatever becomes of it, nothing bounces to and fro.
+        put(
+            tx,
+            ended.sender,
+            {
+                "undelivered": ended.id,
+                "mailbox": ended.mailbox,
+                "state": ended.state,
+                "reason": reason,
+                "key": ended.key,
+            },
+            key=f"undelivered:{ended.id}:{ended.fence}",
+            project=ended.project_id,
+        )
+    return ended
+
+
+def _max_attempts(tx: Tx, letter: Letter) -> int:
+    return int(settings.value(tx, "mail.max_attempts", project=letter.project_id))
+
+
+def _claimed(letter: Letter | str, fence: int | None) -> tuple[int, int]:
+    """Number and fence of a letter that the caller has out."""
+    if isinstance(letter, Letter):
+        return number_of("let", letter.id), letter.fence
+    if fence is None:
+        raise Invalid("Say which claim you speak of: give the fence that came with the letter.")
+    return number_of("let", letter), fence

@@ -1,0 +1,1 @@
+"""Machines that serve a store, and who leads each loop."""

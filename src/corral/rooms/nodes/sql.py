@@ -1,0 +1,52 @@
+from corral.db.lookup import IdColumn
+from corral.db.moves import StateTable
+from corral.db.statement import Query, Statement
+from corral.rooms.nodes.model import MOVES, Lead, Node
+
+_COLUMNS = "id, name, boot_id, state, owner, fence, lease_until, slots, labels, joined_at, seen_at"
+
+IDS = IdColumn("node", "nod", "nodes")
+NODES = StateTable(Node, MOVES, table="nodes", columns=_COLUMNS)
+
+BY_BOOT = Query(
+    Node,
+    f"""
+    SELECT {_COLUMNS} FROM nodes WHERE name = :name AND boot_id = :boot_id
+""",
+)
+
+HEARTBEAT = Query(
+    Node,
+    f"""
+    UPDATE nodes SET lease_until = :until, seen_at = :now
+    WHERE id = :id AND fence = :fence AND state = 'up'
+    RETURNING {_COLUMNS}
+""",
+)
+
+SILENT = Statement("""
+    SELECT id FROM nodes WHERE state = 'up' AND lease_until <= :now
+    ORDER BY lease_until LIMIT :limit
+""")
+
+LIST = Query(Node, f"SELECT {_COLUMNS} FROM nodes WHERE id < :id ORDER BY id DESC LIMIT :limit")
+
+# The one who leads may take it again; others only once the lease has run out.
+TAKE_LEAD = Query(
+    Lead,
+    """
+    INSERT INTO leaders (name, owner, fence, lease_until)
+    VALUES (:name, :owner, 1, :until)
+    ON CONFLICT (name) DO UPDATE SET
+        fence = leaders.fence + CASE WHEN leaders.owner = :owner THEN 0 ELSE 1 END,
+        owner = excluded.owner, lease_until = excluded.lease_until
+    WHERE leaders.owner = :owner OR leaders.lease_until <= :now
+    RETURNING name, owner, fence, lease_until
+""",
+)
+
+LEADER = Query(Lead, "SELECT name, owner, fence, lease_until FROM leaders WHERE name = :name")
+
+YIELD_LEAD = Statement("""
+    UPDATE leaders SET lease_until = 0 WHERE name = :name AND owner = :owner RETURNING name
+""")

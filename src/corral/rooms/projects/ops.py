@@ -1,0 +1,132 @@
+"""Registering directories and keeping what is known of them."""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from corral.db.moves import create, move
+from corral.db.tx import Tx
+from corral.kernel.errors import Invalid, NotFound
+from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.text import MAX_NAME, clean_text
+from corral.rooms.projects import sql
+from corral.rooms.projects.model import Project, ProjectState
+from corral.rooms.settings import ops as settings
+
+
+class _Kept:
+    """Stands for an argument that was left out: what is stored stays as it is."""
+
+    def __repr__(self) -> str:
+        return "KEEP"
+
+
+KEEP: Final[Any] = _Kept()
+MAX_DIR = 4_096
+_LAST = 1 << 62
+
+
+def register(
+    tx: Tx, dir: str | Path, *, command: str | None = KEEP, prompt: str | None = KEEP
+) -> Project:
+    """Make a directory a project, or change what is known of it; its id stays the same.
+
+    What is left out is kept and None clears it. Symlinks and trailing slashes lead to the same
+    project. An archived project is taken up again.
+    """
+    real = real_dir(dir, must_exist=True)
+    given = {
+        name: clean_text(value, f"The {name}") if value else None
+        for name, value in (("command", command), ("prompt", prompt))
+        if value is not KEEP
+    }
+    new = {
+        "id": tx.new_id("prj"),
+        "dir": real,
+        "name": os.path.basename(real) or real,
+        "command": None,
+        "prompt": None,
+        "created_at": tx.now,
+        "updated_at": tx.now,
+    } | given
+    made = create(tx, sql.PROJECTS, new, unless="(dir)", note={"dir": real} | given)
+    if made is not None:
+        return made
+    found = by_dir(tx, real)
+    if found.state is ProjectState.ARCHIVED:
+        found = move(tx, sql.PROJECTS, "restore", found.id, updated_at=tx.now)
+    changed = {name: value for name, value in given.items() if getattr(found, name) != value}
+    return _change(tx, found.id, changed) if changed else found
+
+
+def by_dir(tx: Tx, dir: str | Path) -> Project:
+    """The project of a directory."""
+    real = real_dir(dir)
+    found = tx.one(sql.BY_DIR, dir=real)
+    if found is None:
+        raise NotFound(f"{real} is no project yet; run `corral project register {real}`.", dir=real)
+    return found
+
+
+def get(tx: Tx, id: str) -> Project:
+    """A project by its id, which may be shortened."""
+    return sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
+
+
+def list_projects(
+    tx: Tx, *, archived: bool = False, after: str | None = None, limit: int = 50
+) -> Page[Project]:
+    """Projects, last run first, never-run last; archived ones only when asked for."""
+    run_at, id = decode_cursor(after, _LAST, "~")
+    rows = tx.all(
+        sql.LIST,
+        run_at=run_at,
+        id=id,
+        limit=check_limit(limit) + 1,
+        also=ProjectState.ARCHIVED if archived else ProjectState.ACTIVE,
+    )
+    return page_of(rows, limit, lambda project: (project.last_run_at or 0, project.id))
+
+
+def rename(tx: Tx, id: str, name: str) -> Project:
+    """Give a project another name; its directory and id stay."""
+    return _change(
+        tx, sql.IDS.resolve(tx, id), {"name": clean_text(name, "The name", most=MAX_NAME)}
+    )
+
+
+def touch(tx: Tx, id: str) -> Project:
+    """Note that something runs in the project now."""
+    touched = tx.one(sql.TOUCH, id=sql.IDS.resolve(tx, id), now=tx.now)
+    if touched is None:
+        raise sql.IDS.missing(id)
+    tx.note("project", "touch", touched.id, project_id=touched.id)
+    return touched
+
+
+def archive(tx: Tx, id: str) -> Project:
+    """Take a project out of the lists; everything about it is kept."""
+    return move(tx, sql.PROJECTS, "archive", sql.IDS.resolve(tx, id), updated_at=tx.now)
+
+
+def delete(tx: Tx, id: str) -> Project:
+    """Forget a project and all that belongs to it; the directory itself is not touched."""
+    project = get(tx, id)
+    settings.forget_scope(tx, f"project:{project.id}")
+    if not tx.run(sql.DELETE, id=project.id):
+        raise sql.IDS.missing(id)
+    tx.note("project", "delete", project.id, project_id=project.id, data={"dir": project.dir})
+    return project
+
+
+def _change(tx: Tx, id: str, changed: dict[str, Any]) -> Project:
+    return move(tx, sql.PROJECTS, "change", id, updated_at=tx.now, note=changed, **changed)
+
+
+def real_dir(dir: str | Path, *, must_exist: bool = False) -> str:
+    """The one path that a directory has, however it was written."""
+    text = clean_text(os.fspath(dir), "The directory", most=MAX_DIR)
+    real = os.path.realpath(os.path.expanduser(text))
+    if must_exist and not os.path.isdir(real):
+        raise Invalid(f"{real} is no directory; make it first, or mend the path.", dir=real)
+    return real

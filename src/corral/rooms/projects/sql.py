@@ -1,0 +1,30 @@
+from corral.db.lookup import IdColumn
+from corral.db.moves import StateTable
+from corral.db.statement import Query, Statement
+from corral.rooms.projects.model import MOVES, Project
+
+_COLUMNS = "id, dir, name, command, prompt, state, created_at, updated_at, last_run_at"
+
+IDS = IdColumn("project", "prj", "projects")
+PROJECTS = StateTable(Project, MOVES, table="projects", columns=_COLUMNS, project="id")
+
+BY_DIR = Query(Project, f"SELECT {_COLUMNS} FROM projects WHERE dir = :dir")
+
+# Last run first; a project that never ran counts as run in 1970.
+LIST = Query(
+    Project,
+    f"""
+    SELECT {_COLUMNS} FROM projects
+    WHERE (coalesce(last_run_at, 0), id) < (:run_at, :id) AND state IN ('active', :also)
+    ORDER BY coalesce(last_run_at, 0) DESC, id DESC LIMIT :limit
+""",
+)
+
+TOUCH = Query(
+    Project,
+    f"""
+    UPDATE projects SET last_run_at = :now WHERE id = :id RETURNING {_COLUMNS}
+""",
+)
+
+DELETE = Statement("DELETE FROM projects WHERE id = :id RETURNING id")

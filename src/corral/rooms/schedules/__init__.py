@@ -1,0 +1,1 @@
+"""Letters to be put later: timers once, schedules again and again."""

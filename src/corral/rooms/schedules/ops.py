@@ -1,0 +1,338 @@
+"""Making schedules and timers, and putting their letters when the time has come."""
+
+from typing import Any
+
+import msgspec
+
+from corral.db.moves import create, move
+from corral.db.tx import Tx
+from corral.kernel.clock import format_duration
+from corral.kernel.errors import IllegalMove, Invalid, Refused
+from corral.kernel.ids import number_of
+from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.rooms.mail import ops as mail
+from corral.rooms.mail.model import Letter, LetterState, check_mailbox
+from corral.rooms.schedules import sql
+from corral.rooms.schedules.model import Kind, Misfire, Overlap, Schedule, ScheduleState
+from corral.rooms.schedules.recurrence import (
+    LONGEST,
+    SHORTEST,
+    Rule,
+    check_cron,
+    check_every,
+    zone,
+)
+from corral.rooms.settings import ops as settings
+
+# Of a long row of missed moments, so many are put in one transaction.
+MAX_CATCH_UP = 100
+
+
+def create_schedule(
+    tx: Tx,
+    mailbox: str,
+    body: Any,
+    *,
+    every_ms: int | None = None,
+    cron: str | None = None,
+    at: int | None = None,
+    time_zone: str = "UTC",
+    misfire: str = "latest",
+    overlap: str = "allow",
+    priority: int = 0,
+    name: str | None = None,
+    project: str | None = None,
+) -> Schedule:
+    """Put a letter again and again: every so often, by a cron rule, or once at a moment.
+
+    `misfire` says what becomes of moments that passed while nobody looked (all, latest, skip),
+    `overlap` what happens while the last letter is still open (allow, skip, replace).
+    """
+    if sum(given is not None for given in (every_ms, cron, at)) != 1:
+        raise Invalid("Give one rule: every, cron or at.")
+    zone(time_zone)
+    if every_ms is not None:
+        kind, rule, anchor = Kind.EVERY, check_every(every_ms), tx.now + every_ms
+    elif cron is not None:
+        kind, rule, anchor = Kind.CRON, check_cron(cron, time_zone, tx.now), tx.now
+    else:
+        assert at is not None
+        kind, rule, anchor = Kind.ONCE, "", at
+    return _create(
+        tx,
+        kind,
+        rule,
+        anchor,
+        mailbox,
+        body,
+        time_zone=time_zone,
+        priority=priority,
+        misfire=_one_of(Misfire, misfire),
+        overlap=_one_of(Overlap, overlap),
+        name=clean_text(name, "The name", most=MAX_NAME) if name else None,
+        project_id=project,
+    )
+
+
+def set_timer(
+    tx: Tx,
+    mailbox: str,
+    body: Any,
+    *,
+    delay_ms: int,
+    priority: int = 0,
+    project: str | None = None,
+) -> Schedule:
+    """Put a letter once, 5 seconds to a year from now. A mailbox may have 20 timers pending."""
+    check_mailbox(mailbox)
+    if not SHORTEST <= delay_ms <= LONGEST:
+        raise Invalid(
+            f"A timer runs for 5 s to 365 days, not {format_duration(max(delay_ms, 0))}.",
+            delay_ms=delay_ms,
+        )
+    # Two that count at the same moment would both find room for one more.
+    tx.serialize(f"timers:{mailbox}")
+    most = settings.value(tx, "schedules.max_timers", project=project)
+    if tx.value(sql.PENDING_TIMERS, mailbox=mailbox) >= most:
+        raise Refused(
+            f"{mailbox} has {most} timers pending, and more are not allowed; cancel one "
+            "first (`corral timer list`).",
+            mailbox=mailbox,
+            limit=most,
+        )
+    return _create(
+        tx,
+        Kind.ONCE,
+        "",
+        tx.now + delay_ms,
+        mailbox,
+        body,
+        time_zone="UTC",
+        priority=priority,
+        misfire=Misfire.ALL,
+        overlap=Overlap.ALLOW,
+        name=None,
+        project_id=project,
+    )
+
+
+def fire_due(tx: Tx, *, limit: int = 20) -> list[Letter]:
+    """Put the letters of every moment that has come.
+
+    The letters and the schedule's next moment are one transaction, and each letter's key names
+    schedule and moment: however often it is called, and wherever a process dies, a moment is put
+    exactly once.
+    """
+    letters: list[Letter] = []
+    for schedule in tx.all(sql.DUE, now=tx.now, limit=check_limit(limit)):
+        letters += _fire(tx, schedule)
+    return letters
+
+
+def next_at(tx: Tx) -> int | None:
+    """The moment at which `fire_due` will next have something to do."""
+    moment: int | None = tx.value(sql.NEXT_AT)
+    return moment
+
+
+def run(tx: Tx, id: str) -> Letter:
+    """Put one letter now, beside the rule; the next moment stays as it is."""
+    schedule = get(tx, id)
+    if schedule.state in (ScheduleState.FINISHED, ScheduleState.CANCELLED):
+        raise IllegalMove(
+            f"Cannot run {schedule.id}: it is {schedule.state}; create it anew.",
+            id=schedule.id,
+            found=schedule.state,
+            verb="run",
+            allowed=[],
+        )
+    letter = _put(tx, schedule, f"run-{tx.now}")
+    tx.note(
+        "schedule", "run", schedule.id, project_id=schedule.project_id, data={"letter": letter.id}
+    )
+    return letter
+
+
+def pause(tx: Tx, id: str) -> Schedule:
+    """Put nothing until it is resumed. What would have come meanwhile is not made up for."""
+    return move(tx, sql.SCHEDULES, "pause", sql.IDS.resolve(tx, id), next_at=None)
+
+
+def resume(tx: Tx, id: str) -> Schedule:
+    """Go on with the next moment from now."""
+    schedule = get(tx, id)
+    upcoming = _rule(schedule).next(tx.now)
+    if upcoming is None and schedule.state is ScheduleState.PAUSED:
+        # A timer whose moment passed while it was paused: nobody asked that it be lost.
+        upcoming = tx.now
+    return move(tx, sql.SCHEDULES, "resume", schedule.id, next_at=upcoming)
+
+
+def cancel(tx: Tx, id: str) -> Schedule:
+    """Take a schedule or timer back; letters that it has put stay."""
+    return move(tx, sql.SCHEDULES, "cancel", sql.IDS.resolve(tx, id), next_at=None)
+
+
+def cancel_all(tx: Tx, project_id: str) -> int:
+    """Take back every schedule of a project that is being deleted."""
+    ids = [row[0] for row in tx.run(sql.OF_PROJECT, project_id=project_id)]
+    for id in ids:
+        move(tx, sql.SCHEDULES, "cancel", id, next_at=None)
+    return len(ids)
+
+
+def get(tx: Tx, id: str) -> Schedule:
+    """A schedule or timer by its id, which may be shortened."""
+    return sql.SCHEDULES.get(tx, sql.IDS.resolve(tx, id))
+
+
+def list_schedules(
+    tx: Tx, *, all: bool = False, after: str | None = None, limit: int = 50
+) -> Page[Schedule]:
+    """Schedules that repeat, newest first; ended ones only when asked for."""
+    return _list(tx, (Kind.EVERY, Kind.CRON), all, after, limit)
+
+
+def list_timers(
+    tx: Tx, *, all: bool = False, after: str | None = None, limit: int = 50
+) -> Page[Schedule]:
+    """Timers, newest first; fired and cancelled ones only when asked for."""
+    return _list(tx, (Kind.ONCE, Kind.ONCE), all, after, limit)
+
+
+def prune(tx: Tx, *, before: int, limit: int = 1_000, count_only: bool = False) -> int:
+    """Forget schedules that ended before a moment."""
+    ids = [row[0] for row in tx.run(sql.PRUNABLE, before=before, limit=limit)]
+    if not count_only:
+        for id in ids:
+            tx.run(sql.DELETE, id=id)
+    return len(ids)
+
+
+def _create(
+    tx: Tx, kind: Kind, rule: str, anchor_at: int, mailbox: str, body: Any, **columns: Any
+) -> Schedule:
+    first = Rule(kind, rule, columns["time_zone"], anchor_at).next(tx.now)
+    if first is None:
+        raise Invalid("That moment has passed; give one in the future.", at=anchor_at)
+    if first > tx.now + LONGEST and kind is Kind.ONCE:
+        raise Invalid("That moment is more than a year away; give a nearer one.", at=anchor_at)
+    made = create(
+        tx,
+        sql.SCHEDULES,
+        {
+            "id": tx.new_id("sch"),
+            "mailbox": check_mailbox(mailbox),
+            "body": encode_json(body, "The body"),
+            "kind": kind,
+            "rule": rule,
+            "anchor_at": anchor_at,
+            "next_at": first,
+            "created_at": tx.now,
+            **columns,
+        },
+    )
+    assert made is not None
+    return made
+
+
+def _fire(tx: Tx, schedule: Schedule) -> list[Letter]:
+    moments, upcoming = _moments(tx, schedule, _rule(schedule))
+    letters = []
+    last = schedule
+    for moment in moments:
+        letter = _put_unless_overlapping(tx, last, moment)
+        if letter is not None:
+            letters.append(letter)
+            last = _with_letter(last, moment, letter)
+    verb = "fire" if upcoming is not None else "finish"
+    move(
+        tx,
+        sql.SCHEDULES,
+        verb,
+        schedule.id,
+        next_at=upcoming,
+        last_at=last.last_at,
+        last_letter=last.last_letter,
+        note={"moments": moments, "letters": [letter.id for letter in letters]},
+    )
+    return letters
+
+
+def _moments(tx: Tx, schedule: Schedule, rule: Rule) -> tuple[list[int], int | None]:
+    """The moments to put now, by the misfire policy, and the one that comes after them."""
+    assert schedule.next_at is not None
+    first, latest = schedule.next_at, rule.latest(tx.now)
+    if latest is None or latest < first:
+        latest = first
+    if schedule.misfire is Misfire.ALL:
+        moments = [first]
+        while (
+            len(moments) < MAX_CATCH_UP
+            and (more := rule.next(moments[-1])) is not None
+            and more <= tx.now
+        ):
+            moments.append(more)
+        return moments, rule.next(moments[-1])
+    grace = settings.value(tx, "schedules.misfire_grace_ms", project=schedule.project_id)
+    on_time = schedule.misfire is Misfire.LATEST or tx.now - latest <= grace
+    return ([latest] if on_time else []), rule.next(max(tx.now, latest))
+
+
+def _put_unless_overlapping(tx: Tx, schedule: Schedule, moment: int) -> Letter | None:
+    if schedule.overlap is not Overlap.ALLOW and schedule.last_letter is not None:
+        before = mail.find(tx, schedule.last_letter)
+        if before is not None and before.state in (LetterState.WAITING, LetterState.UNKNOWN):
+            if schedule.overlap is Overlap.SKIP:
+                tx.note(
+                    "schedule",
+                    "skip",
+                    schedule.id,
+                    project_id=schedule.project_id,
+                    data={"moment": moment, "open": before.id},
+                )
+                return None
+            mail.drop(tx, before.id, reason=f"replaced by the next letter of {schedule.id}")
+    return _put(tx, schedule, str(moment))
+
+
+def _put(tx: Tx, schedule: Schedule, moment: str) -> Letter:
+    return mail.put(
+        tx,
+        schedule.mailbox,
+        schedule.body,
+        key=f"{schedule.id}@{moment}",
+        priority=schedule.priority,
+        project=schedule.project_id,
+    )
+
+
+def _with_letter(schedule: Schedule, moment: int, letter: Letter) -> Schedule:
+    return msgspec.structs.replace(
+        schedule, last_at=moment, last_letter=number_of("let", letter.id)
+    )
+
+
+def _rule(schedule: Schedule) -> Rule:
+    return Rule(schedule.kind, schedule.rule, schedule.time_zone, schedule.anchor_at)
+
+
+def _list(
+    tx: Tx, kinds: tuple[Kind, Kind], all: bool, after: str | None, limit: int
+) -> Page[Schedule]:
+    (id,) = decode_cursor(after, "~")
+    rows = tx.all(
+        sql.ALL if all else sql.OPEN,
+        id=id,
+        kind_1=kinds[0],
+        kind_2=kinds[1],
+        limit=check_limit(limit) + 1,
+    )
+    return page_of(rows, limit, lambda schedule: (schedule.id,))
+
+
+def _one_of(choices: type[Misfire] | type[Overlap], given: str) -> str:
+    if given not in list(choices):
+        raise Invalid(f"{given!r} is none of {', '.join(choices)}.", value=given)
+    return given

@@ -1,0 +1,1 @@
+"""What people chose: typed settings by scope, and references to secrets."""

