@@ -14,6 +14,7 @@ setup: .venv/ready ## make .venv with all that development needs
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 demo: setup ## the story in a minute, in a temporary home
@@ -44,6 +45,7 @@ check: lint types layers docs-check test ## what CI runs
 
 bench: setup ## measure the hot paths against the raw drivers and against peers
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m bench
 
 clean: ## remove what the targets above made

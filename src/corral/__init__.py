@@ -4,9 +4,11 @@ Importing this package loads nothing else: agents call `corral` from hooks, so t
 `corral.open` comes in when it is first used.
 """
 
-from typing import TYPE_CHECKING, Any
-
+# Type checkers know this name; importing it from typing would double the time of `--version`.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from corral.kernel import errors as errors
     from corral.library import Corral as Corral
     from corral.library import open as open
@@ -15,7 +17,7 @@ __version__ = "0.1.0"
 __all__ = ["Corral", "__version__", "errors", "open"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name in ("Corral", "open"):
         from corral import library
 

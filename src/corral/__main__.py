@@ -1,0 +1,19 @@
+"""The `corral` command."""
+
+import sys
+
+
+def main() -> None:
+    # Hooks and scripts ask for the version often; it needs nothing but this package's first lines.
+    if sys.argv[1:] == ["--version"]:
+        from corral import __version__
+
+        print(f"corral {__version__}")
+        return
+    from corral.interfaces.cli.main import run
+
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,6 @@ store lies on a network file system, as far as that can be told, one process at 
 
 import fcntl
 import os
-import socket
 from pathlib import Path
 
 from corral.kernel.errors import StoreUnavailable
@@ -102,6 +101,8 @@ class SoleUse:
                 path=str(path),
                 holder=who,
             ) from None
+        import socket
+
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 

@@ -40,10 +40,12 @@ class Line:
         self._lead = threading.Lock()
         self._waiting: deque[Job] = deque()
 
+    def lead_at_once(self) -> bool:
+        """Take the lead when nobody has it and nobody waits for it."""
+        return not self._waiting and self._lead.acquire(blocking=False)
+
     def join(self, job: Job) -> bool:
         """Wait until the job was run by another thread (False) or has the lead (True)."""
-        if not self._waiting and self._lead.acquire(blocking=False):
-            return True
         job.gate = threading.Lock()
         job.gate.acquire()
         self._waiting.append(job)
@@ -62,7 +64,7 @@ class Line:
 
     def wants_durable(self) -> bool:
         """Whether anyone in line asks for full durability."""
-        return any(job.durable for job in tuple(self._waiting))
+        return bool(self._waiting) and any(job.durable for job in tuple(self._waiting))
 
     def put_back(self, jobs: list[Job]) -> None:
         """Jobs that were taken and not kept after all; they will be run again."""

@@ -7,7 +7,6 @@ machines may still run an older Corral, an upgrade is asked for with `corral db 
 
 import re
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +27,8 @@ class Migration(NamedTuple):
 
     @property
     def checksum(self) -> str:
+        from hashlib import sha256
+
         return sha256(self.text.encode()).hexdigest()
 
 

@@ -24,7 +24,8 @@ class StateTable(Generic[R]):
     """A table whose rows have a state: its record, its legal moves and its columns as SQL.
 
     `columns` is the SELECT list of the record, `key` the column that names a row, `project` the one
-    that tells its project. The record has the fields `id` and `state`.
+    that tells its project. Rows that are numbered have `number_of` as the prefix of their public
+    id. The record has the fields `id` and `state`.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class StateTable(Generic[R]):
         table: str,
         columns: str,
         key: str = "id",
-        public_id: str = "id",
+        number_of: str | None = None,
         project: str | None = None,
     ) -> None:
         self.record = record
@@ -43,7 +44,7 @@ class StateTable(Generic[R]):
         self.table = table
         self.columns = columns
         self.key = key
-        self.public_id = public_id
+        self.number_of = number_of
         self.project = project
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
 
@@ -54,7 +55,12 @@ class StateTable(Generic[R]):
         return found
 
     def missing(self, key: str | int) -> NotFound:
-        return NotFound(f"There is no {self.moves.kind} {key}.", kind=self.moves.kind, id=key)
+        id = f"{self.number_of}_{key}" if self.number_of else key
+        return NotFound(f"There is no {self.moves.kind} {id}.", kind=self.moves.kind, id=id)
+
+    @property
+    def public_id(self) -> str:
+        return f"'{self.number_of}_' || {self.key}" if self.number_of else self.key
 
 
 def create(

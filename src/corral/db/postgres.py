@@ -18,6 +18,7 @@ from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8Dumper
 
 from corral.db.database import Database, Finding, Listener, Table, Work
+from corral.db.dialect import Engine
 from corral.db.statement import Params, Row, Statement
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
@@ -44,19 +45,16 @@ class Gone(Exception):
 
 
 class Session:
-    """A connection and the functions that a transaction on it needs."""
+    engine: Engine = "postgres"
 
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self.connection = connection
         self._cursor = psycopg.RawCursor(connection)
-        run = self._cursor.execute
 
-        def execute(statement: Statement, params: Params) -> list[Row]:
-            text, names = statement.postgres
-            cursor = run(text, [params[name] for name in names], prepare=True)
-            return cursor.fetchall() if cursor.description else []
-
-        self.execute = execute
+    def execute(self, statement: Statement, params: Params) -> list[Row]:
+        text, names = statement.postgres
+        cursor = self._cursor.execute(text, [params[name] for name in names], prepare=True)
+        return cursor.fetchall() if cursor.description else []
 
     def begin(self) -> None:
         self.run("BEGIN")
@@ -230,14 +228,7 @@ class PostgresDatabase(Database):
             raise Gone(asked_to_commit, error) from error
 
     def _tx(self, session: Session, mode: Mode) -> Tx:
-        return Tx(
-            session.execute,
-            engine="postgres",
-            now=self.clock.now(),
-            actor=self.actor,
-            mode=mode,
-            begin=session.begin,
-        )
+        return Tx(session, self.clock.now(), self.actor, mode)
 
     # -- connections ----------------------------------------------------------------------------
 

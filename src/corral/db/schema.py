@@ -38,9 +38,8 @@ def tables() -> list[TableDoc]:
 
 
 def _table(name: str, above: str, body: str) -> TableDoc:
-    comment = " ".join(
-        line.removeprefix("-- ") for line in above.strip().splitlines() if line.startswith("-- ")
-    )
+    paragraph = above.strip().rpartition("\n\n")[2]
+    comment = " ".join(line.removeprefix("-- ") for line in paragraph.splitlines())
     columns: list[ColumnDoc] = []
     rules: list[str] = []
     for line in body.splitlines():

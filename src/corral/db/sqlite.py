@@ -12,6 +12,7 @@ import apsw
 
 from corral.db import filesystem
 from corral.db.database import Database, Finding, Listener, Table, Work
+from corral.db.dialect import Engine
 from corral.db.group import MAX_BATCH, Job, Line, finish
 from corral.db.statement import Params, Row, Statement
 from corral.db.turnstile import Turnstile
@@ -27,20 +28,28 @@ OLDEST_SQLITE = (3, 51, 3)  # before it, a checkpoint could race a writer and da
 BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
 STATEMENTS_KEPT = 512
 
+# How often this process came out of a fork: a store that was opened before one must not be used.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
 
 class Session:
-    """A connection and the functions that a transaction on it needs."""
+    engine: Engine = "sqlite"
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
-        run = connection.execute
+        self.run = connection.execute
 
-        def execute(statement: Statement, params: Params) -> list[Row]:
-            rows: list[Row] = run(statement.sqlite, params).fetchall()
-            return rows
-
-        self.execute = execute
-        self.run = run
+    def execute(self, statement: Statement, params: Params) -> list[Row]:
+        rows: list[Row] = self.run(statement.sqlite, params).fetchall()
+        return rows
 
     def begin(self) -> None:
         self.run("BEGIN IMMEDIATE")
@@ -74,7 +83,7 @@ class SqliteDatabase(Database):
         self.clock = clock
         self.actor = actor
         self._probe = probe
-        self._pid = os.getpid()
+        self._forks = _forks
         self._line = Line()
         self._thread = threading.local()
         self._readers: list[Session] = []
@@ -113,10 +122,11 @@ class SqliteDatabase(Database):
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
         self._require_outside_transaction()
-        job = Job(work, durable)
-        if not self._line.join(job):
-            result: R = job.outcome()
-            return result
+        if not self._line.lead_at_once():
+            job = Job(work, durable)
+            if not self._line.join(job):
+                result: R = job.outcome()
+                return result
         try:
             return self._lead(work, mode, durable)
         except apsw.Error as error:
@@ -207,14 +217,7 @@ class SqliteDatabase(Database):
             self._probe("after commit")
 
     def _tx(self, session: Session, mode: Mode) -> Tx:
-        return Tx(
-            session.execute,
-            engine="sqlite",
-            now=self.clock.now(),
-            actor=self.actor,
-            mode=mode,
-            begin=session.begin,
-        )
+        return Tx(session, self.clock.now(), self.actor, mode)
 
     def _require_outside_transaction(self) -> None:
         if getattr(self._thread, "writing", False):
@@ -222,7 +225,7 @@ class SqliteDatabase(Database):
                 "an operation called the library; call the room's function with the "
                 "open transaction instead"
             )
-        if os.getpid() != self._pid:
+        if self._forks != _forks:
             raise RuntimeError("the store was opened before a fork; open it again in the child")
 
     # -- connections ----------------------------------------------------------------------------

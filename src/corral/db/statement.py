@@ -97,7 +97,7 @@ def _decoder(kind: Any) -> Callable[[Any], Any] | None:
     options = [part for part in getattr(kind, "__args__", ()) if part is not type(None)]
     plain = options[0] if len(options) == 1 and not hasattr(kind, "__origin__") else kind
     if isinstance(plain, EnumType):
-        return plain
+        return plain._value2member_map_.__getitem__  # calling the enum does the same, slower
     if plain in (str, int, float, bytes, bool):
         return None
     return msgspec.json.Decoder(plain).decode

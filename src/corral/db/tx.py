@@ -1,7 +1,6 @@
 """An open transaction: what every operation gets as its first argument."""
 
-from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from corral.db.dialect import Engine
 from corral.db.statement import Params, Query, Row, Statement
@@ -9,7 +8,6 @@ from corral.kernel.ids import new_id
 from corral.kernel.text import encode_json
 
 T = TypeVar("T")
-Execute = Callable[[Statement, Params], list[Row]]
 
 # What an operation declares of itself, see `Database.write`.
 Mode = Literal["many", "one"]
@@ -20,6 +18,15 @@ NOTE = Statement("""
 """)
 
 
+class Session(Protocol):
+    """A connection, as a transaction on it needs it."""
+
+    engine: Engine
+
+    def execute(self, statement: Statement, params: Params) -> list[Row]: ...
+    def begin(self) -> None: ...
+
+
 class Tx:
     """One transaction with its single `now`: all its timestamps are equal.
 
@@ -27,22 +34,13 @@ class Tx:
     BEGIN and COMMIT; a second one is a mistake in the operation and raises.
     """
 
-    __slots__ = ("_begin", "_execute", "_wrote", "actor", "engine", "mode", "noted", "now")
+    __slots__ = ("_execute", "_session", "_wrote", "actor", "engine", "mode", "noted", "now")
 
-    def __init__(
-        self,
-        execute: Execute,
-        *,
-        engine: Engine,
-        now: int,
-        actor: str,
-        mode: Mode = "many",
-        begin: Callable[[], None] | None = None,
-    ) -> None:
-        self._execute = execute
-        self._begin = begin
+    def __init__(self, session: Session, now: int, actor: str, mode: Mode) -> None:
+        self._session = session
+        self._execute = session.execute
         self._wrote = False
-        self.engine = engine
+        self.engine = session.engine
         self.now = now
         self.actor = actor
         self.mode = mode
@@ -101,8 +99,7 @@ class Tx:
     def several(self) -> None:
         """From here on, several statements belong together, also in mode "one"."""
         if self.mode == "one":
-            assert self._begin is not None
-            self._begin()
+            self._session.begin()
             self.mode = "many"
 
     def serialize(self, name: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from corral import config
 from corral.db import connect
-from corral.db.database import Database
+from corral.db.database import Database, Listener
 from corral.db.migrate import open_schema
 from corral.db.tx import Tx
 from corral.kernel.clock import Clock
@@ -117,6 +117,15 @@ class Corral:
     def transaction(self) -> AbstractContextManager[Tx]:
         """One transaction around several operations: hand it to the functions in a room's `ops`."""
         return self._database.transaction()
+
+    def listening(self) -> AbstractContextManager[Listener]:
+        """Wake-ups: a listener that returns from `wait` when another commit may have changed
+        something."""
+        return self._database.listening()
+
+    def now(self) -> int:
+        """The store's time: the server's on PostgreSQL, so that machines agree."""
+        return self._database.clock.now()
 
     def close(self) -> None:
         self._database.close()

@@ -19,7 +19,7 @@ INSERT INTO store (one, durability) VALUES (1, 'normal');
 
 -- The append-only record of all changes. Writer: every operation, in its own transaction.
 CREATE TABLE events (
-    seq {serial},                       -- order of arrival; the public id is evt_<seq>
+    seq {serial},                       -- order of arrival; the public id is evt_184
     {commit_order}
     at {integer} NOT NULL,              -- the `now` of the transaction that made the change
     actor TEXT NOT NULL,                -- who did it: user:…, agent:…, or a part of Corral
@@ -98,7 +98,7 @@ CREATE TABLE leaders (
 
 -- Messages on their way to one mailbox, until they are acknowledged. Writer: mail.
 CREATE TABLE letters (
-    seq {serial},                       -- order of arrival; the public id is let_<seq>
+    seq {serial},                       -- order of arrival; the public id is let_184
     mailbox {key} NOT NULL,             -- agent:…, session:…, place:…, hook:… keep order; queue:… does not
     sender TEXT,                        -- the mailbox that is told when the letter dies
     project_id {key},                   -- the project that it belongs to, if any

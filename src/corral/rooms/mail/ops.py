@@ -132,10 +132,6 @@ def retire(tx: Tx, taken: Sequence[Letter]) -> list[Letter]:
     return good
 
 
-def may_need_retiring(letter: Letter, now: int) -> bool:
-    return letter.attempts > 1 or (letter.expires_at is not None and letter.expires_at <= now)
-
-
 def renew(
     tx: Tx, letter: Letter | str, *, fence: int | None = None, lease_ms: int = LEASE_MS
 ) -> Letter:
@@ -199,6 +195,7 @@ def fail(tx: Tx, letter: Letter | str, error: str, *, fence: int | None = None) 
         due_at=due,
         line_at=line_at,
         owner=None,
+        fence=guard + 1,  # whoever gave it up has no say in it any more
         last_error=reason,
     )
 
@@ -219,7 +216,7 @@ def settle(tx: Tx, id: str, *, delivered: bool, reason: str | None = None) -> Le
     note = {"reason": reason} if reason else None
     if delivered:
         return move(tx, sql.LETTERS, "confirm", number, note=note, ended_at=tx.now)
-    return move(tx, sql.LETTERS, "retry", number, note=note, owner=None, due_at=tx.now)
+    return _anew(tx, "retry", number, note=note)
 
 
 def refuse(tx: Tx, letter: Letter | str, reason: str, *, fence: int | None = None) -> Letter:
@@ -230,14 +227,11 @@ def refuse(tx: Tx, letter: Letter | str, reason: str, *, fence: int | None = Non
 
 def resend(tx: Tx, id: str) -> Letter:
     """Give a letter that was dead, refused or expired another chance, as if it were new."""
-    return move(
+    return _anew(
         tx,
-        sql.LETTERS,
         "resend",
         number_of("let", id),
         attempts=0,
-        owner=None,
-        due_at=tx.now,
         line_at=tx.now,
         expires_at=None,
         last_error=None,
@@ -379,6 +373,22 @@ def _end(tx: Tx, verb: str, number: int, reason: str, *, guard: int | None = Non
     return ended
 
 
+def _anew(tx: Tx, verb: str, number: int, **columns: Any) -> Letter:
+    """Let a letter be claimed again, out of reach of whoever had it before."""
+    fence = sql.LETTERS.get(tx, number).fence
+    return move(
+        tx,
+        sql.LETTERS,
+        verb,
+        number,
+        guard=fence,
+        fence=fence + 1,
+        owner=None,
+        due_at=tx.now,
+        **columns,
+    )
+
+
 def _max_attempts(tx: Tx, letter: Letter) -> int:
     return int(settings.value(tx, "mail.max_attempts", project=letter.project_id))
 
@@ -387,6 +397,6 @@ def _claimed(letter: Letter | str, fence: int | None) -> tuple[int, int]:
     """Number and fence of a letter that the caller has out."""
     if isinstance(letter, Letter):
         return number_of("let", letter.id), letter.fence
-    if fence is None:
+    if fence is None or fence < 1:
         raise Invalid("Say which claim you speak of: give the fence that came with the letter.")
     return number_of("let", letter), fence

@@ -11,7 +11,7 @@ LETTERS = StateTable(
     table="letters",
     columns=_COLUMNS,
     key="seq",
-    public_id="'let_' || seq",
+    number_of="let",
     project="project_id",
 )
 

@@ -1,0 +1,30 @@
+"""Due schedules become letters."""
+
+from collections.abc import Iterator
+
+from corral.library import Corral
+from corral.rooms.mail.model import Letter
+
+# Behind a wake-up that never came.
+LONGEST_SLEEP = 30.0
+
+
+def run_scheduler(store: Corral) -> Iterator[Letter]:
+    """Put letters when their moments come, for ever; yields each letter that was put.
+
+    It sleeps until the next moment, or until a commit may have brought an earlier one. Two of them
+    on one store do no harm: a moment is put once, whoever comes first.
+    """
+    with store.listening() as listener:
+        while True:
+            letters = store.schedules.fire_due()
+            yield from letters
+            if not letters:
+                listener.wait(_pause(store))
+
+
+def _pause(store: Corral) -> float:
+    upcoming = store.schedules.next_at()
+    if upcoming is None:
+        return LONGEST_SLEEP
+    return min(max((upcoming - store.now()) / 1_000, 0.001), LONGEST_SLEEP)

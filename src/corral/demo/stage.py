@@ -1,0 +1,96 @@
+"""Where the story plays: a home of its own, and real `corral` processes in it."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corral.interfaces.cli.render import console
+
+
+class Unexpected(Exception):
+    """The story went another way than it should."""
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="corral-demo-"))
+        self.project = self.home / "hello"
+        self.project.mkdir()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("CORRAL_")}
+        self.environment = kept | {"CORRAL_HOME": str(self.home), "CORRAL_AGENT": ""}
+        self._console = console()
+        self._children: list[subprocess.Popen[str]] = []
+
+    def corral(self, *arguments: str) -> Any:
+        """Run one `corral` command to its end; gives back its JSON."""
+        done = subprocess.run(
+            [*self._program(), *arguments, "--json"],
+            env=self.environment,
+            cwd=self.project,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise Unexpected(f"corral {' '.join(arguments)}: {done.stderr.strip()}")
+        return msgspec.json.decode(done.stdout)
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        """Start a `corral` command that goes on by itself."""
+        child = subprocess.Popen(
+            [*self._program(), *arguments, "--json"],
+            env=self.environment,
+            cwd=self.project,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._children.append(child)
+        return child
+
+    def kill(self, child: "subprocess.Popen[str]") -> None:
+        """As the power button does: no chance to tidy up."""
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+
+    def clear(self) -> None:
+        for child in self._children:
+            if child.poll() is None:
+                self.kill(child)
+            if child.stdout is not None:
+                child.stdout.close()
+
+    @staticmethod
+    def _program() -> list[str]:
+        return [sys.executable, "-m", "corral"]
+
+    # -- telling --------------------------------------------------------------------------------
+
+    def chapter(self, title: str) -> None:
+        self._console.print()
+        self._console.print(title, style="bold")
+
+    def tell(self, sentence: str) -> None:
+        self._console.print(f"  {sentence}")
+
+    def prove(self, claim: str, holds: bool) -> None:
+        """Say what must be true, and stop the story when it is not."""
+        if not holds:
+            raise Unexpected(f"not true: {claim}")
+        self._console.print(f"  ✓ {claim}", style="green")
+
+    def wait(self, seconds: float, why: str) -> None:
+        """Let real time pass, with a sign of life."""
+        if self._console.is_terminal:
+            with self._console.status(f"  {why} …"):
+                time.sleep(seconds)
+        else:
+            self.tell(f"{why} …")
+            time.sleep(seconds)

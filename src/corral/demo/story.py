@@ -1,0 +1,98 @@
+"""What `make demo` shows: real processes are killed, and nothing is lost or doubled."""
+
+import shutil
+import time
+
+from corral.demo.stage import Stage, Unexpected
+
+
+def tell() -> int:
+    """Tell the whole story in a temporary home; the exit code says whether all of it was true."""
+    stage = Stage()
+    began = time.monotonic()
+    try:
+        stage.tell(f"A home of its own for this story: {stage.home}")
+        projects(stage)
+        mail_survives_a_kill(stage)
+        timer_survives_a_kill(stage)
+        the_record(stage)
+    except Unexpected as error:
+        stage.tell(f"The story broke off: {error}")
+        return 1
+    finally:
+        stage.clear()
+    stage.chapter(
+        f"That was all true, in {time.monotonic() - began:.0f} s. To look at it yourself:"
+    )
+    corral = shutil.which("corral") or ".venv/bin/corral"
+    stage.tell(f"export CORRAL_HOME={stage.home}")
+    stage.tell(f"{corral} events        # everything that happened, in order")
+    stage.tell(f"{corral} mail list --all")
+    stage.tell(f"rm -r {stage.home}     # when you have seen enough")
+    return 0
+
+
+def projects(stage: Stage) -> None:
+    stage.chapter("1. A project")
+    first = stage.corral("project", "register", ".", "--command", "claude", "--prompt", "say hi")
+    stage.tell(f"{first['dir']} is {first['id']}.")
+    again = stage.corral("project", "register", f"{stage.project}/")
+    stage.prove("registering it again, written differently, gives the same project",
+                again["id"] == first["id"] and again["prompt"] == "say hi")  # fmt: skip
+
+
+def mail_survives_a_kill(stage: Stage) -> None:
+    stage.chapter("2. A letter whose reader is killed with kill -9")
+    letter = stage.corral(
+        "mail", "put", "agent:ada", "please look at the build", "--key", "build-7"
+    )
+    again = stage.corral("mail", "put", "agent:ada", "please look at the build", "--key", "build-7")
+    stage.prove("sent twice with one key, it is one letter", again["id"] == letter["id"])
+    reader = stage.start(
+        "mail", "claim", "agent:ada", "--owner", "first", "--lease", "2s", "--wait"
+    )
+    assert reader.stdout is not None
+    reader.stdout.readline()
+    stage.kill(reader)
+    stage.tell("The first reader took it and was killed before it could answer.")
+    nobody = stage.corral("mail", "claim", "agent:ada", "--owner", "second")
+    stage.prove("while its lease lasts, nobody else gets it", nobody == [])
+    (taken,) = stage.corral("mail", "claim", "agent:ada", "--owner", "second", "--wait",
+                            "--timeout", "10s")  # fmt: skip
+    stage.prove(f"then it comes again, as attempt {taken['attempts']}", taken["attempts"] == 2)
+    late = stage.start("mail", "ack", letter["id"], "--fence", "1")
+    stage.prove("the killed reader's claim is void: its late answer is refused", late.wait() == 4)
+    done = stage.corral("mail", "ack", taken["id"], "--fence", str(taken["fence"]))
+    stage.prove("the second reader's answer counts", done["state"] == "done")
+
+
+def timer_survives_a_kill(stage: Stage) -> None:
+    stage.chapter("3. A timer whose scheduler is killed with kill -9")
+    timer = stage.corral("timer", "set", "agent:ada", "stand-up in five", "--in", "5s")
+    scheduler = stage.start("schedule", "fire", "--watch")
+    stage.wait(1, "A scheduler waits for its moment")
+    stage.kill(scheduler)
+    stage.wait(4.5, "It was killed. Meanwhile the moment passes")
+    successors = [stage.start("schedule", "fire", "--watch") for _ in range(2)]
+    (fired,) = stage.corral("mail", "claim", "agent:ada", "--owner", "ada", "--wait",
+                            "--timeout", "20s")  # fmt: skip
+    stage.tell("Two new schedulers started at once.")
+    stage.prove("the timer fired, late but not lost", fired["body"] == "stand-up in five")
+    for successor in successors:
+        stage.kill(successor)
+    put = [event for event in stage.corral("events") if event["subject"] == fired["id"]
+           and event["verb"] == "put"]  # fmt: skip
+    stage.prove("and it fired once, though two were ready to", len(put) == 1)
+    (shown,) = stage.corral("timer", "list", "--all")
+    stage.prove("the timer itself is finished", (shown["id"], shown["state"]) ==
+                (timer["id"], "finished"))  # fmt: skip
+
+
+def the_record(stage: Stage) -> None:
+    stage.chapter("4. The record")
+    events = stage.corral("events")
+    for event in events:
+        stage.tell(f"{event['id']:<7} {event['kind']:<9} {event['verb']:<9} {event['subject']}")
+    sound = stage.corral("db", "verify")
+    stage.prove("after all that killing the store is sound",
+                all(finding["state"] == "ok" for finding in sound))  # fmt: skip

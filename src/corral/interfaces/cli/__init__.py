@@ -1,0 +1,1 @@
+"""The command line: one noun, one file; commands are loaded when they are called."""

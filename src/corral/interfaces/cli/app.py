@@ -1,0 +1,170 @@
+"""What every command shares: the store it speaks to, and how it answers."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from corral.kernel.page import Page
+    from corral.library import Corral
+
+
+class App:
+    """One call of the command line."""
+
+    def __init__(self) -> None:
+        self.url: str | None = None
+        self.json = False
+        self._store: Corral | None = None
+
+    @property
+    def store(self) -> "Corral":
+        """The store, opened when the first command asks for it."""
+        if self._store is None:
+            from corral.library import open
+
+            self._store = open(self.url)
+        return self._store
+
+    def open_for_upgrade(self) -> "Corral":
+        """The store with whatever schema it has, for the command that mends that."""
+        from corral.library import open
+
+        self._store = open(self.url, upgrade=True)
+        return self._store
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def show(self, record: Any, columns: "Columns | None" = None) -> None:
+        """One record: as JSON, or its fields one below the other."""
+        from corral.interfaces.cli import render
+
+        if self.json:
+            render.write_json(record)
+        else:
+            render.write_fields(record, columns)
+
+    def show_all(self, records: Sequence[Any], columns: "Columns", *, empty: str) -> None:
+        """Several records: a JSON array, or a table; `empty` says what to do without any."""
+        from corral.interfaces.cli import render
+
+        if self.json:
+            render.write_json(records)
+        elif records:
+            render.write_table(records, columns)
+        else:
+            render.write_line(empty)
+
+    def show_page(self, page: "Page[Any]", columns: "Columns", *, empty: str) -> None:
+        self.show_all(page.items, columns, empty=empty)
+        if page.next is not None:
+            click.echo(f"There is more: --after {page.next}", err=True)
+
+    def say(self, sentence: str, record: Any = None) -> None:
+        """What was done: the record as JSON, or one sentence for a person."""
+        from corral.interfaces.cli import render
+
+        if self.json:
+            render.write_json(record)
+        else:
+            render.write_line(sentence)
+
+
+# A column's title and how its cell is made from a record.
+Columns = Sequence[tuple[str, Callable[[Any], object]]]
+
+
+def _set_json(context: click.Context, _: click.Parameter, given: bool) -> None:
+    if given:
+        context.ensure_object(App).json = True
+
+
+def _set_store(context: click.Context, _: click.Parameter, given: str | None) -> None:
+    if given:
+        context.ensure_object(App).url = given
+
+
+def common_options() -> list[click.Parameter]:
+    """--store and --json, which are understood before the noun and behind the verb alike."""
+    return [
+        click.Option(
+            ["--store"],
+            metavar="URL",
+            expose_value=False,
+            callback=_set_store,
+            help="sqlite:///relative.db, sqlite:////absolute.db or postgresql://user@host/db.",
+        ),
+        click.Option(
+            ["--json"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_json,
+            help="Print one JSON value.",
+        ),
+    ]
+
+
+class Verb(click.Command):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(common_options())
+
+
+class Noun(click.Group):
+    command_class = Verb
+
+
+def paging(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a list that comes in pages."""
+    after = click.option("--after", metavar="CURSOR", help="Go on where a page ended.")
+    limit = click.option("--limit", type=int, default=50, show_default=True, help="Rows a page.")
+    return after(limit(function))
+
+
+class Duration(click.ParamType[int]):
+    """A duration such as 90s, 10m or 7d, in milliseconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        from corral.kernel.clock import parse_duration
+        from corral.kernel.errors import Invalid
+
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration(value)
+        except Invalid as error:
+            self.fail(error.message, param, context)
+
+
+DURATION = Duration()
+pass_app = click.make_pass_decorator(App, ensure=True)
+
+
+def read_body(given: str, as_json: bool) -> Any:
+    """A body from the command line: the text itself, `@FILE`, or `-` for standard input."""
+    from corral.kernel.errors import Invalid
+
+    text = given
+    if given == "-" or given.startswith("@"):
+        try:
+            with click.open_file(given.removeprefix("@"), encoding="utf-8") as file:
+                text = file.read()
+        except OSError as error:
+            raise Invalid(f"{given[1:]} cannot be read: {error.strerror}.") from None
+        except UnicodeDecodeError:
+            raise Invalid("The body is not valid UTF-8; convert it first.") from None
+    if not as_json:
+        return text
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise Invalid(f"The body is not JSON: {error}.") from None

@@ -1,0 +1,1 @@
+"""One file a noun; each has a `command`."""

@@ -1,0 +1,130 @@
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from corral.interfaces.cli import render
+from corral.interfaces.cli.app import DURATION, App, Noun, pass_app
+from corral.kernel.clock import format_duration
+
+FINDINGS = [
+    ("CHECK", lambda finding: finding.check),
+    ("STATE", lambda finding: finding.state),
+    ("", lambda finding: finding.message),
+]
+
+
+@click.group("db", cls=Noun, help="The store: check, back up, restore, query, prune.")
+def command() -> None:
+    pass
+
+
+def busy(app: App, what: str) -> AbstractContextManager[Any]:
+    """A sign of life on the terminal while something long goes on."""
+    shown = render.console(stderr=True)
+    return shown.status(what) if shown.is_terminal and not app.json else nullcontext()
+
+
+@command.command()
+@pass_app
+def migrate(app: App) -> None:
+    """Bring the store's schema up to date; a SQLite file is copied first."""
+    store = app.open_for_upgrade()
+    applied = store.db.migrate()
+    version = store.db.schema_version()
+    text = f"applied {', '.join(map(str, applied))}" if applied else "there was nothing to do"
+    app.say(
+        f"{store.db.url} has schema {version}: {text}.", {"applied": applied, "version": version}
+    )
+
+
+def _report(app: App, findings: list[Any]) -> int:
+    app.show_all(findings, FINDINGS, empty="")
+    return 1 if any(finding.state == "broken" for finding in findings) else 0
+
+
+@command.command()
+@pass_app
+def check(app: App) -> int:
+    """A quick look at the store."""
+    return _report(app, app.store.db.check())
+
+
+@command.command()
+@pass_app
+def verify(app: App) -> int:
+    """A thorough look at every page and reference."""
+    with busy(app, "Looking at every page …"):
+        findings = app.store.db.verify()
+    return _report(app, findings)
+
+
+@command.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@pass_app
+def backup(app: App, file: Path) -> None:
+    """Write the whole store into FILE, while others go on working."""
+    with busy(app, "Copying …"):
+        written = app.store.db.backup(file)
+    size = written.stat().st_size
+    app.say(f"{written} holds it all ({size:,} bytes).", {"file": str(written), "bytes": size})
+
+
+@command.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@pass_app
+def restore(app: App, file: Path, yes: bool) -> None:
+    """Replace all that the store holds by what is in FILE."""
+    store = app.store
+    if not yes:
+        click.confirm(f"Replace all that {store.db.url} holds?", abort=True, err=True)
+    with busy(app, "Restoring …"):
+        kept = store.db.restore(file)
+    before = f" What it held before is in {kept}." if kept else ""
+    app.say(
+        f"{store.db.url} holds what was in {file}.{before}", {"kept": str(kept) if kept else None}
+    )
+
+
+@command.command()
+@click.argument("query")
+@click.option("--limit", type=int, default=1_000, show_default=True, help="Rows at the most.")
+@click.option("--timeout", type=DURATION, default="5s", show_default=True, help="Time at the most.")
+@pass_app
+def sql(app: App, query: str, limit: int, timeout: int) -> None:
+    """Ask the store in SQL, read-only; docs/schema.md describes the tables."""
+    table = app.store.db.sql(query, limit=limit, timeout_ms=timeout)
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    columns = [
+        (name, lambda row, name=name: "NULL" if row[name] is None else row[name])
+        for name in table.columns
+    ]
+    app.show_all(rows, columns, empty="No rows.")
+    if table.truncated:
+        click.echo(f"Only the first {limit} rows are shown; see --limit.", err=True)
+
+
+@command.command()
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@pass_app
+def prune(app: App, dry_run: bool) -> None:
+    """Forget what is older than its setting says (`corral setting list`)."""
+    with busy(app, "Looking for what is old …"):
+        pruned = app.store.db.prune(dry_run=dry_run)
+    columns = [
+        ("TABLE", lambda row: row.table),
+        ("WOULD GO" if dry_run else "GONE", lambda row: row.rows),
+        ("KEPT FOR", lambda row: format_duration(row.keep_ms)),
+    ]
+    app.show_all(pruned, columns, empty="")
+
+
+@command.command()
+@click.argument("wanted", required=False, type=click.Choice(["normal", "full"]))
+@pass_app
+def durability(app: App, wanted: str | None) -> None:
+    """What an accepted change survives: any process's death (normal), also a power cut (full)."""
+    now = app.store.db.durability(wanted)
+    app.say(f"Durability is {now}.", {"durability": now})

@@ -1,0 +1,16 @@
+import click
+
+from corral.interfaces.cli.app import App, Verb, pass_app
+from corral.interfaces.cli.commands.db import FINDINGS
+
+
+@click.command("doctor", cls=Verb)
+@click.option("--fix", is_flag=True, help="Mend what can be mended safely.")
+@pass_app
+def command(app: App, fix: bool) -> int:
+    """Look at everything that Corral needs, and say what is wrong and what to do."""
+    from corral.library.health import examine
+
+    findings = examine(app.url, fix=fix)
+    app.show_all(findings, FINDINGS, empty="")
+    return 1 if any(finding.state == "broken" for finding in findings) else 0

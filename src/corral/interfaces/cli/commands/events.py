@@ -1,0 +1,58 @@
+import sys
+from typing import Any
+
+import click
+
+from corral.interfaces.cli import render
+from corral.interfaces.cli.app import App, Verb, pass_app
+
+COLUMNS = [
+    ("CURSOR", lambda event: event.cursor),
+    ("AT", lambda event: render.moment(event.at)),
+    ("ACTOR", lambda event: event.actor),
+    ("KIND", lambda event: event.kind),
+    ("VERB", lambda event: event.verb),
+    ("SUBJECT", lambda event: event.subject),
+    ("DATA", lambda event: event.data),
+]
+
+
+@click.command("events", cls=Verb)
+@click.option("-f", "--follow", is_flag=True, help="Show what happens, as it happens.")
+@click.option("--after", metavar="CURSOR", help="From behind this event on, oldest first.")
+@click.option("--subject", metavar="ID", help="Only what was done to this.")
+@click.option("--project", metavar="ID", help="Only this project.")
+@click.option("--limit", type=int, default=50, show_default=True, help="How many at the most.")
+@click.option("--timeout", type=int, metavar="SECONDS", help="With -f: end after a silence.")
+@pass_app
+def command(
+    app: App, /, follow: bool, after: str | None, limit: int, timeout: int | None, **narrow: Any
+) -> None:
+    """The record of all changes; without --after, the latest."""
+    events = app.store.events
+    if narrow["project"]:
+        narrow["project"] = app.store.projects.get(narrow["project"]).id
+    page = events.after(after, limit=limit, **narrow) if after else \
+        events.newest(limit=limit, **narrow)  # fmt: skip
+    if not follow:
+        app.show_all(page.items, COLUMNS, empty="Nothing has happened yet.")
+        return
+    for event in page.items:
+        _show_line(app, event)
+    behind = page.next or "0-0"
+    wait = timeout * 1_000 if timeout is not None else None
+    for event in events.follow(behind, timeout_ms=wait, **narrow):
+        _show_line(app, event)
+
+
+def _show_line(app: App, event: Any) -> None:
+    """One event on one line, at once: a feed is read by `tail`-like programs too."""
+    if app.json:
+        render.write_json(event)
+    else:
+        data = "" if event.data is None else f" {render.as_text(event.data)}"
+        render.write_line(
+            f"{render.moment(event.at)}  {event.actor}  {event.kind} {event.verb} "
+            f"{event.subject}{data}"
+        )
+    sys.stdout.flush()

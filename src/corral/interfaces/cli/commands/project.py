@@ -1,0 +1,88 @@
+import os
+from typing import Any
+
+import click
+
+from corral.interfaces.cli.app import App, Noun, paging, pass_app
+from corral.interfaces.cli.render import ago
+
+COLUMNS = [
+    ("ID", lambda project: project.id),
+    ("NAME", lambda project: project.name),
+    ("STATE", lambda project: project.state),
+    ("LAST RUN", lambda project: ago(project.last_run_at) if project.last_run_at else "never"),
+    ("COMMAND", lambda project: project.command),
+    ("DIRECTORY", lambda project: project.dir),
+]
+
+
+@click.group("project", cls=Noun, help="Directories that agents work in.")
+def command() -> None:
+    pass
+
+
+@command.command()
+@click.argument("dir", default=".", type=click.Path())
+@click.option("--command", "shell_command", help="What is run here unless said otherwise.")
+@click.option("--prompt", help="What it is told unless said otherwise; '' clears it.")
+@pass_app
+def register(app: App, dir: str, shell_command: str | None, prompt: str | None) -> None:
+    """Make DIR a project, or change what is known of it."""
+    given: dict[str, Any] = {}
+    if shell_command is not None:
+        given["command"] = shell_command or None
+    if prompt is not None:
+        given["prompt"] = prompt or None
+    project = app.store.projects.register(os.fspath(dir), **given)
+    app.say(f"{project.dir} is project {project.id}.", project)
+
+
+@command.command("list")
+@click.option("--archived", is_flag=True, help="Show archived projects too.")
+@paging
+@pass_app
+def list_(app: App, archived: bool, after: str | None, limit: int) -> None:
+    """Projects, last run first."""
+    page = app.store.projects.list(archived=archived, after=after, limit=limit)
+    app.show_page(page, COLUMNS, empty="No project yet; `corral project register` makes one here.")
+
+
+@command.command()
+@click.argument("project")
+@pass_app
+def show(app: App, project: str) -> None:
+    """One project, by id or directory."""
+    projects = app.store.projects
+    app.show(projects.by_dir(project) if os.path.isdir(project) else projects.get(project))
+
+
+@command.command()
+@click.argument("project")
+@click.argument("name")
+@pass_app
+def rename(app: App, project: str, name: str) -> None:
+    """Give a project another name."""
+    renamed = app.store.projects.rename(project, name)
+    app.say(f"{renamed.id} is called {renamed.name} now.", renamed)
+
+
+@command.command()
+@click.argument("project")
+@pass_app
+def archive(app: App, project: str) -> None:
+    """Take a project out of the lists; everything about it is kept."""
+    archived = app.store.projects.archive(project)
+    app.say(f"{archived.name} is archived; registering its directory brings it back.", archived)
+
+
+@command.command()
+@click.argument("project")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@pass_app
+def delete(app: App, project: str, yes: bool) -> None:
+    """Forget a project and all that belongs to it; its directory is not touched."""
+    found = app.store.projects.get(project)
+    if not yes:
+        click.confirm(f"Forget {found.name} ({found.dir}) and all that is kept of it?", abort=True)
+    gone = app.store.projects.delete(found.id)
+    app.say(f"{gone.name} is forgotten.", gone)

@@ -1,0 +1,154 @@
+"""The root of the command line: finds the noun, runs the verb, turns errors into exit codes."""
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from corral.interfaces.cli.app import App, common_options
+
+# Noun -> module and what stands beside it in the help. Nothing is imported until it is called.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "project": ("project", "Directories that agents work in."),
+    "mail": ("mail", "Letters: put, claim, acknowledge; dead letters."),
+    "timer": ("timer", "Send a letter later, once."),
+    "schedule": ("schedule", "Send a letter again and again."),
+    "events": ("events", "The record of all changes, live with -f."),
+    "event": ("events", ""),
+    "setting": ("setting", "Values you choose instead of the defaults."),
+    "secret": ("secret", "Where secrets are to be found."),
+    "node": ("node", "Machines that serve this store."),
+    "db": ("db", "The store: check, back up, restore, query, prune."),
+    "doctor": ("doctor", "Is everything as it should be?"),
+    "completion": ("completion", "Shell completion for bash, zsh or fish."),
+}
+
+EXIT_CODES = {
+    "invalid": 2,
+    "not_found": 3,
+    "refused": 4,
+    "ambiguous": 4,
+    "conflict": 4,
+    "illegal_move": 4,
+    "held": 4,
+    "store_unavailable": 5,
+}
+
+
+class Root(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [name for name, (_, help) in COMMANDS.items() if help]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command = import_module(f"corral.interfaces.cli.commands.{COMMANDS[name][0]}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self.list_commands(context), 1)
+            hint = f"did you mean {near[0]}?" if near else "`corral --help` lists what there is."
+            context.fail(f"There is no command {args[0]!r}; {hint}")
+        return super().resolve_command(context, args)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items() if help])
+
+
+def _version(context: click.Context, _: click.Parameter, given: bool) -> None:
+    if given:
+        from corral import __version__
+
+        click.echo(f"corral {__version__}")
+        context.exit()
+
+
+root = Root(
+    "corral",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_version,
+            help="Show the version.",
+        ),
+        *common_options(),
+    ],
+    help="The system of record and the supervisor for AI agents.",
+    epilog="Every list and record is JSON with --json. Ids may be shortened to a unique prefix.",
+)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; gives back its exit code, never a traceback."""
+    app = App()
+    try:
+        code = root.main(arguments, prog_name="corral", standalone_mode=False, obj=app)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0 if not arguments else 2
+    except click.ClickException as error:
+        _complain("usage", _usage(error), {}, arguments)
+        return 2
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; what is left of it has nowhere to go either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _answer(error, arguments)
+    finally:
+        app.close()
+
+
+def _answer(error: Exception, arguments: list[str]) -> int:
+    from corral.kernel.errors import CorralError
+
+    if isinstance(error, CorralError):
+        _complain(error.code, error.message, error.details, arguments)
+        return EXIT_CODES.get(error.code, 1)
+    if os.environ.get("CORRAL_DEBUG"):
+        raise error
+    _complain(
+        "internal",
+        f"Corral made a mistake ({type(error).__name__}: {error}); please report it, with what "
+        "CORRAL_DEBUG=1 prints.",
+        {},
+        arguments,
+    )
+    return 1
+
+
+def _usage(error: click.ClickException) -> str:
+    sentence = error.format_message().replace("\n", " ")
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context else "corral"
+    return sentence if "--help" in sentence else f"{sentence} See `{where} --help`."
+
+
+def _complain(code: str, message: str, details: dict[str, Any], arguments: list[str]) -> None:
+    from corral.interfaces.cli.render import printable
+
+    if "--json" in arguments:
+        import msgspec
+
+        answer = {"error": {"code": code, "message": message, "details": details}}
+        sys.stderr.write(msgspec.json.encode(answer, enc_hook=str).decode() + "\n")
+    else:
+        sys.stderr.write(f"corral: {printable(message)}\n")

@@ -1,0 +1,136 @@
+"""Showing records: aligned tables for people, JSON for programs.
+
+Text from outside (bodies, names, errors) may hold terminal escapes; nothing of it reaches the
+terminal unescaped.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from corral.kernel.clock import format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from corral.interfaces.cli.app import Columns
+
+WIDE = 240  # where there is no terminal to measure
+LONGEST_CELL = 60
+
+
+def write_json(value: Any) -> None:
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def write_line(text: str) -> None:
+    sys.stdout.write(printable(text) + "\n")
+
+
+def console(*, stderr: bool = False) -> "Console":
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(
+        stderr=stderr, width=None if stream.isatty() else WIDE, highlight=False, markup=False
+    )
+
+
+def write_table(records: Sequence[Any], columns: "Columns") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title, _ in columns:
+        table.add_column(title, overflow="ellipsis", no_wrap=True)
+    for record in records:
+        table.add_row(*(_cell(cell(record), Text) for _, cell in columns))
+    console().print(table)
+
+
+def write_fields(record: Any, columns: "Columns | None" = None) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    fields = (
+        [(title, cell(record)) for title, cell in columns]
+        if columns
+        else [(name, readable(name, getattr(record, name))) for name in record.__struct_fields__]
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for title, value in fields:
+        table.add_row(title, Text(printable(as_text(value))))
+    console().print(table)
+
+
+def _cell(value: object, text: Any) -> Any:
+    shown = printable(as_text(value))
+    short = shown if len(shown) <= LONGEST_CELL else shown[: LONGEST_CELL - 1] + "…"
+    return text(short, style=STYLES.get(short, ""))
+
+
+# States stand out by colour too; rich leaves colours away where NO_COLOR or no terminal asks so.
+STYLES = {
+    "active": "green",
+    "broken": "bold red",
+    "dead": "bold red",
+    "done": "dim",
+    "expired": "yellow",
+    "lost": "bold red",
+    "ok": "green",
+    "out": "cyan",
+    "paused": "yellow",
+    "refused": "yellow",
+    "unknown": "bold yellow",
+    "up": "green",
+    "warning": "yellow",
+}
+
+
+def readable(name: str, value: Any) -> object:
+    """A field as people read it: moments as dates, durations as 1h30m."""
+    if value is None:
+        return "-"
+    if name.endswith("_at") or name == "at" or name == "lease_until":
+        return f"{moment(value)} ({ago(value)})"
+    return format_duration(value) if name.endswith("_ms") else value
+
+
+def as_text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return str(value)
+    return msgspec.json.encode(value).decode()
+
+
+def printable(text: str) -> str:
+    """The text on one line, control characters spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _SPELLED.get(c, f"\\x{ord(c):02x}") for c in text)
+
+
+_SPELLED = {"\n": "⏎", "\t": " ", "\r": ""}
+
+
+def moment(ms: int) -> str:
+    """A moment in the user's own time zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1_000))
+
+
+def ago(ms: int) -> str:
+    """How far a moment is from now, in its largest unit."""
+    distance = int(time.time() * 1_000) - ms
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
+        if abs(distance) >= size:
+            count = abs(distance) // size
+            return f"{count}{unit} ago" if distance > 0 else f"in {count}{unit}"
+    return "now"

@@ -1,0 +1,160 @@
+"""Writes the generated pages of docs/ from the live objects; `--check` only compares."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+import corral.rooms
+from corral.db.moves import StateTable
+from corral.db.schema import tables
+from corral.interfaces.cli.main import COMMANDS, root
+from corral.library.operations import operations, rooms
+
+DOCS = Path(__file__).parent.parent / "docs"
+NOTICE = "<!-- Written by `make docs` from the code. Do not edit. -->\n\n"
+
+SCHEMA = """\
+# The schema
+
+The tables are a public read API: `corral db sql` and any SQL client may ask them. They are the
+same on both engines; `serial` is a number that orders rows by arrival, `integer` has 64 bits,
+`key` is text compared byte by byte, `json` is JSON text. Columns named `…_at` are milliseconds
+since 1970 in UTC, `…_ms` are durations. Only Corral writes."""
+
+STATES = """\
+# States
+
+A state changes only by a verb of its table. The tables below are compiled into the WHERE clause
+of the one UPDATE that makes moves; a refused move says what was found and what would have been
+allowed."""
+
+LIBRARY = """\
+# The library
+
+`corral.open(url)` gives a store with one attribute for each room; every operation is one
+transaction. Lists are pages (`.items`, `.next`), records are frozen structs, errors are in
+`corral.errors`. The CLI has the same nouns and verbs: [cli.md](cli.md)."""
+
+CLI = """\
+# The command line
+
+`corral [--store URL] [--json] NOUN VERB …`. `--store` and `--json` may also stand behind the
+verb. Exit codes: 0 done, 1 the thing asked for failed, 2 wrong usage, 3 not found, 4 refused, 5
+the store cannot be used."""
+
+
+def schema() -> str:
+    lines = [SCHEMA]
+    for table in tables():
+        lines += ["", f"## {table.name}", "", table.doc, ""]
+        lines += ["| column | type | |", "|---|---|---|"]
+        lines += [f"| `{c.name}` | {c.type} | {c.doc} |" for c in table.columns]
+        if table.rules:
+            lines += ["", *(f"- `{rule}`" for rule in table.rules)]
+        if table.indexes:
+            lines += ["", *(f"- `{_plain(index)}`" for index in table.indexes)]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(index: str) -> str:
+    return index.replace("{feed_key}", "seq")
+
+
+def state_tables() -> Iterator[StateTable[Any]]:
+    for room in pkgutil.iter_modules(corral.rooms.__path__):
+        module = importlib.import_module(f"corral.rooms.{room.name}.sql")
+        yield from (value for value in vars(module).values() if isinstance(value, StateTable))
+
+
+def states() -> str:
+    lines = [STATES]
+    for table in state_tables():
+        moves = table.moves
+        lines += ["", f"## {moves.kind}", "", "```mermaid", "stateDiagram-v2"]
+        lines += [f"    [*] --> {moves.initial}: {moves.begin}"]
+        lines += [
+            f"    {source} --> {move.to}: {verb}"
+            for verb, move in moves.verbs.items()
+            for source in move.sources
+        ]
+        lines += [f"    {state} --> [*]" for state in moves.terminal]
+        lines += ["```", "", "| state | when |", "|---|---|"]
+        lines += [f"| {state} | {meaning} |" for state, meaning in _meanings(moves.states)]
+        lines += ["", "| verb | from | to |", "|---|---|---|"]
+        lines += [
+            f"| {verb} | {', '.join(move.sources)} | {move.to} |"
+            for verb, move in moves.verbs.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _meanings(states: Any) -> Iterator[tuple[str, str]]:
+    source = inspect.getsource(states)
+    for state in states:
+        comment = re.search(rf'{state.name} = "{state.value}"  # (.*)', source)
+        assert comment is not None, f"{states.__name__}.{state.name} needs a comment that says when"
+        yield state.value, comment[1]
+
+
+def library() -> str:
+    lines = [LIBRARY]
+    attribute = ""
+    for row in operations():
+        if row.attribute != attribute:
+            attribute = row.attribute
+            doc = " ".join((rooms()[attribute].__doc__ or "").split())
+            lines += ["", f"## store.{attribute}", "", doc, "", "| | |", "|---|---|"]
+        signature = re.sub(r"corral\.[\w.]+\.", "", str(row.signature)).replace("|", "\\|")
+        signature = signature.replace("typing.", "").replace("pathlib.", "")
+        lines.append(f"| `{row.verb}{signature}` | {row.help} |")
+    return "\n".join(lines) + "\n"
+
+
+def cli() -> str:
+    lines = [CLI]
+    with click.Context(root, info_name="corral") as context:
+        for name in root.list_commands(context):
+            command = root.get_command(context, name)
+            assert command is not None
+            lines += ["", f"## corral {name}", "", COMMANDS[name][1]]
+            lines += _commands(command, context, f"corral {name}")
+    return "\n".join(lines) + "\n"
+
+
+def _commands(command: click.Command, parent: click.Context, path: str) -> list[str]:
+    with click.Context(command, info_name=path.rpartition(" ")[2], parent=parent) as context:
+        if isinstance(command, click.Group):
+            lines: list[str] = []
+            for name in command.commands:
+                lines += _commands(command.commands[name], context, f"{path} {name}")
+            return lines
+        return ["", "```", command.get_help(context), "```"]
+
+
+PAGES = {"schema.md": schema, "states.md": states, "library.md": library, "cli.md": cli}
+
+
+def main() -> int:
+    stale = []
+    for name, write in PAGES.items():
+        wanted, page = NOTICE + write(), DOCS / name
+        if not page.exists() or page.read_text(encoding="utf-8") != wanted:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                page.write_text(wanted, encoding="utf-8")
+    if "--check" in sys.argv and stale:
+        print(f"stale: {', '.join(stale)}; run `make docs`", file=sys.stderr)
+        return 1
+    print(f"docs: {len(PAGES)} pages; {'written: ' + ', '.join(stale) if stale else 'all current'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
