@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from corral.kernel import errors as errors
+    from corral import errors as errors
     from corral.library import Corral as Corral
     from corral.library import open as open
 
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> "Any":
 
         return getattr(library, name)
     if name == "errors":
-        from corral.kernel import errors
+        from importlib import import_module
 
-        return errors
+        return import_module("corral.errors")
     raise AttributeError(f"module 'corral' has no attribute {name!r}")

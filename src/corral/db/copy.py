@@ -39,7 +39,7 @@ def check_backup(path: Path) -> None:
         try:
             marked = file.pragma("application_id") == APPLICATION_ID
             version = file.pragma("user_version")
-            sound = file.pragma("quick_check(1)") == "ok"
+            sound = file.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
         finally:
             file.close()
     except apsw.Error as error:

@@ -27,6 +27,12 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     # -- claiming -----------------------------------------------------------------------------
     # SQLite has one writer at a time, so nothing that it sees can be taken by another meanwhile.
     "skip_locked": {"sqlite": "", "postgres": "FOR UPDATE SKIP LOCKED"},
+    # As an array the rows picked are known before the table is looked at, whatever their number;
+    # PostgreSQL might otherwise join, and read the whole table to do so.
+    "is_picked": {
+        "sqlite": "IN (SELECT seq FROM picked)",
+        "postgres": "= ANY (ARRAY(SELECT seq FROM picked))",
+    },
     # -- the feed of events -------------------------------------------------------------------
     # SQLite's sequence is its commit order. On PostgreSQL a later number may commit first, so the
     # feed goes by transaction, and only below the oldest one that still runs: what it has shown

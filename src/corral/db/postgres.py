@@ -33,7 +33,16 @@ MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 5
 PATIENCE = 20.0  # how long a server that went away is waited for
 MAX_CLASHES = 10  # how often a transaction that met another is run again
-BELL_PAUSE = 0.005  # commits closer together than this ring once
+BELL_PAUSE = 0.015  # commits closer together than this ring once
+
+# Every statement of ours has its index and is planned once. Planning anew for each value would cost
+# more than running it, and a plan that suits a guess about values would one day read a whole table.
+STEADY_PLANS = """
+    SET plan_cache_mode = force_generic_plan;
+    SET enable_seqscan = off;
+    SET enable_sort = off;
+    SET jit = off
+"""
 
 
 class Gone(Exception):
@@ -53,15 +62,20 @@ class Session:
 
     def execute(self, statement: Statement, params: Params) -> list[Row]:
         text, names = statement.postgres
-        cursor = self._cursor.execute(text, [params[name] for name in names], prepare=True)
-        return cursor.fetchall() if cursor.description else []
+        self._cursor.execute(text, [params[name] for name in names], prepare=True)
+        return self._rows()
 
     def begin(self) -> None:
         self.run("BEGIN")
 
     def run(self, text: str) -> list[Row]:
-        cursor = self._cursor.execute(text)
-        return cursor.fetchall() if cursor.description else []
+        self._cursor.execute(text, prepare=False)
+        return self._rows()
+
+    def _rows(self) -> list[Row]:
+        # The status and not the description, which describes every column anew.
+        result = self._cursor.pgresult
+        return self._cursor.fetchall() if result and result.status == _HAS_ROWS else []
 
     @property
     def usable(self) -> bool:
@@ -71,23 +85,35 @@ class Session:
 class ServerClock:
     """The server's time, so that machines whose own clocks differ agree on leases.
 
-    The difference is measured now and then and carried on with the steady clock in between.
+    The difference is measured now and then and carried on with the steady clock in between, also
+    while the server is away.
     """
 
     SECONDS = 30.0
 
     def __init__(self, ask: Callable[[], int]) -> None:
         self._ask = ask
-        self._known: tuple[float, int] | None = None
+        self._asking = threading.Lock()
+        self._known = self._measure()
 
     def now(self) -> int:
-        known, steady = self._known, time.monotonic()
-        if known is None or steady - known[0] > self.SECONDS:
-            asked = self._ask()
-            # Half of the way there and back lies between the server's answer and now.
-            known = self._known = (time.monotonic(), asked + int((time.monotonic() - steady) * 500))
-            steady = known[0]
-        return known[1] + int((steady - known[0]) * 1_000)
+        measured, told = self._known
+        passed = time.monotonic() - measured
+        if passed > self.SECONDS and self._asking.acquire(blocking=False):
+            try:
+                with suppress(CorralError):
+                    measured, told = self._known = self._measure()
+                    passed = time.monotonic() - measured
+            finally:
+                self._asking.release()
+        return told + int(passed * 1_000)
+
+    def _measure(self) -> tuple[float, int]:
+        before = time.monotonic()
+        told = self._ask()
+        after = time.monotonic()
+        # The server answered somewhere between the two; the middle is off by half at the most.
+        return (before + after) / 2, told
 
 
 class PostgresDatabase(Database):
@@ -109,7 +135,7 @@ class PostgresDatabase(Database):
         self._idle: list[Session] = []
         self._places = threading.Semaphore(MAX_CONNECTIONS)
         self._bell = Bell(self._ring)
-        self._idle.append(self._connect())
+        self._idle.append(self._take())
         self.clock = clock or ServerClock(self._ask_time)
 
     # -- transactions ---------------------------------------------------------------------------
@@ -131,58 +157,72 @@ class PostgresDatabase(Database):
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
         # The server commits with an fsync in any case: `durable` asks for nothing more.
-        once = self._once_alone if mode == "one" else self._once_together
-        return self._persist(lambda session: once(session, work), repeatable=repeatable)
+        if self._probe is not None:
+            mode = "many"  # a probe wants to stand at every commit
 
-    def _once_alone(self, session: Session, work: Work[R]) -> R:
-        tx = self._tx(session, "one")
-        if self._probe is not None:
-            self._probe("before commit")
-        try:
-            result = work(tx)
-            if tx.mode == "many":  # it turned out to need more than one statement
-                session.run("COMMIT")
-        except psycopg.OperationalError as error:
-            self._raise_if_gone(session, error, asked_to_commit=True)
-            raise
-        if self._probe is not None:
-            self._probe("after commit")
-        if tx.noted:
-            self._bell.ring()
-        return result
+        def once(session: Session) -> R:
+            if mode == "many":
+                session.begin()
+            tx = self._tx(session, mode)
+            if mode == "many":
+                result = work(tx)
+            else:
+                with self._committing(session):
+                    result = work(tx)
+            if tx.mode == "many":
+                self._commit(session)
+            if tx.noted:
+                self._bell.ring()
+            return result
 
-    def _once_together(self, session: Session, work: Work[R]) -> R:
-        session.begin()
-        tx = self._tx(session, "many")
-        result = work(tx)
-        if self._probe is not None:
-            self._probe("before commit")
-        try:
-            session.run("COMMIT")
-        except psycopg.OperationalError as error:
-            self._raise_if_gone(session, error, asked_to_commit=True)
-            raise
-        if self._probe is not None:
-            self._probe("after commit")
-        if tx.noted:
-            self._bell.ring()
-        return result
+        return self._persist(once, repeatable=repeatable)
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         with self._places:
-            session = self._take()
+            session = self._take_begun()
             try:
-                session.begin()
                 tx = self._tx(session, "many")
                 yield tx
-                session.run("COMMIT")
+                self._commit(session)
+            except Gone as gone:
+                raise self._unknown_outcome() from gone
             except psycopg.Error as error:
                 self._raise(error)
             finally:
                 self._give_back(session)
         if tx.noted:
             self._bell.ring()
+
+    def _take_begun(self) -> Session:
+        """A connection in a transaction; one that broke while it lay on the shelf is replaced."""
+        while True:
+            fresh = not self._idle
+            session = self._take()
+            try:
+                session.begin()
+                return session
+            except psycopg.Error as error:
+                self._give_back(session)
+                if fresh or session.usable:
+                    self._raise(error)
+
+    def _commit(self, session: Session) -> None:
+        if self._probe is not None:
+            self._probe("before commit")
+        with self._committing(session):
+            session.run("COMMIT")
+        if self._probe is not None:
+            self._probe("after commit")
+
+    @contextmanager
+    def _committing(self, session: Session) -> Iterator[None]:
+        """A connection that breaks in here leaves open whether the server kept the work."""
+        try:
+            yield
+        except psycopg.OperationalError as error:
+            self._raise_if_gone(session, error, asked_to_commit=True)
+            raise
 
     def _persist(self, once: Callable[[Session], R], *, repeatable: bool) -> R:
         """Run it until it succeeds, fails for a reason of its own, or patience ends."""
@@ -256,7 +296,9 @@ class PostgresDatabase(Database):
         try:
             return self._idle.pop()
         except IndexError:
-            return self._connect()
+            session = self._connect()
+            session.run(STEADY_PLANS)
+            return session
 
     def _give_back(self, session: Session) -> None:
         if session.usable and session.connection.info.transaction_status != _IDLE:
@@ -271,12 +313,13 @@ class PostgresDatabase(Database):
                 self._idle.pop().connection.close()
 
     def _ask_time(self) -> int:
-        statement = Statement("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)")
-
-        def ask(session: Session) -> int:
-            return int(session.execute(statement, {})[0][0])
-
-        return self._persist(ask, repeatable=True)
+        # On a connection of its own: whoever asks may hold the last place of the shelf already.
+        session = self._connect()
+        try:
+            (answer,) = session.run("SELECT extract(epoch FROM clock_timestamp()) * 1000")
+            return int(answer[0])
+        finally:
+            session.connection.close()
 
     def close(self) -> None:
         self._bell.close()
@@ -326,7 +369,7 @@ class PostgresDatabase(Database):
             session.begin()
             for statement in statements:
                 session.run(statement)
-            session.run("COMMIT")
+            self._commit(session)
 
         self._persist(once, repeatable=False)
 
@@ -520,6 +563,7 @@ class NotifyListener:
                 session.connection.close()
 
 
+_HAS_ROWS = psycopg.pq.ExecStatus.TUPLES_OK
 _IDLE = psycopg.pq.TransactionStatus.IDLE
 
 

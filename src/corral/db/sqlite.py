@@ -155,6 +155,8 @@ class SqliteDatabase(Database):
         """Run our own work, then what waits in line, and commit all of it once."""
         durable = durable or self._line.wants_durable()
         followers: list[Job] = []
+        if self._probe is not None:
+            mode = "many"  # a probe wants to stand at every commit
         writer = self._take_turn(durable)
         try:
             if mode == "many":
@@ -180,8 +182,10 @@ class SqliteDatabase(Database):
             try:
                 job.result = job.work(self._tx(writer, "many"))
                 job.error = None
-            except (CorralError, apsw.ConstraintError, RuntimeError) as error:
-                # A savepoint each: one caller's refusal does not take the others' work with it.
+            except Exception as error:
+                if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
+                    raise  # the store's trouble, not this caller's
+                # A savepoint each: one caller's error does not take the others' work with it.
                 job.error = error
                 writer.run("ROLLBACK TO job")
             writer.run("RELEASE job")

@@ -42,13 +42,18 @@ def decode_cursor(cursor: str | None, *defaults: str | int) -> list[Any]:
         key = msgspec.json.decode(binascii.a2b_base64(padded), type=list[str | int])
     except (ValueError, msgspec.DecodeError):
         key = []
-    if [type(part) for part in key] != [type(part) for part in defaults]:
+    if [type(part) for part in key] != [type(part) for part in defaults] or not _storable(key):
         raise Invalid(
             f"{cursor!r} is no cursor of this list; take `next` of a page of the same "
             "list, or leave it out to begin at its start.",
             value=cursor,
         )
     return key
+
+
+def _storable(key: list[Any]) -> bool:
+    """Whether both engines can compare with it: a cursor may have been made up."""
+    return all(part.isprintable() if isinstance(part, str) else abs(part) < 1 << 63 for part in key)
 
 
 def page_of(rows: list[T], limit: int, key: Any) -> Page[T]:

@@ -45,6 +45,8 @@ def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
         encoded = msgspec.json.encode(value)
     except UnicodeEncodeError:
         raise Invalid(f"{what} is not valid UTF-8; convert it first.", field=what) from None
+    except RecursionError:
+        raise Invalid(f"{what} is nested too deeply; flatten it.", field=what) from None
     except (TypeError, msgspec.MsgspecError) as error:
         raise Invalid(f"{what} is not JSON: {error}.", field=what) from None
     if len(encoded) > most:

@@ -2,11 +2,12 @@ from corral.db.tx import Tx
 from corral.library.operation import Room, read, write
 from corral.rooms.projects import ops
 from corral.rooms.projects.model import Project
-from corral.rooms.schedules import ops as schedules
 
 
 def delete(tx: Tx, id: str) -> Project:
     """Forget a project and all that belongs to it; the directory itself is not touched."""
+    from corral.rooms.schedules import ops as schedules  # brings calendars along
+
     project = ops.get(tx, id)
     schedules.cancel_all(tx, project.id)
     return ops.delete(tx, project.id)

@@ -45,6 +45,7 @@ class Store(Room):
         return getattr(self._database, "path", None)
 
     def schema_version(self) -> int:
+        """The number of the last migration that the store has seen."""
         return self._database.schema_version()
 
     def migrate(self) -> list[int]:
@@ -54,7 +55,7 @@ class Store(Room):
         return migrate(self._database)
 
     def check(self) -> list[Finding]:
-        """A quick look: does the engine find the store sound, is the schema this program's?"""
+        """A quick look: whether the engine finds the store sound, and the schema is ours."""
         return [*self._database.check(thorough=False), self._schema_finding()]
 
     def verify(self) -> list[Finding]:

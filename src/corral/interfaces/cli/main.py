@@ -107,8 +107,8 @@ def run(arguments: list[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone; what is left of it has nowhere to go either.
+    except (BrokenPipeError, SystemExit):
+        # Whoever read our output has gone (click then exits by itself); the rest has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:

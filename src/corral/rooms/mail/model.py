@@ -12,6 +12,7 @@ import msgspec
 
 from corral.kernel.errors import Invalid
 from corral.kernel.states import Moves, move
+from corral.kernel.text import encode_text
 
 
 class LetterState(StrEnum):
@@ -71,7 +72,7 @@ _MAILBOX = re.compile(rf"(?:{'|'.join(KINDS)}):[^\s\x00-\x1f]{{1,200}}")
 
 
 def check_mailbox(mailbox: str) -> str:
-    if not _MAILBOX.fullmatch(mailbox):
+    if not _MAILBOX.fullmatch(mailbox) or not encode_text(mailbox, "The mailbox"):
         raise Invalid(
             f"{mailbox!r} is no mailbox; write one of {', '.join(KINDS)}, a colon and a "
             "name without spaces, as in agent:ada or queue:builds.",

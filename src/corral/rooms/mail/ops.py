@@ -47,21 +47,21 @@ def put(
             priority=priority,
         )
     due = tx.now if due_at is None else due_at
-    if due > tx.now + YEAR:
+    if not 0 <= due <= tx.now + YEAR:
         raise Invalid(
             "A letter may be due within a year at the latest; use a schedule for what comes later.",
             due_at=due_at,
         )
-    if expires_at is not None and expires_at <= max(due, tx.now):
+    if expires_at is not None and not max(due, tx.now) < expires_at <= due + 10 * YEAR:
         raise Invalid(
-            "The letter would expire before it is due; give a later moment.",
+            "A letter expires after it is due, and within ten years; give another moment.",
             expires_at=expires_at,
             due_at=due,
         )
     values = {
         "mailbox": mailbox,
         "sender": check_mailbox(sender) if sender else None,
-        "project_id": project,
+        "project_id": clean_text(project, "The project", most=MAX_NAME) if project else None,
         "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
         "body": encode_json(body, "The body"),
         "priority": priority,
@@ -88,7 +88,8 @@ def claim(
     """Take out up to `limit` letters: highest priority first, then oldest due.
 
     Each answer holds letters of one priority. In a mailbox that keeps order, nothing goes to
-    another owner while one of its letters is out. Taking a lease is no event.
+    another owner while one of its letters is out; elsewhere the letters of one answer come in the
+    order in which they were put. Taking a lease is no event.
     """
     check_mailbox(mailbox)
     clean_text(owner, "The owner", most=MAX_NAME)
@@ -216,7 +217,9 @@ def settle(tx: Tx, id: str, *, delivered: bool, reason: str | None = None) -> Le
     note = {"reason": reason} if reason else None
     if delivered:
         return move(tx, sql.LETTERS, "confirm", number, note=note, ended_at=tx.now)
-    return _anew(tx, "retry", number, note=note)
+    found = sql.LETTERS.get(tx, number)
+    line_at = found.line_at if keeps_order(found.mailbox) else tx.now
+    return _anew(tx, "retry", number, note=note, line_at=line_at)
 
 
 def refuse(tx: Tx, letter: Letter | str, reason: str, *, fence: int | None = None) -> Letter:
@@ -273,7 +276,7 @@ def find(tx: Tx, number: int) -> Letter | None:
 
 def next_due(tx: Tx, mailbox: str) -> int | None:
     """When the mailbox's next letter can be claimed at the earliest; None when it is empty."""
-    due: int | None = tx.value(sql.NEXT_DUE, mailbox=mailbox)
+    due: int | None = tx.value(sql.NEXT_DUE, mailbox=check_mailbox(mailbox))
     return due
 
 
@@ -282,6 +285,8 @@ def list_open(
 ) -> Page[Letter]:
     """Letters that are still on their way: by mailbox, oldest first."""
     box, number = decode_cursor(after, mailbox or "", 0)
+    if mailbox not in (None, box):
+        raise Invalid("The cursor belongs to the list of another mailbox.", mailbox=mailbox)
     if mailbox is None:
         rows = tx.all(sql.OPEN, mailbox=box, seq=number, limit=check_limit(limit) + 1)
     else:
@@ -396,7 +401,7 @@ def _max_attempts(tx: Tx, letter: Letter) -> int:
 def _claimed(letter: Letter | str, fence: int | None) -> tuple[int, int]:
     """Number and fence of a letter that the caller has out."""
     if isinstance(letter, Letter):
-        return number_of("let", letter.id), letter.fence
+        fence, letter = letter.fence, letter.id
     if fence is None or fence < 1:
         raise Invalid("Say which claim you speak of: give the fence that came with the letter.")
     return number_of("let", letter), fence

@@ -53,7 +53,7 @@ CLAIM = Query(
     UPDATE letters
     SET owner = :owner, fence = fence + 1, attempts = attempts + 1,
         due_at = :until, line_at = :until
-    WHERE seq IN (SELECT seq FROM picked)
+    WHERE seq {{is_picked}}
     RETURNING {_COLUMNS}
 """,
 )
@@ -81,7 +81,7 @@ CLAIM_IN_ORDER = Query(
     )
     UPDATE letters
     SET owner = :owner, fence = fence + 1, attempts = attempts + 1, due_at = :until
-    WHERE seq IN (SELECT seq FROM picked)
+    WHERE seq {{is_picked}}
     RETURNING {_COLUMNS}
 """,
 )
@@ -160,6 +160,7 @@ FAILED = Query(
 EXPIRED = Statement("""
     SELECT seq FROM letters
     WHERE state = 'waiting' AND expires_at IS NOT NULL AND expires_at <= :now
+      AND (owner IS NULL OR due_at <= :now)
     ORDER BY expires_at LIMIT :limit {skip_locked}
 """)
 

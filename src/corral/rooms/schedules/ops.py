@@ -71,7 +71,7 @@ def create_schedule(
         misfire=_one_of(Misfire, misfire),
         overlap=_one_of(Overlap, overlap),
         name=clean_text(name, "The name", most=MAX_NAME) if name else None,
-        project_id=project,
+        project_id=_project(project),
     )
 
 
@@ -113,7 +113,7 @@ def set_timer(
         misfire=Misfire.ALL,
         overlap=Overlap.ALLOW,
         name=None,
-        project_id=project,
+        project_id=_project(project),
     )
 
 
@@ -330,6 +330,10 @@ def _list(
         limit=check_limit(limit) + 1,
     )
     return page_of(rows, limit, lambda schedule: (schedule.id,))
+
+
+def _project(id: str | None) -> str | None:
+    return clean_text(id, "The project", most=MAX_NAME) if id else None
 
 
 def _one_of(choices: type[Misfire] | type[Overlap], given: str) -> str:

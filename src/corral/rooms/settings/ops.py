@@ -167,6 +167,7 @@ def check_secret_name(name: str) -> None:
 
 
 def get_secret(tx: Tx, name: str) -> Secret:
+    """Where a secret is to be found."""
     found = tx.one(sql.GET_SECRET, name=name)
     if found is None:
         raise _no_secret(name)

@@ -1,0 +1,190 @@
+"""How the command line answers: sentences, exit codes, JSON, and never a traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.interfaces.cli import main
+from corral.interfaces.cli.render import printable
+from tests.support.cli import Cli
+
+BAD_INPUT = {
+    "an unknown noun": (["frobnicate"], 2, "There is no command 'frobnicate'"),
+    "a noun that is nearly right": (["mial", "list"], 2, "did you mean mail?"),
+    "an unknown verb": (["mail", "frobnicate"], 2, "See `corral mail --help`"),
+    "a missing argument": (["mail", "put", "agent:a"], 2, "BODY"),
+    "an unknown id": (["mail", "show", "let_999"], 3, "There is no letter let_999."),
+    "a malformed id": (["project", "show", "prj_!!"], 2, "is no id of this kind"),
+    "a wrong mailbox": (["mail", "put", "nobody", "x"], 2, "is no mailbox"),
+    "a wrong duration": (["timer", "set", "agent:a", "x", "--in", "soon"], 2, "is no duration"),
+    "a timer too short": (["timer", "set", "agent:a", "x", "--in", "4s"], 2, "5 s to 365 days"),
+    "a wrong cron": (["schedule", "create", "agent:a", "x", "--cron", "hi"], 2, "no cron rule"),
+    "a day that never comes": (
+        ["schedule", "create", "agent:a", "x", "--cron", "0 0 30 2 *"],
+        2,
+        "30 2",
+    ),
+    "a wrong zone": (
+        ["schedule", "create", "agent:a", "x", "--cron", "0 0 * * *", "--zone", "Mars/Base"],
+        2,
+        "is no time zone",
+    ),
+    "two rules": (
+        ["schedule", "create", "agent:a", "x", "--cron", "0 0 * * *", "--every", "1m"],
+        2,
+        "Give one rule",
+    ),
+    "an unknown setting": (
+        ["setting", "set", "mail.max_atempts", "1"],
+        2,
+        "did you mean mail.max_attempts?",
+    ),
+    "a setting of the wrong type": (["setting", "set", "mail.max_attempts", "many"], 2, "int"),
+    "a body that is no JSON": (["mail", "put", "agent:a", "{", "--as-json"], 2, "is not JSON"),
+    "a file that is not there": (["mail", "put", "agent:a", "@/none/x"], 2, "cannot be read"),
+    "a NUL byte": (["mail", "put", "agent:a", "a\0b"], 2, "holds a NUL byte"),
+    "invalid UTF-8": (["mail", "put", "agent:a", "\udcff"], 2, "not valid UTF-8"),
+    "a body of 10 MB": (["mail", "put", "agent:a", "x" * 10_000_000], 2, "1,048,576 are allowed"),
+    "a directory that is not there": (["project", "register", "/none/such"], 2, "no directory"),
+    "a cursor of another list": (["mail", "list", "--after", "zzz"], 2, "is no cursor"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_gets_one_sentence_and_writes_nothing(cli: Cli, case: str) -> None:
+    arguments, code, sentence = BAD_INPUT[case]
+    said = cli(*arguments)
+    assert said.code == code
+    assert said.out == ""
+    assert sentence in said.err
+    assert said.err.startswith("corral: ")
+    assert said.err.count("\n") == 1
+    assert cli.json("events") == []
+
+
+def test_an_error_is_json_where_json_was_asked_for(cli: Cli) -> None:
+    error = cli.error("mail", "show", "let_999")
+    assert error == {
+        "code": "not_found",
+        "message": "There is no letter let_999.",
+        "details": {"kind": "letter", "id": "let_999"},
+        "exit_code": 3,
+    }
+    assert cli.error("mail", "nonsense")["code"] == "usage"
+
+
+def test_an_ambiguous_id_is_refused_with_its_candidates(cli: Cli) -> None:
+    made = [cli.json("timer", "set", "agent:a", n, "--in", "1h")["id"] for n in ("x", "y")]
+    error = cli.error("timer", "cancel", "sch_0")
+    assert (error["code"], error["exit_code"]) == ("ambiguous", 4)
+    assert sorted(error["details"]["candidates"]) == sorted(made)
+
+
+def test_an_illegal_move_says_what_would_have_been_allowed(cli: Cli) -> None:
+    timer = cli.json("timer", "set", "agent:a", "x", "--in", "1h")["id"]
+    cli.json("schedule", "pause", timer)
+    error = cli.error("schedule", "pause", timer)
+    assert (error["code"], error["exit_code"]) == ("illegal_move", 4)
+    assert error["details"]["allowed"] == ["resume", "cancel"]
+
+
+def test_a_late_answer_is_refused(cli: Cli) -> None:
+    cli.json("mail", "put", "queue:q", "x")
+    cli.json("mail", "claim", "queue:q", "--owner", "w")
+    cli.json("mail", "fail", "1", "later", "--fence", "1")
+    assert cli.error("mail", "ack", "1", "--fence", "1")["exit_code"] == 4
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "sentence"),
+    [
+        ("nonsense", 2, "is no store"),
+        ("sqlite://x", 2, "names no file"),
+        ("mysql://host/db", 2, "is no store"),
+        ("sqlite:////dev/null/x.db", 5, "give another path"),
+        ("postgresql://nobody@127.0.0.1:1/db", 5, "cannot be reached"),
+        ("postgresql://host/db?nonsense=1", 2, "URL is wrong"),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_told_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], url: str, code: int, sentence: str
+) -> None:
+    said = Cli(capsys, url)("mail", "list")
+    assert (said.code, said.out) == (code, "")
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_a_password_in_the_url_is_never_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    said = Cli(capsys, "postgresql://me:hush-hush@127.0.0.1:1/db")("mail", "list")
+    assert said.code == 5
+    assert "hush-hush" not in said.err
+
+
+def test_our_own_mistake_is_a_sentence_too(home_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("corral.library.open", broken)
+    said = home_cli("mail", "list")
+    assert said.code == 1
+    assert "please report it" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_without_arguments_it_says_what_there_is(home_cli: Cli) -> None:
+    said = home_cli()
+    assert said.code == 0
+    assert all(name in said.out for name, (_, help) in main.COMMANDS.items() if help)
+
+
+def test_store_and_json_are_understood_before_the_noun_and_behind_the_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = Cli(capsys)
+    url = f"sqlite:///{tmp_path}/a.db"
+    assert cli("--store", url, "--json", "mail", "put", "agent:a", "x").out.startswith("{")
+    assert cli("mail", "list", "--store", url, "--json").out.startswith("[{")
+
+
+def test_pages_say_how_to_go_on(cli: Cli) -> None:
+    for n in range(3):
+        cli.json("mail", "put", "agent:a", str(n))
+    first = cli("mail", "list", "--limit", "2", "--json")
+    cursor = first.err.split("--after ")[1].strip()
+    (last,) = cli.json("mail", "list", "--after", cursor)
+    assert last["body"] == "2"
+
+
+def test_text_from_outside_cannot_steer_the_terminal(cli: Cli) -> None:
+    cli.json("mail", "put", "agent:a", "\x1b[31mred\x07 [bold]not markup[/bold]\nline")
+    shown = cli("mail", "list").out
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "[bold]not markup[/bold]" in shown
+    assert printable("a\x1bb\nc") == "a\\x1bb⏎c"
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/a.db"
+    script = f"{sys.executable} -m corral --store {store} --help | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout.strip() in ("0", "141")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_completion_is_printed_and_knows_the_verbs(home_cli: Cli, shell: str) -> None:
+    assert "_CORRAL_COMPLETE" in home_cli("completion", shell).out
+    if shell == "bash":
+        done = subprocess.run(
+            [sys.executable, "-m", "corral"],
+            env={"_CORRAL_COMPLETE": "bash_complete", "COMP_WORDS": "corral mail d",
+                 "COMP_CWORD": "2"},
+            capture_output=True, text=True, check=False, timeout=30,
+        )  # fmt: skip
+        assert done.stdout.split() == ["plain,dead", "plain,drop"]

@@ -1,0 +1,146 @@
+"""Every noun of the command line, on both engines."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Cli
+
+
+def test_a_letter_goes_its_whole_way(cli: Cli) -> None:
+    put = cli.json("mail", "put", "agent:ada", "hello", "--key", "k", "--sender", "user:ben")
+    assert (put["state"], put["body"], put["attempts"]) == ("waiting", "hello", 0)
+    (claimed,) = cli.json("mail", "claim", "agent:ada", "--owner", "ada")
+    assert claimed["id"] == put["id"]
+    renewed = cli.json("mail", "renew", put["id"], "--fence", "1", "--lease", "5m")
+    assert renewed["due_at"] > claimed["due_at"]
+    assert cli.json("mail", "ack", put["id"], "--fence", "1")["state"] == "done"
+    assert cli.json("mail", "list") == []
+    (shown,) = cli.json("mail", "list", "--all")
+    assert shown["id"] == put["id"]
+
+
+def test_a_failing_letter_dies_is_sent_again_and_dropped(cli: Cli) -> None:
+    cli.json("setting", "set", "mail.max_attempts", "1")
+    letter = cli.json("mail", "put", "queue:q", '{"n": 1}', "--as-json")
+    assert letter["body"] == {"n": 1}
+    cli.json("mail", "claim", "queue:q", "--owner", "w")
+    assert cli.json("mail", "fail", letter["id"], "boom", "--fence", "1")["state"] == "dead"
+    (dead,) = cli.json("mail", "dead")
+    assert dead["last_error"] == "boom"
+    assert cli.json("mail", "resend", letter["id"])["state"] == "waiting"
+    assert cli.json("mail", "drop", letter["id"], "--reason", "enough")["state"] == "refused"
+    (refused,) = cli.json("mail", "list", "--state", "refused")
+    assert refused["last_error"] == "enough"
+
+
+def test_a_claim_that_waits_in_vain_says_so_by_its_exit_code(cli: Cli) -> None:
+    said = cli("mail", "claim", "agent:ada", "--owner", "a", "--wait", "--timeout", "10ms")
+    assert (said.code, said.out) == (1, "Nothing to claim in agent:ada.\n")
+    assert cli("mail", "claim", "agent:ada", "--owner", "a").code == 0
+
+
+def test_projects_are_registered_renamed_archived_and_forgotten(cli: Cli, tmp_path: Path) -> None:
+    made = cli.json("project", "register", str(tmp_path), "--command", "claude", "--prompt", "hi")
+    kept = cli.json("project", "register", f"{tmp_path}/")
+    assert (kept["id"], kept["prompt"]) == (made["id"], "hi")
+    assert cli.json("project", "register", str(tmp_path), "--prompt", "")["prompt"] is None
+    assert cli.json("project", "show", str(tmp_path))["id"] == made["id"]
+    assert cli.json("project", "rename", made["id"][:20], "new name")["name"] == "new name"
+    assert cli.json("project", "archive", made["id"])["state"] == "archived"
+    assert cli.json("project", "list") == []
+    assert len(cli.json("project", "list", "--archived")) == 1
+    cli.json("project", "delete", made["id"], "--yes")
+    assert cli.error("project", "show", made["id"])["exit_code"] == 3
+
+
+def test_timers_and_schedules(cli: Cli) -> None:
+    timer = cli.json("timer", "set", "agent:ada", "wake", "--in", "1h")
+    assert [shown["id"] for shown in cli.json("timer", "list")] == [timer["id"]]
+    assert cli.json("timer", "cancel", timer["id"])["state"] == "cancelled"
+    made = cli.json("schedule", "create", "agent:ada", "tick", "--every", "10m", "--name", "t")
+    assert cli.json("schedule", "pause", made["id"])["state"] == "paused"
+    assert cli.json("schedule", "resume", made["id"])["state"] == "active"
+    assert cli.json("schedule", "run", made["id"])["body"] == "tick"
+    assert cli.json("schedule", "fire") == []
+    assert cli.json("schedule", "delete", made["id"])["state"] == "cancelled"
+    assert cli.json("schedule", "list") == []
+    assert len(cli.json("schedule", "list", "--all")) == 1
+
+
+def test_settings_take_durations_and_scopes(cli: Cli, tmp_path: Path) -> None:
+    project = cli.json("project", "register", str(tmp_path))["id"]
+    assert cli.json("setting", "set", "mail.keep_ms", "7d")["value"] == 7 * 86_400_000
+    ladder = cli.json("setting", "set", "mail.backoff_ms", "1s 2s", "--project", project[:25])
+    assert (ladder["value"], ladder["scope"]) == ([1_000, 2_000], f"project:{project}")
+    assert cli.json("setting", "get", "mail.backoff_ms", "--project", project)["value"] == [
+        1_000,
+        2_000,
+    ]
+    assert cli.json("setting", "unset", "mail.keep_ms")["scope"] == "default"
+    assert "mail.max_attempts" in cli("setting", "list").out
+
+
+def test_a_secret_is_referred_to_and_never_shown(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOKEN", "hush-hush")
+    cli.json("secret", "set", "api", "env:TOKEN")
+    assert cli.json("secret", "check", "api")["reference"] == "env:TOKEN"
+    for said in (cli("secret", "list"), cli("secret", "check", "api"), cli("events")):
+        assert "hush-hush" not in said.out + said.err
+    refused = cli.error("secret", "set", "oops", "sk-live-123456")
+    assert refused["code"] == "invalid"
+    assert "sk-live" not in str(refused)
+    cli.json("secret", "delete", "api")
+    assert cli.json("secret", "list") == []
+
+
+def test_a_kept_secret_lies_in_a_private_file(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("hush-hush\n"))
+    kept = cli.json("secret", "set", "api", "--keep", "file")
+    path = Path(kept["reference"].removeprefix("file:"))
+    assert path.read_text() == "hush-hush"
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert cli("secret", "check", "api").code == 0
+
+
+def test_events_can_be_followed_from_a_cursor(cli: Cli) -> None:
+    for body in ("one", "two", "three"):
+        cli.json("mail", "put", "agent:ada", body)
+    events = cli.json("events")
+    assert [event["verb"] for event in events] == ["put", "put", "put"]
+    assert len(cli.json("events", "--after", events[0]["cursor"])) == 2
+    assert len(cli.json("event", "--subject", events[2]["subject"])) == 1
+    lines = cli("events", "-f", "--after", events[1]["cursor"], "--timeout", "0").out.splitlines()
+    assert len(lines) == 1
+    assert lines[0].endswith(f"letter put {events[2]['subject']}")
+
+
+def test_the_store_is_checked_asked_and_pruned(cli: Cli) -> None:
+    cli.json("mail", "put", "agent:ada", "hello")
+    assert {finding["state"] for finding in cli.json("db", "check")} == {"ok"}
+    assert {finding["state"] for finding in cli.json("db", "verify")} == {"ok"}
+    assert cli.json("db", "sql", "SELECT count(*) AS n FROM letters") == [{"n": 1}]
+    assert cli.error("db", "sql", "DELETE FROM letters")["exit_code"] == 2
+    assert [row["rows"] for row in cli.json("db", "prune", "--dry-run")] == [0, 0, 0]
+    assert cli.json("db", "migrate")["applied"] == []
+    assert cli.json("db", "durability")["durability"] in ("normal", "full")
+    assert cli.json("doctor")
+    assert cli.json("node", "list") == []
+
+
+def test_a_back_up_brings_everything_back(cli: Cli, tmp_path: Path) -> None:
+    cli.json("mail", "put", "agent:ada", "kept")
+    file = tmp_path / "backup.db"
+    assert cli.json("db", "backup", str(file))["bytes"] > 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    cli.json("mail", "put", "agent:ada", "too late")
+    cli.json("db", "restore", str(file), "--yes")
+    assert [letter["body"] for letter in cli.json("mail", "list")] == ["kept"]
+    assert cli.error("db", "backup", str(file))["exit_code"] == 2
+    assert cli.error("db", "restore", str(tmp_path / "none"), "--yes")["exit_code"] == 2

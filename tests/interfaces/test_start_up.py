@@ -1,0 +1,67 @@
+"""Starting is cheap: agents call `corral` from hooks."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PRINT_MODULES = """
+import sys
+sys.argv = ["corral", *{arguments!r}]
+from corral.__main__ import main
+try:
+    main()
+except SystemExit:
+    pass
+print("\\n".join(sys.modules), file=sys.stderr)
+"""
+
+HEAVY = {"asyncio", "dataclasses", "hashlib", "json", "keyring", "mcp", "psycopg", "pydantic",
+         "rich", "socket", "sqlite3", "starlette", "subprocess", "zoneinfo"}  # fmt: skip
+
+
+def modules_after(home: Path, *arguments: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT_MODULES.format(arguments=list(arguments))],
+        env={"CORRAL_HOME": str(home), "USER": "tester"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return set(done.stderr.split())
+
+
+def test_the_version_needs_next_to_nothing(tmp_path: Path) -> None:
+    loaded = modules_after(tmp_path, "--version")
+    assert {name for name in loaded if name.startswith("corral")} == {"corral", "corral.__main__"}
+    assert not loaded & (HEAVY | {"click", "msgspec", "apsw", "typing", "re"})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["mail", "list", "--json"],
+        ["mail", "put", "agent:ada", "x", "--json"],
+        ["mail", "claim", "agent:ada", "--owner", "x", "--json"],
+        ["project", "list", "--json"],
+        ["events", "--json"],
+        ["setting", "get", "mail.keep_ms", "--json"],
+    ],
+)
+def test_everyday_commands_load_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
+    modules_after(tmp_path, "db", "check", "--json")  # the store is made
+    assert not modules_after(tmp_path, *arguments) & HEAVY
+
+
+def test_a_command_loads_only_its_own_room(tmp_path: Path) -> None:
+    modules_after(tmp_path, "db", "check", "--json")
+    loaded = modules_after(tmp_path, "mail", "list", "--json")
+    rooms = {name.split(".")[2] for name in loaded if name.startswith("corral.rooms.")}
+    assert rooms == {"mail", "settings"}
+
+
+def test_help_loads_no_command(tmp_path: Path) -> None:
+    loaded = modules_after(tmp_path, "--help")
+    assert not [name for name in loaded if name.startswith("corral.interfaces.cli.commands.")]

@@ -1,0 +1,106 @@
+"""Every table with states, and how to put a row of it into any state without asking anybody."""
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+import corral.rooms
+from corral.db.moves import StateTable
+from corral.db.statement import Statement
+from corral.db.tx import Tx
+
+# A plain row of each table. A new table with states needs its row here, and its tests follow.
+ROWS: dict[str, dict[str, Any]] = {
+    "letters": {
+        "mailbox": "agent:ada",
+        "project_id": "prj_1",
+        "body": '"hello"',
+        "priority": 0,
+        "due_at": 1,
+        "line_at": 1,
+        "fence": 3,
+        "attempts": 1,
+        "created_at": 1,
+    },
+    "nodes": {
+        "id": "nod_1",
+        "name": "host",
+        "boot_id": "boot",
+        "owner": "daemon",
+        "fence": 3,
+        "lease_until": 1,
+        "slots": 1,
+        "labels": "[]",
+        "joined_at": 1,
+        "seen_at": 1,
+    },
+    "projects": {
+        "id": "prj_1",
+        "dir": "/somewhere",
+        "name": "somewhere",
+        "created_at": 1,
+        "updated_at": 1,
+    },
+    "schedules": {
+        "id": "sch_1",
+        "project_id": "prj_1",
+        "mailbox": "agent:ada",
+        "body": '"hello"',
+        "priority": 0,
+        "kind": "every",
+        "rule": "60000",
+        "time_zone": "UTC",
+        "anchor_at": 1,
+        "misfire": "latest",
+        "overlap": "allow",
+        "created_at": 1,
+    },
+}
+
+# Columns in which two rows of a table must differ.
+NAMES = ("id", "dir", "name")
+
+# Columns that the table's own rules tie to the state.
+TIED: dict[str, Callable[[str], dict[str, Any]]] = {
+    "letters": lambda state: {"ended_at": None if state in ("waiting", "unknown") else 9},
+    "schedules": lambda state: {"next_at": 9 if state == "active" else None},
+}
+
+
+def state_tables() -> dict[str, StateTable[Any]]:
+    """Every table with states that any room has, by its name."""
+    found: dict[str, StateTable[Any]] = {}
+    for room in pkgutil.iter_modules(corral.rooms.__path__, "corral.rooms."):
+        if importlib.util.find_spec(f"{room.name}.sql") is None:
+            continue
+        for value in vars(importlib.import_module(f"{room.name}.sql")).values():
+            if isinstance(value, StateTable):
+                found[value.table] = value
+    return found
+
+
+def tied_to(table: StateTable[Any], state: str) -> dict[str, Any]:
+    return TIED.get(table.table, lambda _: {})(state)
+
+
+def has_lease(table: StateTable[Any]) -> bool:
+    return "fence" in ROWS[table.table]
+
+
+def insert(tx: Tx, table: StateTable[Any], state: str, *, twin: bool = False) -> str | int:
+    """A row in any state, written behind everybody's back; gives its key.
+
+    A twin differs from the first row in its names alone.
+    """
+    values = {**ROWS[table.table], **tied_to(table, state), "state": state}
+    if twin:
+        values |= {name: values[name] + "2" for name in NAMES if name in values}
+    names = ", ".join(values)
+    places = ", ".join(f":{name}" for name in values)
+    key: str | int = tx.value(
+        Statement(f"INSERT INTO {table.table} ({names}) VALUES ({places}) RETURNING {table.key}"),
+        **values,
+    )
+    return key

@@ -1,0 +1,76 @@
+"""What a store holds, seen from outside the rooms: for tests that ask what was written."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from corral.db.schema import tables
+from corral.db.statement import Row, Statement
+from corral.kernel.errors import CorralError
+from corral.kernel.page import Page
+from corral.library import Corral
+
+T = TypeVar("T")
+E = TypeVar("E", bound=CorralError)
+
+
+def rows(store: Corral, sql: str, **params: Any) -> list[Row]:
+    """The rows of any statement, in a transaction of its own."""
+    with store.transaction() as tx:
+        return tx.run(Statement(sql), **params)
+
+
+def contents(store: Corral) -> dict[str, list[Row]]:
+    """Every row of every table."""
+    with store.transaction() as tx:
+        return {
+            table.name: tx.run(Statement(f"SELECT * FROM {table.name} ORDER BY 1, 2"))
+            for table in tables()
+        }
+
+
+def record(store: Corral, subject: str | None = None) -> list[str]:
+    """The whole record of changes, as `letter.put`, in the order in which they were written.
+
+    It reads the table and not the feed: PostgreSQL's feed holds back what any other transaction of
+    the server might still precede, which is right for readers and too late for a test.
+    """
+    found = rows(store, "SELECT kind, verb, subject FROM events ORDER BY seq")
+    return [f"{kind}.{verb}" for kind, verb, of in found if subject in (None, of)]
+
+
+@contextmanager
+def unchanged(store: Corral) -> Iterator[None]:
+    """What stands inside writes nothing at all: no row, no event."""
+    before = contents(store)
+    yield
+    assert contents(store) == before
+
+
+@contextmanager
+def refuses(store: Corral, error: type[E]) -> Iterator[pytest.ExceptionInfo[E]]:
+    """What stands inside raises exactly this class, and leaves the store as it was."""
+    with unchanged(store), pytest.raises(error) as caught:
+        yield caught
+    assert caught.type is error
+
+
+def walk(
+    list_: Callable[..., Page[T]],
+    *,
+    limit: int = 2,
+    between: Callable[[], object] = lambda: None,
+    **arguments: Any,
+) -> list[T]:
+    """Every item of a list, page by page to its end; `between` is called between two pages."""
+    page = list_(limit=limit, **arguments)
+    items = list(page.items)
+    while page.next is not None:
+        assert len(page.items) == limit, "only the last page may be short"
+        between()
+        page = list_(limit=limit, after=page.next, **arguments)
+        assert page.items, "a page that promises more is followed by at least one item"
+        items += page.items
+    return items

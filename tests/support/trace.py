@@ -1,0 +1,98 @@
+"""What an operation really sends to its engine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import apsw
+import pytest
+
+from corral.db import postgres, sqlite
+from corral.db.statement import Params, Row, Statement
+from corral.library import Corral
+
+
+class Call(NamedTuple):
+    """A statement of the rooms, with what it was given."""
+
+    statement: Statement
+    params: Params
+
+
+class Trace:
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.texts: list[str] = []
+        """Every text that reached the engine, BEGIN and COMMIT included."""
+
+    @property
+    def transactions(self) -> int:
+        """How many there were; a statement outside BEGIN and COMMIT is one by itself."""
+        count, inside = 0, False
+        for word in self.words:
+            if not inside:
+                count += 1
+            inside = word == "BEGIN" or (inside and word not in ("COMMIT", "ROLLBACK"))
+        return count
+
+    @property
+    def words(self) -> list[str]:
+        """The first word of each text."""
+        return [text.split()[0].upper() for text in self.texts]
+
+    @property
+    def statements(self) -> int:
+        """How many texts there were beside BEGIN and COMMIT."""
+        return len([word for word in self.words if word not in ("BEGIN", "COMMIT", "ROLLBACK")])
+
+
+@contextmanager
+def traced(store: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trace]:
+    """Record what stands inside. The store must have been read from and written to before."""
+    trace = Trace()
+    with monkeypatch.context() as patch:
+        if store.db.engine == "sqlite":
+            _patch_sqlite(store._database, trace, patch)
+        else:
+            _patch_postgres(trace, patch)
+        yield trace
+    if store.db.engine == "sqlite":
+        for connection in _connections(store._database):
+            connection.trace_v2(0, None)
+
+
+def _connections(database: Any) -> list[apsw.Connection]:
+    assert database._writer is not None, "write once first"
+    return [session.connection for session in [*database._readers, database._writer]]
+
+
+def _patch_sqlite(database: Any, trace: Trace, patch: pytest.MonkeyPatch) -> None:
+    execute = sqlite.Session.execute
+
+    def recorded(self: sqlite.Session, statement: Statement, params: Params) -> list[Row]:
+        trace.calls.append(Call(statement, dict(params)))
+        return execute(self, statement, params)
+
+    patch.setattr(sqlite.Session, "execute", recorded)
+    for connection in _connections(database):
+        # SQLite itself tells of every statement that it begins.
+        connection.trace_v2(
+            apsw.SQLITE_TRACE_STMT, lambda event: trace.texts.append(event["sql"])
+        )
+
+
+def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
+    execute, run = postgres.Session.execute, postgres.Session.run
+
+    def recorded(self: postgres.Session, statement: Statement, params: Params) -> list[Row]:
+        trace.calls.append(Call(statement, dict(params)))
+        trace.texts.append(statement.postgres.text)
+        return execute(self, statement, params)
+
+    def recorded_run(self: postgres.Session, text: str) -> list[Row]:
+        if not text.startswith("NOTIFY"):  # sent beside the operation, by a thread of its own
+            trace.texts.append(text)
+        return run(self, text)
+
+    patch.setattr(postgres.Session, "execute", recorded)
+    patch.setattr(postgres.Session, "run", recorded_run)
