@@ -23,11 +23,13 @@ demo: setup ## the story in a minute, in a temporary home
 test: setup ## every test, on SQLite and on a PostgreSQL that it starts itself
 	@$(BIN)/pytest -n $(WORKERS)
 
-fmt: setup ## put the imports in order and mend what can be mended
+fmt: setup ## format, and mend what can be mended
 	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format --quiet .
 
 lint: setup
-	@$(BIN)/ruff check .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
 
 types: setup
 	@$(BIN)/mypy

@@ -183,8 +183,14 @@ def test_shell_completion_is_printed_and_knows_the_verbs(home_cli: Cli, shell: s
     if shell == "bash":
         done = subprocess.run(
             [sys.executable, "-m", "corral"],
-            env={"_CORRAL_COMPLETE": "bash_complete", "COMP_WORDS": "corral mail d",
-                 "COMP_CWORD": "2"},
-            capture_output=True, text=True, check=False, timeout=30,
-        )  # fmt: skip
+            env={
+                "_CORRAL_COMPLETE": "bash_complete",
+                "COMP_WORDS": "corral mail d",
+                "COMP_CWORD": "2",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
         assert done.stdout.split() == ["plain,dead", "plain,drop"]

@@ -17,8 +17,22 @@ except SystemExit:
 print("\\n".join(sys.modules), file=sys.stderr)
 """
 
-HEAVY = {"asyncio", "dataclasses", "hashlib", "json", "keyring", "mcp", "psycopg", "pydantic",
-         "rich", "socket", "sqlite3", "starlette", "subprocess", "zoneinfo"}  # fmt: skip
+HEAVY = {
+    "asyncio",
+    "dataclasses",
+    "hashlib",
+    "json",
+    "keyring",
+    "mcp",
+    "psycopg",
+    "pydantic",
+    "rich",
+    "socket",
+    "sqlite3",
+    "starlette",
+    "subprocess",
+    "zoneinfo",
+}
 
 
 def modules_after(home: Path, *arguments: str) -> set[str]:

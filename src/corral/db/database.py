@@ -1,5 +1,6 @@
 """A database: what both engines offer to the library, and nothing more."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -47,6 +48,18 @@ class Table(msgspec.Struct, frozen=True):
     truncated: bool
 
 
+# How often this process came out of a fork.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
 class Database(ABC):
     engine: Engine
     url: str
@@ -54,6 +67,14 @@ class Database(ABC):
 
     clock: Clock
     actor: str
+
+    def __init__(self) -> None:
+        self._forks = _forks
+
+    def require_same_process(self) -> None:
+        """Refuse connections that a fork copied: parent and child would talk into each other."""
+        if self._forks != _forks:
+            raise RuntimeError("the store was opened before a fork; open it again in the child")
 
     @abstractmethod
     def read(self, work: Work[R], *, mode: Mode = "many") -> R:
@@ -98,6 +119,10 @@ class Database(ABC):
     @abstractmethod
     def run_migration(self, number: int, statements: list[str]) -> None:
         """Run a migration's statements in one transaction, inside `migrating`."""
+
+    def adopt_events(self) -> int:
+        """Bring events that another server wrote into this one's feed."""
+        return 0
 
     @abstractmethod
     def check(self, *, thorough: bool) -> list[Finding]:

@@ -51,8 +51,23 @@ class Line:
         self._waiting.append(job)
         # The leader may have looked at the line just before; then nobody leads and it is on us.
         self._hand_over_if_free()
-        job.gate.acquire()
+        try:
+            job.gate.acquire()
+        except BaseException:  # Ctrl-C while waiting
+            self._withdraw(job)
+            raise
         return job.leads
+
+    def _withdraw(self, job: Job) -> None:
+        """Leave the line without leaving it stuck."""
+        try:
+            self._waiting.remove(job)
+        except ValueError:
+            # It is being run, or was given the lead: both end, and the lead must go on.
+            assert job.gate is not None
+            job.gate.acquire()
+            if job.leads:
+                self.pass_on()
 
     def take(self, durable: bool) -> Job | None:
         """The next job that the leader may run in its own transaction."""

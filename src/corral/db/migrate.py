@@ -83,6 +83,8 @@ def migrate(database: Database) -> list[int]:
         for migration in migrations()[found:]:
             database.run_migration(migration.number, _statements(migration, database))
             applied.append(migration.number)
+        if found:
+            database.adopt_events()
     return applied
 
 

@@ -128,6 +128,7 @@ class PostgresDatabase(Database):
         probe: Probe | None = None,
     ) -> None:
         """Connect to the server; without a clock of the caller's, the server's time is used."""
+        super().__init__()
         self._conninfo = url
         self.url = _without_password(url)
         self.actor = actor
@@ -179,6 +180,7 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
+        self.require_same_process()
         with self._places:
             session = self._take_begun()
             try:
@@ -226,6 +228,7 @@ class PostgresDatabase(Database):
 
     def _persist(self, once: Callable[[Session], R], *, repeatable: bool) -> R:
         """Run it until it succeeds, fails for a reason of its own, or patience ends."""
+        self.require_same_process()
         patience_ends: float | None = None
         for clash in range(MAX_CLASHES):
             while True:
@@ -377,7 +380,25 @@ class PostgresDatabase(Database):
 
     def check(self, *, thorough: bool) -> list[Finding]:
         version = self.read(lambda tx: tx.value(Statement("SELECT version()")), mode="one")
-        return [Finding("server", "ok", " ".join(str(version).split()[:2]) + " answers.")]
+        foreign = self.read(lambda tx: tx.value(_FOREIGN_EVENTS), mode="one")
+        return [
+            Finding("server", "ok", " ".join(str(version).split()[:2]) + " answers."),
+            Finding(
+                "feed",
+                "broken",
+                "The events come from another server and its transactions; "
+                "run `corral db migrate` once.",
+            )
+            if foreign
+            else Finding("feed", "ok", "Its events are of this server."),
+        ]
+
+    def adopt_events(self) -> int:
+        """Make events that another server numbered (a dump that was loaded here) ours.
+
+        The feed goes by this server's transactions; to it, such events lie in the future.
+        """
+        return len(self.write(lambda tx: tx.run(_ADOPT_EVENTS)))
 
     def backup(self, target: Path) -> None:
         from corral.db.copy import copy_to_file
@@ -562,6 +583,15 @@ class NotifyListener:
             with suppress(psycopg.Error):
                 session.connection.close()
 
+
+_FOREIGN_EVENTS = Statement("""
+    SELECT 1 FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) LIMIT 1
+""")
+
+_ADOPT_EVENTS = Statement("""
+    UPDATE events SET xid = pg_current_xact_id()
+    WHERE xid > pg_current_xact_id() RETURNING seq
+""")
 
 _HAS_ROWS = psycopg.pq.ExecStatus.TUPLES_OK
 _IDLE = psycopg.pq.TransactionStatus.IDLE

@@ -28,17 +28,6 @@ OLDEST_SQLITE = (3, 51, 3)  # before it, a checkpoint could race a writer and da
 BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
 STATEMENTS_KEPT = 512
 
-# How often this process came out of a fork: a store that was opened before one must not be used.
-_forks = 0
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
-
 
 class Session:
     engine: Engine = "sqlite"
@@ -83,7 +72,7 @@ class SqliteDatabase(Database):
         self.clock = clock
         self.actor = actor
         self._probe = probe
-        self._forks = _forks
+        super().__init__()
         self._line = Line()
         self._thread = threading.local()
         self._readers: list[Session] = []
@@ -104,6 +93,7 @@ class SqliteDatabase(Database):
     # -- transactions ---------------------------------------------------------------------------
 
     def read(self, work: Work[R], *, mode: Mode = "many") -> R:
+        self.require_same_process()
         try:
             session = self._readers.pop()
         except IndexError:
@@ -224,13 +214,12 @@ class SqliteDatabase(Database):
         return Tx(session, self.clock.now(), self.actor, mode)
 
     def _require_outside_transaction(self) -> None:
+        self.require_same_process()
         if getattr(self._thread, "writing", False):
             raise RuntimeError(
                 "an operation called the library; call the room's function with the "
                 "open transaction instead"
             )
-        if self._forks != _forks:
-            raise RuntimeError("the store was opened before a fork; open it again in the child")
 
     # -- connections ----------------------------------------------------------------------------
 

@@ -37,8 +37,10 @@ def projects(stage: Stage) -> None:
     first = stage.corral("project", "register", ".", "--command", "claude", "--prompt", "say hi")
     stage.tell(f"{first['dir']} is {first['id']}.")
     again = stage.corral("project", "register", f"{stage.project}/")
-    stage.prove("registering it again, written differently, gives the same project",
-                again["id"] == first["id"] and again["prompt"] == "say hi")  # fmt: skip
+    stage.prove(
+        "registering it again, written differently, gives the same project",
+        again["id"] == first["id"] and again["prompt"] == "say hi",
+    )
 
 
 def mail_survives_a_kill(stage: Stage) -> None:
@@ -57,8 +59,9 @@ def mail_survives_a_kill(stage: Stage) -> None:
     stage.tell("The first reader took it and was killed before it could answer.")
     nobody = stage.corral("mail", "claim", "agent:ada", "--owner", "second")
     stage.prove("while its lease lasts, nobody else gets it", nobody == [])
-    (taken,) = stage.corral("mail", "claim", "agent:ada", "--owner", "second", "--wait",
-                            "--timeout", "10s")  # fmt: skip
+    (taken,) = stage.corral(
+        "mail", "claim", "agent:ada", "--owner", "second", "--wait", "--timeout", "10s"
+    )
     stage.prove(f"then it comes again, as attempt {taken['attempts']}", taken["attempts"] == 2)
     late = stage.start("mail", "ack", letter["id"], "--fence", "1")
     stage.prove("the killed reader's claim is void: its late answer is refused", late.wait() == 4)
@@ -74,18 +77,23 @@ def timer_survives_a_kill(stage: Stage) -> None:
     stage.kill(scheduler)
     stage.wait(4.5, "It was killed. Meanwhile the moment passes")
     successors = [stage.start("schedule", "fire", "--watch") for _ in range(2)]
-    (fired,) = stage.corral("mail", "claim", "agent:ada", "--owner", "ada", "--wait",
-                            "--timeout", "20s")  # fmt: skip
+    (fired,) = stage.corral(
+        "mail", "claim", "agent:ada", "--owner", "ada", "--wait", "--timeout", "20s"
+    )
     stage.tell("Two new schedulers started at once.")
     stage.prove("the timer fired, late but not lost", fired["body"] == "stand-up in five")
     for successor in successors:
         stage.kill(successor)
-    put = [event for event in stage.corral("events") if event["subject"] == fired["id"]
-           and event["verb"] == "put"]  # fmt: skip
+    put = [
+        event
+        for event in stage.corral("events")
+        if event["subject"] == fired["id"] and event["verb"] == "put"
+    ]
     stage.prove("and it fired once, though two were ready to", len(put) == 1)
     (shown,) = stage.corral("timer", "list", "--all")
-    stage.prove("the timer itself is finished", (shown["id"], shown["state"]) ==
-                (timer["id"], "finished"))  # fmt: skip
+    stage.prove(
+        "the timer itself is finished", (shown["id"], shown["state"]) == (timer["id"], "finished")
+    )
 
 
 def the_record(stage: Stage) -> None:
@@ -94,5 +102,7 @@ def the_record(stage: Stage) -> None:
     for event in events:
         stage.tell(f"{event['id']:<7} {event['kind']:<9} {event['verb']:<9} {event['subject']}")
     sound = stage.corral("db", "verify")
-    stage.prove("after all that killing the store is sound",
-                all(finding["state"] == "ok" for finding in sound))  # fmt: skip
+    stage.prove(
+        "after all that killing the store is sound",
+        all(finding["state"] == "ok" for finding in sound),
+    )

@@ -61,13 +61,20 @@ def _file(path: Path, fix: bool) -> list[Finding]:
     free = shutil.disk_usage(path.parent).free
     return [
         _private("store file", path, 0o600, fix),
-        Finding("file system", "warning", f"{kind} is shared over a network; one process at a time "
-                "may use the store. PostgreSQL serves several machines.")
+        Finding(
+            "file system",
+            "warning",
+            f"{kind} is shared over a network; one process at a time "
+            "may use the store. PostgreSQL serves several machines.",
+        )
         if kind in REMOTE
         else Finding("file system", "ok", kind or "local, as far as can be told"),
-        Finding("space", "ok" if free > LITTLE_SPACE else "warning",
-                f"{free // (1024 * 1024):,} MiB are free."),
-    ]  # fmt: skip
+        Finding(
+            "space",
+            "ok" if free > LITTLE_SPACE else "warning",
+            f"{free // (1024 * 1024):,} MiB are free.",
+        ),
+    ]
 
 
 def _private(check: str, path: Path, wanted: int, fix: bool) -> Finding:
@@ -76,8 +83,11 @@ def _private(check: str, path: Path, wanted: int, fix: bool) -> Finding:
         os.chmod(path, wanted)
         return Finding(check, "ok", f"{path} was open to others and is private now.")
     if mode & 0o077:
-        return Finding(check, "warning", f"{path} can be read by others; `corral doctor --fix` "
-                       "makes it private.")  # fmt: skip
+        return Finding(
+            check,
+            "warning",
+            f"{path} can be read by others; `corral doctor --fix` makes it private.",
+        )
     return Finding(check, "ok", f"{path} is private to its user.")
 
 

@@ -36,6 +36,8 @@ class Operation(Generic[P, R]):
         self.function = function
         self.kind = kind
         self.options = options
+        # A key makes any write safe to repeat: the second time finds what the first one made.
+        self.with_key = options | {"repeatable": True} if kind == "write" else options
         self.name = ""
         self.__doc__ = function.__doc__
 
@@ -49,11 +51,12 @@ class Operation(Generic[P, R]):
     def __get__(self, room: Room | None, owner: type) -> Self | Callable[P, R]:
         if room is None:
             return self
-        function, options = self.function, self.options
+        function, options, with_key = self.function, self.options, self.with_key
         run = getattr(room._database, self.kind)
 
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            result: R = run(lambda tx: function(tx, *args, **kwargs), **options)
+            given = with_key if kwargs.get("key") else options
+            result: R = run(lambda tx: function(tx, *args, **kwargs), **given)
             return result
 
         call.__name__ = call.__qualname__ = self.name

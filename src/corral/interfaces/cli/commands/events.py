@@ -32,8 +32,11 @@ def command(
     events = app.store.events
     if narrow["project"]:
         narrow["project"] = app.store.projects.get(narrow["project"]).id
-    page = events.after(after, limit=limit, **narrow) if after else \
-        events.newest(limit=limit, **narrow)  # fmt: skip
+    page = (
+        events.after(after, limit=limit, **narrow)
+        if after
+        else events.newest(limit=limit, **narrow)
+    )
     if not follow:
         app.show_all(page.items, COLUMNS, empty="Nothing has happened yet.")
         return
