@@ -1,6 +1,7 @@
 """A database: what both engines offer to the library, and nothing more."""
 
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -70,11 +71,22 @@ class Database(ABC):
 
     def __init__(self) -> None:
         self._forks = _forks
+        self.working = threading.local()
+        """`here` is set on a thread while it runs an operation that writes."""
 
     def require_same_process(self) -> None:
         """Refuse connections that a fork copied: parent and child would talk into each other."""
         if self._forks != _forks:
             raise RuntimeError("the store was opened before a fork; open it again in the child")
+
+    def require_outside_operation(self) -> None:
+        """Refuse a write inside a write: it would wait for itself, or be kept without the other."""
+        self.require_same_process()
+        if getattr(self.working, "here", False):
+            raise RuntimeError(
+                "an operation called the library; call the room's function with the open "
+                "transaction instead"
+            )
 
     @abstractmethod
     def read(self, work: Work[R], *, mode: Mode = "many") -> R:

@@ -85,6 +85,11 @@ class Line:
         """Jobs that were taken and not kept after all; they will be run again."""
         self._waiting.extendleft(reversed(jobs))
 
+    def leave_to_itself(self, job: Job) -> None:
+        """A job that nobody else can run: it gets the lead next, and meets its fate on its own."""
+        job.work = None
+        self._waiting.appendleft(job)
+
     def pass_on(self) -> None:
         """Give the lead to the next in line, or let go of it."""
         self._lead.release()

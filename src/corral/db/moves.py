@@ -5,7 +5,7 @@ the two are one statement (a writing WITH), which halves the round trips; SQLite
 and no round trips either. No other code in Corral writes a state column.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Generic, TypeVar
 
@@ -46,6 +46,7 @@ class StateTable(Generic[R]):
         self.key = key
         self.number_of = number_of
         self.project = project
+        self._insertions: dict[tuple[str, Engine], tuple[int, Query[R]]] = {}
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
 
     def get(self, tx: Tx, key: str | int) -> R:
@@ -57,6 +58,30 @@ class StateTable(Generic[R]):
     def missing(self, key: str | int) -> NotFound:
         id = f"{self.number_of}_{key}" if self.number_of else key
         return NotFound(f"There is no {self.moves.kind} {id}.", kind=self.moves.kind, id=id)
+
+    def insertion(self, values: Mapping[str, Any], unless: str, engine: Engine) -> "Query[R]":
+        """The INSERT of a new row; it is made once, of the columns that the first caller gives."""
+        made = self._insertions.get((unless, engine))
+        if made is None:
+            made = self._insertions[unless, engine] = (
+                len(values),
+                self._insert(values, unless, engine),
+            )
+        assert made[0] == len(values), (
+            f"rows of {self.table} are created with other columns elsewhere"
+        )
+        return made[1]
+
+    def _insert(self, columns: Iterable[str], unless: str, engine: Engine) -> "Query[R]":
+        names = ", ".join(columns)
+        values = ", ".join(f":{name}" for name in columns)
+        conflict = f" ON CONFLICT {unless} DO NOTHING" if unless else ""
+        return _with_event(
+            self,
+            f"INSERT INTO {self.table} ({names}, state)"
+            f" VALUES ({values}, '{self.moves.initial}'){conflict}",
+            engine,
+        )
 
     @property
     def public_id(self) -> str:
@@ -76,9 +101,8 @@ def create(
     `unless` is an ON CONFLICT target; when a row is there already nothing is written and None comes
     back.
     """
-    params = dict(values, state=table.moves.initial)
-    query: Query[R] = _insert(table, tuple(params), unless, tx.engine)
-    return _write(tx, table, query, params, table.moves.begin, note)
+    query = table.insertion(values, unless, tx.engine)
+    return _write(tx, table, query, dict(values), table.moves.begin, note)
 
 
 def move(
@@ -117,32 +141,19 @@ def _write(
 ) -> R | None:
     if tx.engine == "postgres":
         data = encode_json(note, "An event") if note else None
-        written = tx.one(query, **params, at_=tx.now, actor_=tx.actor, verb_=verb, data_=data)
-        tx.noted = tx.noted or written is not None
-        return written
+        params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": data}
+        rows = tx.execute(query, params)
+        tx.noted = tx.noted or bool(rows)
+        return query.make(rows[0]) if rows else None
     tx.several()
-    written = tx.one(query, **params)
-    if written is not None:
-        tx.note(
-            table.moves.kind,
-            verb,
-            written.id,  # type: ignore[attr-defined]
-            project_id=getattr(written, table.project) if table.project else None,
-            data=note,
-        )
-    return written
-
-
-@cache
-def _insert(
-    table: StateTable[R], columns: tuple[str, ...], unless: str, engine: Engine
-) -> Query[R]:
-    names = ", ".join(columns)
-    values = ", ".join(f":{name}" for name in columns)
-    conflict = f" ON CONFLICT {unless} DO NOTHING" if unless else ""
-    return _with_event(
-        table, f"INSERT INTO {table.table} ({names}) VALUES ({values}){conflict}", engine
-    )
+    rows = tx.execute(query, params)
+    if not rows:
+        return None
+    written: Any = query.make(rows[0])
+    project_id = getattr(written, table.project) if table.project else None
+    tx.note(table.moves.kind, verb, written.id, project_id=project_id, data=note)
+    made: R = written
+    return made
 
 
 @cache

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -142,6 +142,7 @@ class PostgresDatabase(Database):
     # -- transactions ---------------------------------------------------------------------------
 
     def read(self, work: Work[R], *, mode: Mode = "many") -> R:
+        self.require_same_process()
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if mode == "many" else None
 
         def once(session: Session) -> R:
@@ -157,6 +158,7 @@ class PostgresDatabase(Database):
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
+        self.require_outside_operation()
         # The server commits with an fsync in any case: `durable` asks for nothing more.
         if self._probe is not None:
             mode = "many"  # a probe wants to stand at every commit
@@ -165,11 +167,13 @@ class PostgresDatabase(Database):
             if mode == "many":
                 session.begin()
             tx = self._tx(session, mode)
-            if mode == "many":
-                result = work(tx)
-            else:
-                with self._committing(session):
+            self.working.here = True
+            try:
+                # In mode "one" the work's own statement is what commits.
+                with nullcontext() if mode == "many" else self._committing(session):
                     result = work(tx)
+            finally:
+                self.working.here = False
             if tx.mode == "many":
                 self._commit(session)
             if tx.noted:
@@ -180,11 +184,12 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
-        self.require_same_process()
+        self.require_outside_operation()
         with self._places:
             session = self._take_begun()
             try:
                 tx = self._tx(session, "many")
+                self.working.here = True
                 yield tx
                 self._commit(session)
             except Gone as gone:
@@ -192,6 +197,7 @@ class PostgresDatabase(Database):
             except psycopg.Error as error:
                 self._raise(error)
             finally:
+                self.working.here = False
                 self._give_back(session)
         if tx.noted:
             self._bell.ring()
@@ -228,7 +234,6 @@ class PostgresDatabase(Database):
 
     def _persist(self, once: Callable[[Session], R], *, repeatable: bool) -> R:
         """Run it until it succeeds, fails for a reason of its own, or patience ends."""
-        self.require_same_process()
         patience_ends: float | None = None
         for clash in range(MAX_CLASHES):
             while True:

@@ -1,7 +1,6 @@
 """SQLite through APSW: one file, many processes, many threads."""
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -74,7 +73,6 @@ class SqliteDatabase(Database):
         self._probe = probe
         super().__init__()
         self._line = Line()
-        self._thread = threading.local()
         self._readers: list[Session] = []
         self._writer: Session | None = None
         self._full = False
@@ -111,7 +109,7 @@ class SqliteDatabase(Database):
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
-        self._require_outside_transaction()
+        self.require_outside_operation()
         if not self._line.lead_at_once():
             job = Job(work, durable)
             if not self._line.join(job):
@@ -126,15 +124,17 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
-        self._require_outside_transaction()
+        self.require_outside_operation()
         self._line.join(Job(None, durable=False))
         try:
             writer = self._take_turn(durable=False)
             try:
                 writer.begin()
+                self.working.here = True
                 yield self._tx(writer, "many")
                 self._commit(writer)
             finally:
+                self.working.here = False
                 self._end_turn(durable=False)
         except apsw.Error as error:
             self._raise(error)
@@ -145,26 +145,37 @@ class SqliteDatabase(Database):
         """Run our own work, then what waits in line, and commit all of it once."""
         durable = durable or self._line.wants_durable()
         followers: list[Job] = []
+        interrupt: BaseException | None = None
         if self._probe is not None:
             mode = "many"  # a probe wants to stand at every commit
         writer = self._take_turn(durable)
+        self.working.here = True
         try:
             if mode == "many":
                 writer.begin()
             result = work(self._tx(writer, mode))
             if writer.connection.in_transaction:
-                self._take_in(followers, writer, durable or self._full)
+                interrupt = self._take_in(followers, writer, durable or self._full)
                 self._commit(writer)
-        except BaseException:
-            # None of the others is at fault, and nothing of theirs was kept: they run again.
-            self._line.put_back(followers)
+        except BaseException as error:
+            if isinstance(error, apsw.Error) or writer.connection.in_transaction:
+                # None of the others is at fault, and nothing of theirs was kept: they run again.
+                self._line.put_back(followers)
+            else:
+                finish(followers)  # interrupted just behind the commit
             raise
         finally:
+            self.working.here = False
             self._end_turn(durable)
         finish(followers)
+        if interrupt is not None:
+            raise interrupt
         return result
 
-    def _take_in(self, followers: list[Job], writer: Session, durable: bool) -> None:
+    def _take_in(
+        self, followers: list[Job], writer: Session, durable: bool
+    ) -> BaseException | None:
+        """Run what waits in line; gives back an interruption that was meant for this thread."""
         while len(followers) < MAX_BATCH and (job := self._line.take(durable)) is not None:
             followers.append(job)
             assert job.work is not None
@@ -172,13 +183,21 @@ class SqliteDatabase(Database):
             try:
                 job.result = job.work(self._tx(writer, "many"))
                 job.error = None
-            except Exception as error:
+            except BaseException as error:
                 if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
                     raise  # the store's trouble, not this caller's
                 # A savepoint each: one caller's error does not take the others' work with it.
-                job.error = error
                 writer.run("ROLLBACK TO job")
+                if isinstance(error, Exception):
+                    job.error = error
+                else:
+                    followers.pop()
+                    self._line.leave_to_itself(job)
+                    if isinstance(error, KeyboardInterrupt):
+                        writer.run("RELEASE job")
+                        return error
             writer.run("RELEASE job")
+        return None
 
     def _take_turn(self, durable: bool) -> Session:
         """The writing connection, once no other process writes."""
@@ -190,11 +209,9 @@ class SqliteDatabase(Database):
         except BaseException:
             self._turnstile.leave()
             raise
-        self._thread.writing = True
         return writer
 
     def _end_turn(self, durable: bool) -> None:
-        self._thread.writing = False
         try:
             if self._writer is not None:
                 self._writer.roll_back()
@@ -212,14 +229,6 @@ class SqliteDatabase(Database):
 
     def _tx(self, session: Session, mode: Mode) -> Tx:
         return Tx(session, self.clock.now(), self.actor, mode)
-
-    def _require_outside_transaction(self) -> None:
-        self.require_same_process()
-        if getattr(self._thread, "writing", False):
-            raise RuntimeError(
-                "an operation called the library; call the room's function with the "
-                "open transaction instead"
-            )
 
     # -- connections ----------------------------------------------------------------------------
 
@@ -297,13 +306,7 @@ class SqliteDatabase(Database):
         return int(session.connection.pragma("user_version"))
 
     def schema_version(self) -> int:
-        session = self._readers.pop()
-        try:
-            return self._version_of(session)
-        except apsw.Error as error:
-            self._raise(error)
-        finally:
-            self._readers.append(session)
+        return int(self.read(lambda tx: tx.value(Statement("PRAGMA user_version"))))
 
     @contextmanager
     def migrating(self) -> Iterator[None]:

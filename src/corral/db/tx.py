@@ -49,6 +49,9 @@ class Tx:
 
     def run(self, statement: Statement, **params: Any) -> list[Row]:
         """Execute and give back whatever rows there are."""
+        return self.execute(statement, params)
+
+    def execute(self, statement: Statement, params: Params) -> list[Row]:
         if self.mode == "one" and not statement.reads:
             if self._wrote:
                 raise RuntimeError("an operation declared as one statement wrote twice")
@@ -57,16 +60,16 @@ class Tx:
 
     def all(self, query: Query[T], **params: Any) -> list[T]:
         make = query.make
-        return [make(row) for row in self.run(query, **params)]
+        return [make(row) for row in self.execute(query, params)]
 
     def one(self, query: Query[T], **params: Any) -> T | None:
         """The first record, if there is any."""
-        rows = self.run(query, **params)
+        rows = self.execute(query, params)
         return query.make(rows[0]) if rows else None
 
     def value(self, statement: Statement, **params: Any) -> Any:
         """The first column of the first row, or None."""
-        rows = self.run(statement, **params)
+        rows = self.execute(statement, params)
         return rows[0][0] if rows else None
 
     def new_id(self, prefix: str) -> str:
