@@ -338,8 +338,11 @@ class SqliteDatabase(Database):
     def _refuse_foreign(self, reader: Session) -> None:
         """Leave alone a file that some other program made."""
         try:
+            # One snapshot: another process may be making the store at this moment.
+            reader.run("BEGIN")
             marked = reader.run("PRAGMA application_id").fetchall()[0][0] == APPLICATION_ID
             empty = marked or not reader.run("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+            reader.run("COMMIT")
         except apsw.Error as error:
             self._raise(error)
         if not empty:

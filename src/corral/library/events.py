@@ -1,3 +1,4 @@
+import math
 import time
 from collections.abc import Iterator
 
@@ -6,7 +7,8 @@ from corral.rooms.events import ops
 from corral.rooms.events.model import Event
 
 PAGE = 200
-FOREVER = 3_600.0
+LONGEST_SLEEP = 60.0
+SOON = 0.005  # when something is known to come
 
 
 class Events(Room):
@@ -16,6 +18,7 @@ class Events(Room):
 
     after = read(ops.after, mode="one")
     newest = read(ops.newest, mode="one")
+    _held_back = read(ops.held_back, mode="one")
 
     def follow(
         self,
@@ -31,7 +34,7 @@ class Events(Room):
         """
         with self._database.listening() as listener:
             cursor = after or self.newest(limit=1).next or "0-0"
-            patience = FOREVER if timeout_ms is None else timeout_ms / 1_000
+            patience = math.inf if timeout_ms is None else timeout_ms / 1_000
             deadline = time.monotonic() + patience
             while True:
                 page = self.after(cursor, subject=subject, project=project, limit=PAGE)
@@ -39,8 +42,8 @@ class Events(Room):
                 cursor = page.next or cursor
                 if page.items:
                     deadline = time.monotonic() + patience
-                elif (
-                    not listener.wait(max(deadline - time.monotonic(), 0))
-                    and timeout_ms is not None
-                ):
+                    continue
+                left = max(deadline - time.monotonic(), 0)
+                listener.wait(min(left, SOON if self._held_back(cursor) else LONGEST_SLEEP))
+                if time.monotonic() >= deadline:
                     return

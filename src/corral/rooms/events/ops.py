@@ -33,6 +33,15 @@ def after(
     return Page(items, items[-1].cursor if items else cursor)
 
 
+def held_back(tx: Tx, cursor: str) -> bool:
+    """Whether events behind a cursor wait for a transaction that began before them to end.
+
+    It may end without a word (a claim, a refusal), so whoever follows the feed looks again soon.
+    """
+    xid, seq = parse_cursor(cursor)
+    return tx.value(sql.HELD_BACK, xid=xid, seq=seq) is not None
+
+
 def newest(
     tx: Tx, *, subject: str | None = None, project: str | None = None, limit: int = 50
 ) -> Page[Event]:

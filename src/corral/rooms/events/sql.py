@@ -59,6 +59,8 @@ NEWEST_BY_PROJECT = Query(
 """,
 )
 
+HELD_BACK = Statement("SELECT 1 FROM events WHERE {feed_held_back} LIMIT 1")
+
 # Walked in windows of numbers, oldest first, so that no index has to be kept for it.
 WINDOW = Statement("""
     SELECT max(seq), min(at) FROM (
