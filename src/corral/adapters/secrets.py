@@ -24,6 +24,9 @@ COMMAND_SECONDS = 30
 def resolve(reference: str) -> str:
     """The value behind a reference; an error says what is missing and never shows a value."""
     kind, _, where = reference.partition(":")
+    if kind not in ("env", "file", "cmd", "keyring") or not where.strip():
+        # The text is not repeated: it may be the secret itself.
+        raise Invalid("That is no reference; write env:, file:, cmd: or keyring: and a place.")
     return {"env": _from_env, "file": _from_file, "cmd": _from_command, "keyring": _from_keyring}[
         kind
     ](where)
@@ -85,8 +88,9 @@ def _from_command(command: str) -> str:
 
 def _from_keyring(where: str) -> str:
     service, _, name = where.partition("/")
+    keyring = _keyring()
     try:
-        value = _keyring().get_password(service, name)
+        value = keyring.get_password(service, name)
     except Exception as error:  # every backend has errors of its own
         raise NotFound(
             f"The key ring did not answer ({type(error).__name__}); unlock it, or use "
@@ -108,26 +112,44 @@ def _keyring() -> Any:
     return keyring
 
 
+def _check_value(value: str) -> None:
+    """Refuse what no process could be given; the value itself is not repeated."""
+    if not value or "\0" in value or (not value.isascii() and not _is_utf8(value)):
+        raise Invalid("The value is empty, holds a NUL byte or is not valid UTF-8; give another.")
+
+
+def _is_utf8(value: str) -> bool:
+    try:
+        return bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def keep_in_file(folder: Path, name: str, value: str) -> str:
     """Write a value to a private file and give back the reference to it."""
+    _check_value(value)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     fresh = path.with_name(f"{name}.new-{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(value)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)
+    fresh.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(value)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(path)
+    finally:
+        fresh.unlink(missing_ok=True)
     return f"file:{path}"
 
 
 def keep_in_keyring(name: str, value: str) -> str:
     """Put a value into the desktop's key ring and give back the reference to it."""
+    _check_value(value)
+    keyring = _keyring()
     try:
-        _keyring().set_password("corral", name, value)
-    except Invalid:
-        raise
+        keyring.set_password("corral", name, value)
     except Exception as error:  # every backend has errors of its own
         raise Refused(
             f"No key ring took the secret ({type(error).__name__}); keep it in a private "

@@ -5,7 +5,6 @@ written out into a new file with the same tables. So a back-up can be opened, lo
 restored on either engine without any other tool.
 """
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import apsw
 
+from corral.db.filesystem import make_new_private_file
 from corral.db.migrate import newest, open_schema
 from corral.db.schema import TableDoc, tables
-from corral.db.sqlite import APPLICATION_ID, SqliteDatabase, make_new_private_file, translate
+from corral.db.sqlite import APPLICATION_ID, SqliteDatabase
 from corral.db.statement import Statement
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Invalid
@@ -42,8 +42,8 @@ def check_backup(path: Path) -> None:
             sound = file.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
         finally:
             file.close()
-    except apsw.Error as error:
-        raise translate(error, path) from error
+    except apsw.Error:
+        marked, sound, version = False, False, 0
     if not marked or not sound:
         raise Invalid(
             f"{path} is no sound back-up of a Corral store; take another one.", path=str(path)
@@ -57,13 +57,24 @@ def current_copy(source: Path) -> Iterator[Path]:
     """The back-up with today's schema, in a file of its own that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="corral-") as folder:
         copy = Path(folder) / "copy.db"
-        shutil.copyfile(source, copy)
+        _copy_file(source, copy)
         database = SqliteDatabase(copy, clock=SystemClock(), actor="corral")
         try:
             open_schema(database)
         finally:
             database.close()
         yield copy
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy by SQLite's own means: what a live store has accepted may still be in its log."""
+    reader, writer = apsw.Connection(str(source)), apsw.Connection(str(target))
+    try:
+        with writer.backup("main", reader, "main") as task:
+            task.step(-1)
+    finally:
+        reader.close()
+        writer.close()
 
 
 def copy_to_file(source: "PostgresDatabase", target: Path) -> None:

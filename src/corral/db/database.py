@@ -29,6 +29,14 @@ class Listener(Protocol):
         """Wait for a commit, at most `timeout` seconds. False when the time ran out."""
         ...
 
+    def rest(self) -> None:
+        """Nobody waits for now; cost nothing until `resume`."""
+        ...
+
+    def resume(self) -> None:
+        """Wait again, for commits from now on."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -61,6 +69,12 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+class Working(threading.local):
+    """`here` is set on a thread while it runs an operation that writes."""
+
+    here = False
+
+
 class Database(ABC):
     engine: Engine
     url: str
@@ -71,8 +85,8 @@ class Database(ABC):
 
     def __init__(self) -> None:
         self._forks = _forks
-        self.working = threading.local()
-        """`here` is set on a thread while it runs an operation that writes."""
+        self._listeners: list[Listener] = []
+        self.working = Working()
 
     def require_same_process(self) -> None:
         """Refuse connections that a fork copied: parent and child would talk into each other."""
@@ -82,7 +96,7 @@ class Database(ABC):
     def require_outside_operation(self) -> None:
         """Refuse a write inside a write: it would wait for itself, or be kept without the other."""
         self.require_same_process()
-        if getattr(self.working, "here", False):
+        if self.working.here:
             raise RuntimeError(
                 "an operation called the library; call the room's function with the open "
                 "transaction instead"
@@ -114,11 +128,18 @@ class Database(ABC):
 
     @contextmanager
     def listening(self) -> Iterator[Listener]:
-        listener = self.listen()
+        """A listener for a while. It is kept for the next one who waits: to make and to end one
+        takes longer than a wake-up."""
+        try:
+            listener = self._listeners.pop()
+            listener.resume()
+        except IndexError:
+            listener = self.listen()
         try:
             yield listener
         finally:
-            listener.close()
+            listener.rest()
+            self._listeners.append(listener)
 
     @abstractmethod
     def schema_version(self) -> int:
@@ -153,5 +174,13 @@ class Database(ABC):
     @abstractmethod
     def durability(self, wanted: str | None = None) -> str: ...
 
+    def close(self) -> None:
+        """Let go of everything. In a child that was forked, leave all of it to the parent: to close
+        a connection is to speak on it."""
+        if self._forks == _forks:
+            while self._listeners:
+                self._listeners.pop().close()
+            self._close()
+
     @abstractmethod
-    def close(self) -> None: ...
+    def _close(self) -> None: ...

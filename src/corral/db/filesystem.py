@@ -8,7 +8,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from corral.kernel.errors import StoreUnavailable
+from corral.db.lockfile import LockFile
+from corral.kernel.errors import Invalid, StoreUnavailable
 
 REMOTE = frozenset(
     {
@@ -39,7 +40,7 @@ def make_private_file(path: Path, *, create: bool) -> None:
     """See that the file is there and can be written; a new one is readable by its user alone."""
     try:
         if create and not path.exists():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(path.parent)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         elif path.is_dir():
             raise IsADirectoryError
@@ -67,6 +68,24 @@ def make_private_file(path: Path, *, create: bool) -> None:
         ) from None
 
 
+def make_private_folder(path: Path) -> None:
+    """Make a folder and whatever is missing above it, each for its user alone."""
+    if not path.is_dir():
+        make_private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+def make_new_private_file(path: Path) -> None:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        raise Invalid(f"{path} is there already; give a new name.", path=str(path)) from None
+    except OSError as error:
+        raise Invalid(
+            f"{path} cannot be written ({error.strerror}); give another path.", path=str(path)
+        ) from None
+
+
 def file_system(path: Path) -> str | None:
     """The type of the file system that holds `path`, where the system tells (Linux)."""
     try:
@@ -88,12 +107,13 @@ class SoleUse:
     """The right of this process to be the only one with a store on a network file system."""
 
     def __init__(self, path: Path, kind: str) -> None:
-        self._file = os.open(f"{path}-sole", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = LockFile(f"{path}-sole")
+        descriptor = self._file.descriptor
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            who = os.pread(self._file, 200, 0).decode(errors="replace") or "another process"
-            os.close(self._file)
+            who = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
+            self._file.close()
             raise StoreUnavailable(
                 f"{path} is on a network file system ({kind}) and {who} has it open; close that "
                 "one first, move the store to a local disk, or use PostgreSQL.",
@@ -103,11 +123,11 @@ class SoleUse:
             ) from None
         import socket
 
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
 
 
 def sole_use_if_remote(path: Path) -> SoleUse | None:

@@ -79,7 +79,12 @@ class Line:
 
     def wants_durable(self) -> bool:
         """Whether anyone in line asks for full durability."""
-        return bool(self._waiting) and any(job.durable for job in tuple(self._waiting))
+        return any(job.durable for job in tuple(self._waiting))
+
+    @property
+    def busy(self) -> bool:
+        """Whether anyone waits."""
+        return bool(self._waiting)
 
     def put_back(self, jobs: list[Job]) -> None:
         """Jobs that were taken and not kept after all; they will be run again."""

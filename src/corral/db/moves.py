@@ -46,7 +46,7 @@ class StateTable(Generic[R]):
         self.key = key
         self.number_of = number_of
         self.project = project
-        self._insertions: dict[tuple[str, Engine], tuple[int, Query[R]]] = {}
+        self._insertions: dict[tuple[str, Engine], tuple[tuple[str, ...], Query[R]]] = {}
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
 
     def get(self, tx: Tx, key: str | int) -> R:
@@ -60,16 +60,12 @@ class StateTable(Generic[R]):
         return NotFound(f"There is no {self.moves.kind} {id}.", kind=self.moves.kind, id=id)
 
     def insertion(self, values: Mapping[str, Any], unless: str, engine: Engine) -> "Query[R]":
-        """The INSERT of a new row; it is made once, of the columns that the first caller gives."""
+        """The INSERT of a new row; the last one is kept, since callers hardly ever differ."""
+        columns = tuple(values)
         made = self._insertions.get((unless, engine))
-        if made is None:
-            made = self._insertions[unless, engine] = (
-                len(values),
-                self._insert(values, unless, engine),
-            )
-        assert made[0] == len(values), (
-            f"rows of {self.table} are created with other columns elsewhere"
-        )
+        if made is None or made[0] != columns:
+            made = (columns, self._insert(columns, unless, engine))
+            self._insertions[unless, engine] = made
         return made[1]
 
     def _insert(self, columns: Iterable[str], unless: str, engine: Engine) -> "Query[R]":
@@ -91,18 +87,18 @@ class StateTable(Generic[R]):
 def create(
     tx: Tx,
     table: StateTable[R],
-    values: Mapping[str, Any],
+    values: dict[str, Any],
     *,
     unless: str = "",
     note: dict[str, Any] | None = None,
 ) -> R | None:
     """Insert a row in its initial state, with its event.
 
-    `unless` is an ON CONFLICT target; when a row is there already nothing is written and None comes
-    back.
+    `values` is used up. `unless` is an ON CONFLICT target; when a row is there already, nothing is
+    written and None comes back.
     """
     query = table.insertion(values, unless, tx.engine)
-    return _write(tx, table, query, dict(values), table.moves.begin, note)
+    return _write(tx, table, query, values, table.moves.begin, note)
 
 
 def move(

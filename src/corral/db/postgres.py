@@ -5,12 +5,13 @@ statement's way to the server, and what to do when the server goes away.
 """
 
 import random
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import psycopg
 from psycopg import errors as pg
@@ -19,21 +20,28 @@ from psycopg.types.numeric import Int8Dumper
 
 from corral.db.database import Database, Finding, Listener, Table, Work
 from corral.db.dialect import Engine
+from corral.db.notices import CHANNEL, Bell, NotifyListener, ServerClock
+from corral.db.postgres_care import plain, run_query
+from corral.db.postgres_errors import (
+    first_line,
+    translate,
+    unknown_outcome,
+    unreachable,
+    without_password,
+)
 from corral.db.statement import Params, Row, Statement
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
-from corral.kernel.errors import Conflict, CorralError, Invalid, StoreUnavailable
+from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
 
 R = TypeVar("R")
 Probe = Callable[[str], None]
 
-CHANNEL = "corral"
 MIGRATION_LOCK = 0x436F7272
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 5
 PATIENCE = 20.0  # how long a server that went away is waited for
 MAX_CLASHES = 10  # how often a transaction that met another is run again
-BELL_PAUSE = 0.015  # commits closer together than this ring once
 
 # Every statement of ours has its index and is planned once. Planning anew for each value would cost
 # more than running it, and a plan that suits a guess about values would one day read a whole table.
@@ -59,6 +67,8 @@ class Session:
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self.connection = connection
         self._cursor = psycopg.RawCursor(connection)
+        self._socket = select.poll()
+        self._socket.register(connection.fileno(), select.POLLIN)
 
     def execute(self, statement: Statement, params: Params) -> list[Row]:
         text, names = statement.postgres
@@ -81,39 +91,10 @@ class Session:
     def usable(self) -> bool:
         return not self.connection.closed
 
-
-class ServerClock:
-    """The server's time, so that machines whose own clocks differ agree on leases.
-
-    The difference is measured now and then and carried on with the steady clock in between, also
-    while the server is away.
-    """
-
-    SECONDS = 30.0
-
-    def __init__(self, ask: Callable[[], int]) -> None:
-        self._ask = ask
-        self._asking = threading.Lock()
-        self._known = self._measure()
-
-    def now(self) -> int:
-        measured, told = self._known
-        passed = time.monotonic() - measured
-        if passed > self.SECONDS and self._asking.acquire(blocking=False):
-            try:
-                with suppress(CorralError):
-                    measured, told = self._known = self._measure()
-                    passed = time.monotonic() - measured
-            finally:
-                self._asking.release()
-        return told + int(passed * 1_000)
-
-    def _measure(self) -> tuple[float, int]:
-        before = time.monotonic()
-        told = self._ask()
-        after = time.monotonic()
-        # The server answered somewhere between the two; the middle is off by half at the most.
-        return (before + after) / 2, told
+    @property
+    def silent(self) -> bool:
+        """Whether nothing came while it lay on the shelf; only a farewell would."""
+        return not self._socket.poll(0)
 
 
 class PostgresDatabase(Database):
@@ -130,7 +111,7 @@ class PostgresDatabase(Database):
         """Connect to the server; without a clock of the caller's, the server's time is used."""
         super().__init__()
         self._conninfo = url
-        self.url = _without_password(url)
+        self.url = without_password(url)
         self.actor = actor
         self._probe = probe
         self._idle: list[Session] = []
@@ -193,7 +174,7 @@ class PostgresDatabase(Database):
                 yield tx
                 self._commit(session)
             except Gone as gone:
-                raise self._unknown_outcome() from gone
+                raise unknown_outcome(self.url) from gone
             except psycopg.Error as error:
                 self._raise(error)
             finally:
@@ -241,10 +222,10 @@ class PostgresDatabase(Database):
                     return self._try(once)
                 except Gone as gone:
                     if gone.asked_to_commit and not repeatable:
-                        raise self._unknown_outcome() from gone
+                        raise unknown_outcome(self.url) from gone
                     patience_ends = patience_ends or time.monotonic() + PATIENCE
                     if time.monotonic() > patience_ends:
-                        raise self._unreachable(gone) from gone
+                        raise unreachable(self.url, gone) from gone
                     time.sleep(random.uniform(0.05, 0.3))
                 except (pg.SerializationFailure, pg.DeadlockDetected):
                     time.sleep(random.uniform(0, 0.002) * 2**clash)
@@ -291,22 +272,26 @@ class PostgresDatabase(Database):
             )
         except psycopg.ProgrammingError as error:
             raise Invalid(
-                f"The store's URL is wrong: {_first_line(error)}; write it like "
+                f"The store's URL is wrong: {first_line(error)}; write it like "
                 "postgresql://user@host/database."
             ) from None
         except psycopg.Error as error:
-            raise self._unreachable(error) from error
+            raise unreachable(self.url, error) from error
         connection.adapters.register_dumper(int, Int8Dumper)
         set_json_loads(_as_it_is, connection)  # records decode JSON themselves
         return Session(connection)
 
     def _take(self) -> Session:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            session = self._connect()
-            session.run(STEADY_PLANS)
-            return session
+        while True:
+            try:
+                session = self._idle.pop()
+            except IndexError:
+                session = self._connect()
+                session.run(STEADY_PLANS)
+                return session
+            if session.silent:
+                return session
+            session.connection.close()
 
     def _give_back(self, session: Session) -> None:
         if session.usable and session.connection.info.transaction_status != _IDLE:
@@ -329,7 +314,7 @@ class PostgresDatabase(Database):
         finally:
             session.connection.close()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._bell.close()
         while self._idle:
             self._idle.pop().connection.close()
@@ -425,7 +410,7 @@ class PostgresDatabase(Database):
             with session.connection.cursor("rows") as cursor:
                 cursor.execute(f"SELECT {listed} FROM {table} ORDER BY 1")
                 for row in cursor:
-                    yield tuple(map(_plain, row))
+                    yield tuple(map(plain, row))
 
         try:
             session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -438,155 +423,14 @@ class PostgresDatabase(Database):
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
         session = self._connect()
         try:
-            session.run("BEGIN READ ONLY")
-            session.run(f"SET LOCAL statement_timeout = {int(timeout_ms)}")
-            with session.connection.cursor("person") as cursor:
-                cursor.execute(sql)
-                columns = [column.name for column in cursor.description or []]
-                rows = [list(map(_plain, row)) for row in cursor.fetchmany(limit + 1)]
-            return Table(columns, rows[:limit], truncated=len(rows) > limit)
-        except pg.QueryCanceled:
-            raise Invalid(
-                f"The query took more than {timeout_ms} ms; narrow it, or give it more "
-                "time with --timeout.",
-                timeout_ms=timeout_ms,
-            ) from None
-        except (pg.ReadOnlySqlTransaction, pg.InvalidCursorDefinition):
-            raise Invalid(
-                "Only reading is allowed here; change things by Corral's own commands."
-            ) from None
-        except (psycopg.ProgrammingError, psycopg.DataError, pg.SyntaxError) as error:
-            raise Invalid(f"The query is wrong: {_first_line(error)}.") from None
+            return run_query(session.connection, sql, limit=limit, timeout_ms=timeout_ms)
         except psycopg.Error as error:
             self._raise(error)
         finally:
             session.connection.close()
 
-    # -- errors ---------------------------------------------------------------------------------
-
-    def _unreachable(self, cause: Exception) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"PostgreSQL at {self.url} cannot be reached ({_first_line(cause)}); see that the "
-            "server runs and that the URL is right.",
-            reason="unreachable",
-            url=self.url,
-        )
-
-    def _unknown_outcome(self) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"PostgreSQL at {self.url} went away at the moment of saving; look whether it was "
-            "saved before you do it again.",
-            reason="unknown_outcome",
-            url=self.url,
-        )
-
     def _raise(self, error: psycopg.Error) -> NoReturn:
-        match error:
-            case pg.DiskFull():
-                raise StoreUnavailable(
-                    f"The server of {self.url} has no room left; free some space and try again. "
-                    "Nothing was changed.",
-                    reason="full",
-                    url=self.url,
-                ) from error
-            case pg.ReadOnlySqlTransaction():
-                raise StoreUnavailable(
-                    f"The server of {self.url} is read-only (a standby?); use the primary's URL.",
-                    reason="unwritable",
-                    url=self.url,
-                ) from error
-            case pg.InsufficientPrivilege():
-                raise StoreUnavailable(
-                    f"{self.url} refuses this user: {_first_line(error)}; grant it what it needs.",
-                    reason="unwritable",
-                    url=self.url,
-                ) from error
-            case pg.IntegrityError():
-                raise Conflict(
-                    f"The store refused it: {_first_line(error)}.",
-                    constraint=error.diag.constraint_name,
-                ) from error
-            case _:
-                raise StoreUnavailable(
-                    f"PostgreSQL refused: {_first_line(error)} (store {self.url}). This should not "
-                    "happen; please report it.",
-                    reason="engine",
-                    url=self.url,
-                ) from error
-
-
-class Bell:
-    """Tells the other processes that something was committed, soon and not too often.
-
-    The notice goes out after the commit and beside it: inside, PostgreSQL would let notifying
-    transactions commit only one after the other. Should this process die in between, the
-    listeners' own slow poll finds the change.
-    """
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._send = ring
-        self._wanted = threading.Event()
-        self._closed = False
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-
-    def ring(self) -> None:
-        self._wanted.set()
-        if self._thread is None:
-            with self._starting:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._loop, daemon=True, name="bell")
-                    self._thread.start()
-
-    def _loop(self) -> None:
-        while True:
-            self._wanted.wait()
-            self._wanted.clear()
-            self._send()
-            if self._closed:
-                return
-            time.sleep(BELL_PAUSE)
-
-    def close(self) -> None:
-        """Send what is still to be sent."""
-        self._closed = True
-        if self._thread is not None:
-            self._wanted.set()
-            self._thread.join(CONNECT_SECONDS)
-
-
-class NotifyListener:
-    SAFETY_POLL = 1.0
-
-    def __init__(self, connect: Callable[[], Session]) -> None:
-        self._connect = connect
-        self._session: Session | None = None
-        self._subscribe()
-
-    def _subscribe(self) -> None:
-        self._session = self._connect()
-        self._session.run(f"LISTEN {CHANNEL}")
-
-    def wait(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        try:
-            if self._session is None:
-                self._subscribe()
-                return True  # whatever happened while nobody listened
-            left = min(timeout, self.SAFETY_POLL)
-            for _ in self._session.connection.notifies(timeout=left, stop_after=1):
-                return True
-        except (psycopg.Error, StoreUnavailable):
-            self.close()
-            time.sleep(min(max(deadline - time.monotonic(), 0), random.uniform(0.05, 0.3)))
-        # A poll that came out empty counts as a wake-up: better one query too many.
-        return time.monotonic() < deadline
-
-    def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            with suppress(psycopg.Error):
-                session.connection.close()
+        raise translate(error, self.url) from error
 
 
 _FOREIGN_EVENTS = Statement("""
@@ -602,20 +446,5 @@ _HAS_ROWS = psycopg.pq.ExecStatus.TUPLES_OK
 _IDLE = psycopg.pq.TransactionStatus.IDLE
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-
-
 def _as_it_is(text: str | bytes) -> str | bytes:
     return text
-
-
-def _plain(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    authority, slash, path = rest.partition("/")
-    credentials, at, host = authority.rpartition("@")
-    return f"{scheme}://{credentials.partition(':')[0]}{at}{host}{slash}{path.partition('?')[0]}"

@@ -1,7 +1,5 @@
 """SQLite through APSW: one file, many processes, many threads."""
 
-import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,11 +11,13 @@ from corral.db import filesystem
 from corral.db.database import Database, Finding, Listener, Table, Work
 from corral.db.dialect import Engine
 from corral.db.group import MAX_BATCH, Job, Line, finish
+from corral.db.sqlite_care import check_file, run_query
+from corral.db.sqlite_errors import translate
 from corral.db.statement import Params, Row, Statement
 from corral.db.turnstile import Turnstile
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
-from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
+from corral.kernel.errors import StoreUnavailable
 
 R = TypeVar("R")
 Probe = Callable[[str], None]
@@ -77,13 +77,13 @@ class SqliteDatabase(Database):
         self._writer: Session | None = None
         self._full = False
         filesystem.make_private_file(path, create=create)
-        self._turnstile = self._open_turnstile()
+        self._turnstile = Turnstile(f"{path}-line")
         self._sole: filesystem.SoleUse | None = None
         try:
             self._sole = filesystem.sole_use_if_remote(path)
             reader = self._connect_reader()
-            self._refuse_foreign(reader)
             self._readers.append(reader)
+            self._refuse_foreign(reader)
         except BaseException:
             self.close()
             raise
@@ -110,17 +110,18 @@ class SqliteDatabase(Database):
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
         self.require_outside_operation()
-        if not self._line.lead_at_once():
-            job = Job(work, durable)
-            if not self._line.join(job):
-                result: R = job.outcome()
-                return result
         try:
-            return self._lead(work, mode, durable)
+            if not self._line.lead_at_once():
+                job = Job(work, durable)
+                if not self._line.join(job):
+                    result: R = job.outcome()
+                    return result
+            try:
+                return self._lead(work, mode, durable)
+            finally:
+                self._line.pass_on()
         except apsw.Error as error:
             self._raise(error)
-        finally:
-            self._line.pass_on()
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
@@ -143,7 +144,7 @@ class SqliteDatabase(Database):
 
     def _lead(self, work: Work[R], mode: Mode, durable: bool) -> R:
         """Run our own work, then what waits in line, and commit all of it once."""
-        durable = durable or self._line.wants_durable()
+        durable = durable or (self._line.busy and self._line.wants_durable())
         followers: list[Job] = []
         interrupt: BaseException | None = None
         if self._probe is not None:
@@ -155,7 +156,8 @@ class SqliteDatabase(Database):
                 writer.begin()
             result = work(self._tx(writer, mode))
             if writer.connection.in_transaction:
-                interrupt = self._take_in(followers, writer, durable or self._full)
+                if self._line.busy:
+                    interrupt = self._take_in(followers, writer, durable or self._full)
                 self._commit(writer)
         except BaseException as error:
             if isinstance(error, apsw.Error) or writer.connection.in_transaction:
@@ -232,17 +234,6 @@ class SqliteDatabase(Database):
 
     # -- connections ----------------------------------------------------------------------------
 
-    def _open_turnstile(self) -> Turnstile:
-        try:
-            return Turnstile(f"{self.path}-line")
-        except OSError as error:
-            raise StoreUnavailable(
-                f"Corral cannot make its lock beside the store {self.path} ({error.strerror}); "
-                "mend the folder's permissions or give another path with --store.",
-                reason="unwritable",
-                path=str(self.path),
-            ) from None
-
     def _connect(self) -> Session:
         try:
             connection = apsw.Connection(
@@ -267,13 +258,16 @@ class SqliteDatabase(Database):
         session = self._connect()
         session.run("PRAGMA foreign_keys = ON")
         session.run("PRAGMA journal_size_limit = 67108864")
-        if self._version_of(session) > 0:
-            self._full = session.run("SELECT durability FROM store").fetchall() == [("full",)]
-        session.run(f"PRAGMA synchronous = {'FULL' if self._full else 'NORMAL'}")
+        self._obey_durability(session)
         self._writer = session
         return session
 
-    def close(self) -> None:
+    def _obey_durability(self, writer: Session) -> None:
+        if self._version_of(writer) > 0:
+            self._full = writer.run("SELECT durability FROM store").fetchall() == [("full",)]
+        writer.run(f"PRAGMA synchronous = {'FULL' if self._full else 'NORMAL'}")
+
+    def _close(self) -> None:
         for session in [*self._readers, *([self._writer] if self._writer else [])]:
             session.connection.close()
         self._readers.clear()
@@ -293,9 +287,8 @@ class SqliteDatabase(Database):
         if wanted is not None:
             statement = Statement("UPDATE store SET durability = :wanted")
             self.write(lambda tx: tx.run(statement, wanted=wanted), durable=True)
-            if self._writer is not None:
-                self._full = wanted == "full"
-                self._writer.run(f"PRAGMA synchronous = {'FULL' if self._full else 'NORMAL'}")
+            assert self._writer is not None
+            self._obey_durability(self._writer)
         stored = Statement("SELECT durability FROM store")
         return str(self.read(lambda tx: tx.value(stored), mode="one"))
 
@@ -325,6 +318,8 @@ class SqliteDatabase(Database):
         writer = self._writer
         try:
             if number == 1:
+                # A commit writes whole pages to the log, and Corral's rows are short.
+                writer.run("PRAGMA page_size = 2048")
                 writer.run("PRAGMA journal_mode = WAL").fetchall()
             writer.begin()
             for statement in statements:
@@ -355,36 +350,15 @@ class SqliteDatabase(Database):
     # -- care -----------------------------------------------------------------------------------
 
     def check(self, *, thorough: bool) -> list[Finding]:
-        pragma = "integrity_check" if thorough else "quick_check"
         session = self._connect_reader()
         try:
-            said = [str(row[0]) for row in session.run(f"PRAGMA {pragma}(20)").fetchall()]
-            sound = (
-                Finding("file", "ok", f"SQLite's {pragma} found nothing wrong.")
-                if said == ["ok"]
-                else Finding("file", "broken", "; ".join(said))
-            )
-            lost = session.run("PRAGMA foreign_key_check").fetchall() if thorough else []
-            findings = [sound]
-            if thorough:
-                findings.append(
-                    Finding(
-                        "references",
-                        "broken",
-                        f"{len(lost)} rows point to a missing one, first in {lost[0][0]}.",
-                    )
-                    if lost
-                    else Finding("references", "ok", "Every reference has its row.")
-                )
-            return findings
-        except apsw.Error as error:
-            return [Finding("file", "broken", str(error))]
+            return check_file(session.connection, thorough=thorough)
         finally:
             session.connection.close()
 
     def backup(self, target: Path) -> None:
         """A whole copy in a new file, taken while others go on writing."""
-        make_new_private_file(target)
+        filesystem.make_new_private_file(target)
         try:
             copy = apsw.Connection(str(target))
             session = self._connect_reader()
@@ -414,40 +388,16 @@ class SqliteDatabase(Database):
             finally:
                 from_file.close()
             self._writer.run("PRAGMA journal_mode = WAL").fetchall()
+        self._obey_durability(self._writer)
 
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
         session = self._connect_reader()
-        deadline = time.monotonic() + timeout_ms / 1_000
-        connection = session.connection
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
-        # query_only stops writes to the store; the authorizer also keeps other files out.
-        connection.set_authorizer(_only_reading)
         try:
-            cursor = connection.execute(sql)
-            rows: list[list[object]] = []
-            columns: list[str] = []
-            for row in cursor:
-                columns = columns or [column[0] for column in cursor.get_description()]
-                if len(rows) == limit:
-                    return Table(columns, rows, truncated=True)
-                rows.append(list(row))
-            return Table(columns, rows, truncated=False)
-        except apsw.InterruptError:
-            raise Invalid(
-                f"The query took more than {timeout_ms} ms; narrow it, or give it more "
-                "time with --timeout.",
-                timeout_ms=timeout_ms,
-            ) from None
-        except (apsw.AuthError, apsw.ReadOnlyError):
-            raise Invalid(
-                "Only reading is allowed here; change things by Corral's own commands."
-            ) from None
-        except apsw.SQLError as error:
-            raise Invalid(f"The query is wrong: {error}.") from None
+            return run_query(session.connection, sql, limit=limit, timeout_ms=timeout_ms)
         except apsw.Error as error:
             self._raise(error)
         finally:
-            connection.close()
+            session.connection.close()
 
     def _raise(self, error: apsw.Error, path: Path | None = None) -> NoReturn:
         raise translate(error, path or self.path) from error
@@ -462,69 +412,3 @@ def require_current_sqlite() -> None:
             f"install apsw {oldest} or newer (`pip install -U apsw`).",
             reason="old_sqlite",
         )
-
-
-def make_new_private_file(path: Path) -> None:
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        raise Invalid(f"{path} is there already; give a new name.", path=str(path)) from None
-    except OSError as error:
-        raise Invalid(
-            f"{path} cannot be written ({error.strerror}); give another path.", path=str(path)
-        ) from None
-
-
-def _only_reading(action: int, *_: object) -> int:
-    allowed = (apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE)
-    return apsw.SQLITE_OK if action in allowed else apsw.SQLITE_DENY
-
-
-def translate(error: apsw.Error, path: Path) -> CorralError:
-    """An engine's error as a sentence that names the next step."""
-    where = str(path)
-    match error:
-        case apsw.BusyError() | apsw.LockedError():
-            return StoreUnavailable(
-                f"Another program holds the store {where}; close it (a database browser, perhaps) "
-                "and try again.",
-                reason="locked",
-                path=where,
-            )
-        case apsw.CorruptError() | apsw.NotADBError():
-            return StoreUnavailable(
-                f"{where} is damaged or no Corral store ({error}); restore a back-up with "
-                "`corral db restore FILE`, or give another path with --store.",
-                reason="corrupt",
-                path=where,
-            )
-        case apsw.FullError():
-            return StoreUnavailable(
-                f"There is no room left for the store {where}; free some space and try again. "
-                "Nothing was changed.",
-                reason="full",
-                path=where,
-            )
-        case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
-            return StoreUnavailable(
-                f"The store {where} cannot be opened for writing ({error}); mend its permissions "
-                "or give another path with --store.",
-                reason="unwritable",
-                path=where,
-            )
-        case apsw.IOError():
-            return StoreUnavailable(
-                f"The disk under the store {where} failed ({error}); check its space and health. "
-                "Nothing was changed.",
-                reason="io",
-                path=where,
-            )
-        case apsw.TooBigError():
-            return Invalid("That is too large to be stored; put it into a file and give the path.")
-        case _:
-            return StoreUnavailable(
-                f"SQLite refused: {error} (store {where}). This should not "
-                "happen; please report it.",
-                reason="engine",
-                path=where,
-            )

@@ -11,30 +11,43 @@ stands at the end of the line.
 """
 
 import fcntl
-import os
+
+from corral.db.lockfile import LockFile
+from corral.kernel.errors import StoreUnavailable
 
 
 class Turnstile:
+    """`path` and `path` + "-door" are made, private, when somebody first enters."""
+
     def __init__(self, path: str) -> None:
-        """`path` and `path` + "-door" are made, private, when they are missing."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._turn = os.open(path, flags, 0o600)
-        try:
-            self._door = os.open(path + "-door", flags, 0o600)
-        except OSError:
-            os.close(self._turn)
-            raise
+        self._path = path
+        self._files: tuple[LockFile, LockFile] | None = None
 
     def enter(self) -> None:
-        fcntl.flock(self._door, fcntl.LOCK_EX)
+        door, turn = self._files or self._open()
+        fcntl.flock(door.descriptor, fcntl.LOCK_EX)
         try:
-            fcntl.flock(self._turn, fcntl.LOCK_EX)
+            fcntl.flock(turn.descriptor, fcntl.LOCK_EX)
         finally:
-            fcntl.flock(self._door, fcntl.LOCK_UN)
+            fcntl.flock(door.descriptor, fcntl.LOCK_UN)
 
     def leave(self) -> None:
-        fcntl.flock(self._turn, fcntl.LOCK_UN)
+        if self._files is not None:
+            fcntl.flock(self._files[1].descriptor, fcntl.LOCK_UN)
+
+    def _open(self) -> tuple[LockFile, LockFile]:
+        try:
+            self._files = LockFile(self._path + "-door"), LockFile(self._path)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"Corral cannot make its lock {self._path} beside the store ({error.strerror}); "
+                "mend the folder's permissions or give another path with --store.",
+                reason="unwritable",
+                path=self._path,
+            ) from None
+        return self._files
 
     def close(self) -> None:
-        os.close(self._turn)
-        os.close(self._door)
+        for file in self._files or ():
+            file.close()
+        self._files = None

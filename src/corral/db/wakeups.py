@@ -10,15 +10,16 @@ import select
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
 
 POLL = 0.004  # without inotify
 SAFETY_POLL = 1.0  # behind inotify, should it ever miss one
-SETTLE = (0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)  # looks after a written log
+LOOKS = (0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)  # after the log was written
 
-_IN_MODIFY, _IN_CREATE = 0x2, 0x100
+_IN_MODIFY, _IN_CREATE, _IN_Q_OVERFLOW = 0x2, 0x100, 0x4000
 _EVENT = struct.Struct("iIII")
 
 
@@ -50,8 +51,9 @@ class _FileWatch:
     def _log_was_written(self) -> bool:
         data, at, written = os.read(self.fd, 65536), 0, False
         while at < len(data):
-            length = _EVENT.unpack_from(data, at)[3]
+            _, mask, _, length = _EVENT.unpack_from(data, at)
             start = at + _EVENT.size
+            written |= bool(mask & _IN_Q_OVERFLOW)  # too much happened to be told in full
             written |= data[start : start + length].rstrip(b"\0") == self._name
             at = start + length
         return written
@@ -68,24 +70,27 @@ class FileListener:
         self._connection = connection
         self._seen = self._version()
 
+    def resume(self) -> None:
+        # What the kernel has told meanwhile stays to be read: some of it may be about a commit
+        # that shows only now.
+        self._seen = self._version()
+
+    def rest(self) -> None:
+        pass
+
     def wait(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
+        looks: Iterator[float] = iter(())
         while not self._changed():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             if self._watch is None:
                 time.sleep(min(POLL, left))  # the fallback named in this module's first lines
-            elif self._watch.wait(min(left, SAFETY_POLL)):
-                self._settle()
+            elif self._watch.wait(min(left, next(looks, SAFETY_POLL))):
+                # The kernel tells of the bytes; SQLite shows the commit a moment later.
+                looks = iter(LOOKS)
         return True
-
-    def _settle(self) -> None:
-        # The kernel tells of the bytes; SQLite shows the commit a moment later.
-        for pause in SETTLE:
-            if self._version() != self._seen:
-                return
-            time.sleep(pause)
 
     def _changed(self) -> bool:
         version = self._version()

@@ -42,7 +42,7 @@ class SetClock:
 
 
 _UNITS = {"ms": 1, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 
 
 def parse_duration(text: str) -> int:
@@ -50,7 +50,7 @@ def parse_duration(text: str) -> int:
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text.strip():
         raise Invalid(f"{text!r} is no duration; write one like 90s, 10m, 1h30m or 7d.", value=text)
-    return int(sum(float(number) * _UNITS[unit] for number, unit in parts))
+    return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
 
 
 def format_duration(ms: int) -> str:

@@ -53,7 +53,13 @@ def decode_cursor(cursor: str | None, *defaults: str | int) -> list[Any]:
 
 def _storable(key: list[Any]) -> bool:
     """Whether both engines can compare with it: a cursor may have been made up."""
-    return all(part.isprintable() if isinstance(part, str) else abs(part) < 1 << 63 for part in key)
+    try:
+        return all(
+            b"\0" not in part.encode() if isinstance(part, str) else abs(part) < 1 << 63
+            for part in key
+        )
+    except UnicodeEncodeError:
+        return False
 
 
 def page_of(rows: list[T], limit: int, key: Any) -> Page[T]:

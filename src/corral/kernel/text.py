@@ -3,6 +3,8 @@
 PostgreSQL keeps no NUL and no half surrogate pair, SQLite would keep both; so neither gets them.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -57,16 +59,26 @@ def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
             size=len(encoded),
             limit=most,
         )
-    if b"\\u0000" in encoded and _holds_nul(value):
+    if b"\\u0000" in encoded and _any(value, lambda part: isinstance(part, str) and "\0" in part):
         raise Invalid(f"{what} holds a NUL byte; remove it.", field=what)
+    if b"null" in encoded and _any(value, _is_no_number):
+        raise Invalid(f"{what} holds a number that JSON does not have; leave it out.", field=what)
     return encoded.decode()
 
 
-def _holds_nul(value: Any) -> bool:
-    # Encoded text alone cannot tell a NUL from the six characters \u0000 spelled out.
-    plain = msgspec.to_builtins(value)
-    if isinstance(plain, str):
-        return "\0" in plain
+def _is_no_number(part: Any) -> bool:
+    return isinstance(part, float) and not math.isfinite(part)
+
+
+def _any(value: Any, test: Callable[[Any], bool]) -> bool:
+    """Whether a test holds for any part of a value, keys included.
+
+    Only the value can tell: in the text, a NUL looks like six characters spelled out, and what is
+    no number has become null.
+    """
+    plain = value if isinstance(value, dict | list | tuple | float) else msgspec.to_builtins(value)
     if isinstance(plain, dict):
-        return any(_holds_nul(part) for pair in plain.items() for part in pair)
-    return isinstance(plain, list | tuple) and any(map(_holds_nul, plain))
+        return any(_any(part, test) for pair in plain.items() for part in pair)
+    if isinstance(plain, list | tuple):
+        return any(_any(part, test) for part in plain)
+    return test(plain)

@@ -1,17 +1,17 @@
 import time
 from typing import Literal
 
-from corral.db.database import Listener
 from corral.kernel.errors import Invalid
 from corral.kernel.page import Page
 from corral.library.operation import Room, read, write
 from corral.rooms.mail import ops
-from corral.rooms.mail.model import Letter
+from corral.rooms.mail.model import Letter, keeps_order
 
 Letters = list[Letter]
 
 # Behind a wake-up that never came: how long a waiting claim sleeps at the most.
 LONGEST_SLEEP = 1.0
+SHORTEST_SLEEP = 0.001
 MAX_WAIT_MS = 24 * 3_600_000
 
 
@@ -34,12 +34,15 @@ class Mail(Room):
     dead = read(ops.dead, mode="one")
     next_due = read(ops.next_due, mode="one")
 
+    # A claim whose answer was lost is not repeated where order matters: the same owner would get
+    # the second letter while it has, without knowing it, the first.
+    _take_in_order = write(ops.claim, mode="one")
     _take = write(ops.claim, mode="one", repeatable=True)
     _ack_and_take = write(ops.ack_and_claim)
     _retire = write(ops.retire)
-    _open = read(ops.list_open, mode="one")
+    _waiting = read(ops.list_waiting, mode="one")
     _all = read(ops.list_all, mode="one")
-    _failed = read(ops.list_failed, mode="one")
+    _by_state = read(ops.list_by_state, mode="one")
 
     def claim(
         self,
@@ -57,8 +60,9 @@ class Mail(Room):
         """
         if wait_ms > 0:
             return self._claim_waiting(mailbox, owner, limit, lease_ms, min(wait_ms, MAX_WAIT_MS))
+        take = self._take_in_order if keeps_order(mailbox) else self._take
         while True:
-            taken = self._take(mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
+            taken = take(mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
             good = self._still_good(taken)
             if good or not taken:
                 return good
@@ -83,18 +87,18 @@ class Mail(Room):
         self,
         *,
         mailbox: str | None = None,
-        state: Literal["dead", "refused", "expired"] | None = None,
+        state: Literal["unknown", "dead", "refused", "expired"] | None = None,
         all: bool = False,
         after: str | None = None,
         limit: int = 50,
     ) -> Page[Letter]:
-        """Letters on their way, by mailbox, oldest first; or those that ended badly, or all, both
-        newest first."""
+        """Letters on their way, by mailbox, in the order of the line; or those in a state that
+        somebody may have to look at, or all, both newest first."""
         if state is not None:
             if mailbox is not None:
                 raise Invalid("Give a mailbox or a state, not both.")
-            return self._failed(state=state, after=after, limit=limit)
-        pages = self._all if all else self._open
+            return self._by_state(state=state, after=after, limit=limit)
+        pages = self._all if all else self._waiting
         return pages(mailbox=mailbox, after=after, limit=limit)
 
     def _still_good(self, taken: Letters) -> Letters:
@@ -108,17 +112,17 @@ class Mail(Room):
         self, mailbox: str, owner: str, limit: int, lease_ms: int, wait_ms: int
     ) -> Letters:
         deadline = time.monotonic() + wait_ms / 1_000
+        pause = SHORTEST_SLEEP
         with self._database.listening() as listener:
             while True:
                 letters = self.claim(mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
                 left = deadline - time.monotonic()
                 if letters or left <= 0:
                     return letters
-                self._sleep(listener, mailbox, left)
-
-    def _sleep(self, listener: Listener, mailbox: str, left: float) -> None:
-        due = self.next_due(mailbox)
-        pause = LONGEST_SLEEP
-        if due is not None and (until := (due - self._database.clock.now()) / 1_000) > 0:
-            pause = until + 0.001
-        listener.wait(min(pause, left, LONGEST_SLEEP))
+                due = self.next_due(mailbox)
+                until = LONGEST_SLEEP if due is None else (due - self._database.clock.now()) / 1_000
+                # One that is due and was not given out became due this moment, or stands behind a
+                # letter that is out: look again soon, then more and more seldom.
+                pause = min(pause * 2, LONGEST_SLEEP) if until <= 0 else until
+                if listener.wait(min(pause, left, LONGEST_SLEEP)):
+                    pause = SHORTEST_SLEEP

@@ -36,8 +36,6 @@ class Operation(Generic[P, R]):
         self.function = function
         self.kind = kind
         self.options = options
-        # A key makes any write safe to repeat: the second time finds what the first one made.
-        self.with_key = options | {"repeatable": True} if kind == "write" else options
         self.name = ""
         self.__doc__ = function.__doc__
 
@@ -51,13 +49,20 @@ class Operation(Generic[P, R]):
     def __get__(self, room: Room | None, owner: type) -> Self | Callable[P, R]:
         if room is None:
             return self
-        function, options, with_key = self.function, self.options, self.with_key
-        run = getattr(room._database, self.kind)
+        function, options = self.function, self.options
+        if self.kind == "read":
+            read = room._database.read
 
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = with_key if kwargs.get("key") else options
-            result: R = run(lambda tx: function(tx, *args, **kwargs), **given)
-            return result
+            def call(*args: P.args, **kwargs: P.kwargs) -> R:
+                return read(lambda tx: function(tx, *args, **kwargs), **options)
+        else:
+            write = room._database.write
+            with_key = options | {"repeatable": True}
+
+            def call(*args: P.args, **kwargs: P.kwargs) -> R:
+                # A key makes any write safe to repeat: the second time finds what the first made.
+                given = with_key if kwargs.get("key") else options
+                return write(lambda tx: function(tx, *args, **kwargs), **given)
 
         call.__name__ = call.__qualname__ = self.name
         call.__doc__ = function.__doc__

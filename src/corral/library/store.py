@@ -7,7 +7,8 @@ import msgspec
 
 from corral.db.database import Finding, Table
 from corral.db.tx import Tx
-from corral.kernel.errors import Invalid
+from corral.kernel.errors import Invalid, StoreUnavailable
+from corral.kernel.text import MAX_BODY, clean_text
 from corral.library.operation import Room
 from corral.rooms.events import ops as events
 from corral.rooms.mail import ops as mail
@@ -15,6 +16,31 @@ from corral.rooms.schedules import ops as schedules
 from corral.rooms.settings import ops as settings
 
 Walk = Callable[..., tuple[int, int | None]]
+
+
+def replace_damaged(url: str | None, file: str | Path) -> Path:
+    """Put a back-up in the place of a damaged SQLite file, which is kept beside it."""
+    from corral import config
+    from corral.db.copy import check_backup
+    from corral.library import open
+
+    source = Path(file).expanduser().absolute()
+    check_backup(source)  # before anything is moved
+    path = Path(config.store_url(url).removeprefix("sqlite:///")).absolute()
+    aside = _unused(path.with_name(f"{path.name}.damaged"))
+    for end in ("-wal", "-shm", ""):
+        beside = path.with_name(path.name + end)
+        if beside.exists():
+            beside.rename(aside.with_name(aside.name + end))
+    with open(url) as store:
+        store.db.restore(source)
+    return aside
+
+
+def _unused(path: Path) -> Path:
+    """The path itself or, when it is taken, one with a number behind it."""
+    names = (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 10_000)))
+    return next(name for name in names if not name.exists())
 
 
 class Pruned(msgspec.Struct, frozen=True):
@@ -79,8 +105,7 @@ class Store(Room):
         check_backup(source)
         kept = None
         if self.path is not None:
-            kept = self.path.with_name(f"{self.path.name}.before-restore")
-            kept.unlink(missing_ok=True)
+            kept = _unused(self.path.with_name(f"{self.path.name}.before-restore"))
             self._database.backup(kept)
         with current_copy(source) as current:
             self._database.restore(current)
@@ -92,6 +117,7 @@ class Store(Room):
             raise Invalid(
                 "The limit goes from 1 to 100,000 rows, the time from 1 ms to 10 minutes."
             )
+        clean_text(query, "The query", most=MAX_BODY)
         return self._database.query(query, limit=limit, timeout_ms=timeout_ms)
 
     def durability(self, wanted: str | None = None) -> str:
@@ -124,7 +150,11 @@ class Store(Room):
     def _schema_finding(self) -> Finding:
         from corral.db.migrate import altered, newest
 
-        if changed := altered(self._database):
+        try:
+            changed = altered(self._database)
+        except StoreUnavailable as error:
+            return Finding("schema", "broken", error.message)
+        if changed:
             return Finding(
                 "schema",
                 "broken",
@@ -137,6 +167,7 @@ class Store(Room):
 def _prune_schedules(
     tx: Tx, *, before: int, after: int, count_only: bool
 ) -> tuple[int, int | None]:
-    limit = 1_000
-    pruned = schedules.prune(tx, before=before, limit=limit, count_only=count_only)
-    return pruned, None if count_only or pruned < limit else after
+    if count_only:
+        return schedules.count_prunable(tx, before=before), None
+    pruned = schedules.prune(tx, before=before)
+    return pruned, after if pruned else None

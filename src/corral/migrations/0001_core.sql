@@ -33,6 +33,7 @@ CREATE TABLE events (
 {feed_index};
 CREATE INDEX events_by_subject ON events (subject, {feed_key});
 CREATE INDEX events_by_project ON events (project_id, {feed_key}) WHERE project_id IS NOT NULL;
+{events_keep_newest};
 
 -- Values that people chose instead of the built-in defaults. Writer: settings.
 CREATE TABLE settings (
@@ -104,7 +105,7 @@ CREATE TABLE letters (
     project_id {key},                   -- the project that it belongs to, if any
     key {key},                          -- the same key in the same mailbox is the same letter
     body {json} NOT NULL,               -- any JSON value
-    priority {integer} NOT NULL,        -- higher goes first
+    rank {integer} NOT NULL,            -- minus the priority: the smaller goes first
     state {key} NOT NULL                -- see docs/states.md
         CHECK (state IN ('waiting', 'unknown', 'done', 'dead', 'refused', 'expired')),
     due_at {integer} NOT NULL,          -- not to be claimed before; while it is out, the end of the lease
@@ -121,11 +122,14 @@ CREATE TABLE letters (
 
 CREATE UNIQUE INDEX letters_by_key ON letters (mailbox, key) WHERE key IS NOT NULL;
 CREATE INDEX letters_by_mailbox ON letters (mailbox, seq);
-CREATE INDEX letters_line ON letters (mailbox, priority, line_at, seq) WHERE state = 'waiting';
-CREATE INDEX letters_started ON letters (mailbox, seq) WHERE state IN ('waiting', 'unknown') AND fence > 0;
-CREATE INDEX letters_open ON letters (mailbox, seq) WHERE state IN ('waiting', 'unknown');
-CREATE INDEX letters_failed ON letters (state, seq) WHERE state IN ('dead', 'refused', 'expired');
-CREATE INDEX letters_expiring ON letters (expires_at) WHERE state = 'waiting' AND expires_at IS NOT NULL;
+CREATE INDEX letters_line ON letters (mailbox, rank, line_at, seq) WHERE state = 'waiting';
+CREATE INDEX letters_started ON letters (mailbox, due_at)
+    WHERE state IN ('waiting', 'unknown') AND fence > 0 AND substr(mailbox, 1, 6) <> 'queue:';
+CREATE INDEX letters_by_state ON letters (state, seq)
+    WHERE state IN ('unknown', 'dead', 'refused', 'expired');
+CREATE INDEX letters_expiring ON letters (expires_at)
+    WHERE state = 'waiting' AND expires_at IS NOT NULL;
+{letters_keep_newest};
 
 -- Letters to be put later, once or again and again. Writer: schedules.
 CREATE TABLE schedules (
@@ -149,11 +153,15 @@ CREATE TABLE schedules (
     next_at {integer},                  -- the moment that comes next; null when none does
     last_at {integer},                  -- the moment that was last put
     last_letter {integer},              -- the letter of that moment
+    last_error TEXT,                    -- why it was paused by itself
     created_at {integer} NOT NULL,      -- when it was made
-    CHECK (state <> 'active' OR next_at IS NOT NULL)
+    ended_at {integer},                 -- when it was finished or cancelled
+    CHECK (state <> 'active' OR next_at IS NOT NULL),
+    CHECK ((ended_at IS NULL) = (state IN ('active', 'paused')))
 ) {strict};
 
 CREATE INDEX schedules_due ON schedules (next_at, id) WHERE state = 'active';
 CREATE INDEX schedules_open ON schedules (id) WHERE state IN ('active', 'paused');
-CREATE INDEX schedules_by_mailbox ON schedules (mailbox, kind) WHERE state = 'active';
+CREATE INDEX schedules_by_mailbox ON schedules (mailbox, kind) WHERE state IN ('active', 'paused');
+CREATE INDEX schedules_ended ON schedules (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX schedules_by_project ON schedules (project_id) WHERE project_id IS NOT NULL;

@@ -25,7 +25,14 @@ class App:
             from corral.library import open
 
             self._store = open(self.url)
+            self._show_times_of(self._store)
         return self._store
+
+    @staticmethod
+    def _show_times_of(store: "Corral") -> None:
+        from corral.interfaces.cli import render
+
+        render.now = store.now
 
     def open_for_upgrade(self) -> "Corral":
         """The store with whatever schema it has, for the command that mends that."""
@@ -37,6 +44,7 @@ class App:
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
+            self._store = None
 
     def show(self, record: Any, columns: "Columns | None" = None) -> None:
         """One record: as JSON, or its fields one below the other."""

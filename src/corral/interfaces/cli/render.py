@@ -6,12 +6,12 @@ terminal unescaped.
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from corral.kernel.clock import format_duration
+from corral.kernel.clock import SystemClock, format_duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -121,6 +121,10 @@ def printable(text: str) -> str:
 _SPELLED = {"\n": "⏎", "\t": " ", "\r": ""}
 
 
+# Ages are told by the store's time once a store is open: it is what leases and due times go by.
+now: Callable[[], int] = SystemClock().now
+
+
 def moment(ms: int) -> str:
     """A moment in the user's own time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1_000))
@@ -128,7 +132,7 @@ def moment(ms: int) -> str:
 
 def ago(ms: int) -> str:
     """How far a moment is from now, in its largest unit."""
-    distance = int(time.time() * 1_000) - ms
+    distance = now() - ms
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
         if abs(distance) >= size:
             count = abs(distance) // size

@@ -6,10 +6,11 @@ from corral.db.statement import Query
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid
 from corral.kernel.page import Page, check_limit
+from corral.kernel.text import MAX_NAME, clean_text
 from corral.rooms.events import sql
 from corral.rooms.events.model import Event
 
-_CURSOR = re.compile(r"(?:(\d{1,20})-)?(\d{1,18})")
+_CURSOR = re.compile(r"(?:([0-9]{1,18})-)?([0-9]{1,18})")
 
 
 def after(
@@ -88,4 +89,6 @@ def _by(
 ) -> Query[Event]:
     if subject and project:
         raise Invalid("Give a subject or a project, not both.")
+    if subject or project:
+        clean_text(subject or project or "", "The subject or project", most=2 * MAX_NAME)
     return by_subject if subject else by_project if project else by_nothing

@@ -6,6 +6,7 @@ says who works on it, and when the lease runs out it is due again without anybod
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -71,6 +72,7 @@ KINDS = ("agent", "hook", "place", "queue", "session", "user")
 _MAILBOX = re.compile(rf"(?:{'|'.join(KINDS)}):[^\s\x00-\x1f]{{1,200}}")
 
 
+@lru_cache(1_024)  # every put and claim asks, mostly for the same few
 def check_mailbox(mailbox: str) -> str:
     if not _MAILBOX.fullmatch(mailbox) or not encode_text(mailbox, "The mailbox"):
         raise Invalid(
@@ -79,6 +81,18 @@ def check_mailbox(mailbox: str) -> str:
             mailbox=mailbox,
         )
     return mailbox
+
+
+MAX_PRIORITY = 100
+
+
+def check_priority(priority: int) -> int:
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise Invalid(
+            f"A priority goes from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {priority}.",
+            priority=priority,
+        )
+    return priority
 
 
 def keeps_order(mailbox: str) -> bool:

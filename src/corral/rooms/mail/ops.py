@@ -13,13 +13,23 @@ from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.mail import sql
 from corral.rooms.mail.backoff import pause_ms
-from corral.rooms.mail.model import Letter, LetterState, check_mailbox, keeps_order
+from corral.rooms.mail.model import (
+    Letter,
+    LetterState,
+    check_mailbox,
+    check_priority,
+    keeps_order,
+)
 from corral.rooms.settings import ops as settings
 
 LEASE_MS = 30_000
-MAX_PRIORITY = 100
 MAX_ERROR = 8_192
-FAILED_STATES = (LetterState.DEAD, LetterState.REFUSED, LetterState.EXPIRED)
+LISTED_STATES = (
+    LetterState.UNKNOWN,
+    LetterState.DEAD,
+    LetterState.REFUSED,
+    LetterState.EXPIRED,
+)
 _END = 1 << 62
 
 
@@ -41,11 +51,6 @@ def put(
     that is told should the letter never arrive.
     """
     check_mailbox(mailbox)
-    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-        raise Invalid(
-            f"A priority goes from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {priority}.",
-            priority=priority,
-        )
     due = tx.now if due_at is None else due_at
     if not 0 <= due <= tx.now + YEAR:
         raise Invalid(
@@ -64,7 +69,7 @@ def put(
         "project_id": clean_text(project, "The project", most=MAX_NAME) if project else None,
         "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
         "body": encode_json(body, "The body"),
-        "priority": priority,
+        "rank": -check_priority(priority),
         "due_at": due,
         "line_at": due,
         "expires_at": expires_at,
@@ -93,11 +98,12 @@ def claim(
     """
     check_mailbox(mailbox)
     clean_text(owner, "The owner", most=MAX_NAME)
-    in_order = keeps_order(mailbox)
-    if in_order:
+    statement = sql.CLAIM_ONE if limit == 1 else sql.CLAIM
+    if keeps_order(mailbox):
         tx.serialize(f"mailbox:{mailbox}")
+        statement = sql.CLAIM_IN_ORDER
     taken = tx.all(
-        sql.CLAIM_IN_ORDER if in_order else sql.CLAIM,
+        statement,
         mailbox=mailbox,
         owner=owner,
         limit=check_limit(limit),
@@ -280,23 +286,28 @@ def next_due(tx: Tx, mailbox: str) -> int | None:
     return due
 
 
-def list_open(
+def list_waiting(
     tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Letter]:
-    """Letters that are still on their way: by mailbox, oldest first."""
-    box, number = decode_cursor(after, mailbox or "", 0)
+    """Letters that are still on their way: by mailbox, each in the order of its line."""
+    box, rank, line_at, seq = decode_cursor(after, mailbox or "", -_END, 0, 0)
     if mailbox not in (None, box):
         raise Invalid("The cursor belongs to the list of another mailbox.", mailbox=mailbox)
-    if mailbox is None:
-        rows = tx.all(sql.OPEN, mailbox=box, seq=number, limit=check_limit(limit) + 1)
-    else:
-        rows = tx.all(
-            sql.OPEN_OF_MAILBOX,
-            mailbox=check_mailbox(mailbox),
-            seq=number,
-            limit=check_limit(limit) + 1,
-        )
-    return page_of(rows, limit, lambda letter: (letter.mailbox, number_of("let", letter.id)))
+    if mailbox is not None:
+        check_mailbox(mailbox)
+    rows = tx.all(
+        sql.WAITING if mailbox is None else sql.WAITING_IN_MAILBOX,
+        mailbox=box,
+        rank=rank,
+        line_at=line_at,
+        seq=seq,
+        limit=check_limit(limit) + 1,
+    )
+    return page_of(rows, limit, _place_in_line)
+
+
+def _place_in_line(letter: Letter) -> tuple[str, int, int, int]:
+    return letter.mailbox, -letter.priority, letter.line_at, number_of("let", letter.id)
 
 
 def list_all(
@@ -316,20 +327,18 @@ def list_all(
     return page_of(rows, limit, lambda letter: (number_of("let", letter.id),))
 
 
-def list_failed(
-    tx: Tx, *, state: str = "dead", after: str | None = None, limit: int = 50
-) -> Page[Letter]:
-    """Letters that ended badly (dead, refused or expired): newest first."""
-    if state not in FAILED_STATES:
-        raise Invalid(f"{state!r} is none of {', '.join(FAILED_STATES)}.", state=state)
+def list_by_state(tx: Tx, *, state: str, after: str | None = None, limit: int = 50) -> Page[Letter]:
+    """Letters that somebody may have to look at (unknown, dead, refused, expired), newest first."""
+    if state not in LISTED_STATES:
+        raise Invalid(f"{state!r} is none of {', '.join(LISTED_STATES)}.", state=state)
     (before,) = decode_cursor(after, _END)
-    rows = tx.all(sql.FAILED, state=state, before=before, limit=check_limit(limit) + 1)
+    rows = tx.all(sql.BY_STATE, state=state, before=before, limit=check_limit(limit) + 1)
     return page_of(rows, limit, lambda letter: (number_of("let", letter.id),))
 
 
 def dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:
     """Letters that failed too often, newest first."""
-    return list_failed(tx, state="dead", after=after, limit=limit)
+    return list_by_state(tx, state="dead", after=after, limit=limit)
 
 
 def prune(
@@ -337,7 +346,7 @@ def prune(
 ) -> tuple[int, int | None]:
     """Forget ended letters older than a moment, among `limit` letters behind number `after`.
 
-    Gives back how many, and the number to go on behind; None at the end.
+    Gives back how many, and the number to go on behind; None at the end. The newest letter stays.
     """
     last, oldest = tx.run(sql.WINDOW, after=after, limit=limit)[0]
     if last is None or oldest >= before:

@@ -2,8 +2,8 @@ from corral.db.moves import StateTable
 from corral.db.statement import Query, Statement
 from corral.rooms.mail.model import MOVES, Letter
 
-_COLUMNS = """'let_' || seq AS id, mailbox, sender, project_id, key, body, priority, state, due_at,
-    line_at, expires_at, owner, fence, attempts, last_error, created_at, ended_at"""
+_COLUMNS = """'let_' || seq AS id, mailbox, sender, project_id, key, body, -rank AS priority, state,
+    due_at, line_at, expires_at, owner, fence, attempts, last_error, created_at, ended_at"""
 
 LETTERS = StateTable(
     Letter,
@@ -17,28 +17,45 @@ LETTERS = StateTable(
 
 BY_KEY = Query(Letter, f"SELECT {_COLUMNS} FROM letters WHERE mailbox = :mailbox AND key = :key")
 
-# The highest priority at which a letter is due, found by one look-up for each priority in use:
-# a backlog of letters for tomorrow, at whatever priority, costs nothing today.
+# The highest priority (the lowest rank) at which a letter is due, found by one look-up for each
+# one in use: a backlog of letters for tomorrow, at whatever priority, costs nothing today.
 _LEVEL = """
-    level (priority) AS (
-        SELECT max(priority) FROM letters WHERE mailbox = :mailbox AND state = 'waiting'
+    level (rank) AS (
+        SELECT min(rank) FROM letters WHERE mailbox = :mailbox AND state = 'waiting'
         UNION ALL
         SELECT (
-            SELECT max(lower.priority) FROM letters AS lower
-            WHERE lower.mailbox = :mailbox AND lower.state = 'waiting'
-              AND lower.priority < level.priority
+            SELECT min(later.rank) FROM letters AS later
+            WHERE later.mailbox = :mailbox AND later.state = 'waiting' AND later.rank > level.rank
         )
         FROM level
-        WHERE level.priority IS NOT NULL AND NOT EXISTS (
+        WHERE level.rank IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM letters AS due
             WHERE due.mailbox = :mailbox AND due.state = 'waiting'
-              AND due.priority = level.priority AND due.line_at <= :now AND due.due_at <= :now
+              AND due.rank = level.rank AND due.line_at <= :now AND due.due_at <= :now
         )
     )
 """
 
 # Where order does not matter, a letter that is taken moves back in the line with its lease, so that
 # the line begins with what can be taken now.
+CLAIM_ONE = Query(
+    Letter,
+    f"""
+    WITH RECURSIVE {_LEVEL}
+    UPDATE letters
+    SET owner = :owner, fence = fence + 1, attempts = attempts + 1,
+        due_at = :until, line_at = :until
+    WHERE seq = (
+        SELECT seq FROM letters
+        WHERE mailbox = :mailbox AND state = 'waiting'
+          AND rank = (SELECT max(rank) FROM level)
+          AND line_at <= :now AND due_at <= :now
+        ORDER BY line_at, seq LIMIT 1 {{skip_locked}}
+    )
+    RETURNING {_COLUMNS}
+""",
+)
+
 CLAIM = Query(
     Letter,
     f"""
@@ -46,7 +63,7 @@ CLAIM = Query(
     picked AS MATERIALIZED (
         SELECT seq FROM letters
         WHERE mailbox = :mailbox AND state = 'waiting'
-          AND priority = (SELECT min(priority) FROM level)
+          AND rank = (SELECT max(rank) FROM level)
           AND line_at <= :now AND due_at <= :now
         ORDER BY line_at, seq LIMIT :limit {{skip_locked}}
     )
@@ -67,14 +84,15 @@ CLAIM_IN_ORDER = Query(
     picked AS MATERIALIZED (
         SELECT seq FROM letters AS next
         WHERE mailbox = :mailbox AND state = 'waiting'
-          AND priority = (SELECT min(priority) FROM level)
+          AND rank = (SELECT max(rank) FROM level)
           AND line_at <= :now AND due_at <= :now
           AND NOT EXISTS (
             SELECT 1 FROM letters AS started
             WHERE started.mailbox = :mailbox AND started.state IN ('waiting', 'unknown')
-              AND started.fence > 0 AND started.due_at > :now
+              AND started.fence > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
+              AND started.due_at > :now
               AND (started.owner <> :owner
-                   OR started.owner IS NULL AND started.priority >= next.priority
+                   OR started.owner IS NULL AND started.rank <= next.rank
                       AND (started.line_at, started.seq) < (next.line_at, next.seq))
           )
         ORDER BY line_at, seq LIMIT :limit
@@ -98,38 +116,38 @@ RENEW = Query(
 
 # When the next letter of a mailbox may become due, priority by priority.
 NEXT_DUE = Statement("""
-    WITH RECURSIVE level (priority) AS (
-        SELECT max(priority) FROM letters WHERE mailbox = :mailbox AND state = 'waiting'
+    WITH RECURSIVE level (rank) AS (
+        SELECT min(rank) FROM letters WHERE mailbox = :mailbox AND state = 'waiting'
         UNION ALL
         SELECT (
-            SELECT max(lower.priority) FROM letters AS lower
-            WHERE lower.mailbox = :mailbox AND lower.state = 'waiting'
-              AND lower.priority < level.priority
+            SELECT min(later.rank) FROM letters AS later
+            WHERE later.mailbox = :mailbox AND later.state = 'waiting' AND later.rank > level.rank
         )
-        FROM level WHERE level.priority IS NOT NULL
+        FROM level WHERE level.rank IS NOT NULL
     )
     SELECT min((
         SELECT due_at FROM letters
-        WHERE mailbox = :mailbox AND state = 'waiting' AND letters.priority = level.priority
+        WHERE mailbox = :mailbox AND state = 'waiting' AND letters.rank = level.rank
         ORDER BY line_at, seq LIMIT 1
     )) FROM level
 """)
 
-OPEN = Query(
+WAITING = Query(
     Letter,
     f"""
     SELECT {_COLUMNS} FROM letters
-    WHERE state IN ('waiting', 'unknown') AND (mailbox, seq) > (:mailbox, :seq)
-    ORDER BY mailbox, seq LIMIT :limit
+    WHERE state = 'waiting' AND (mailbox, rank, line_at, seq) > (:mailbox, :rank, :line_at, :seq)
+    ORDER BY mailbox, rank, line_at, seq LIMIT :limit
 """,
 )
 
-OPEN_OF_MAILBOX = Query(
+WAITING_IN_MAILBOX = Query(
     Letter,
     f"""
     SELECT {_COLUMNS} FROM letters
-    WHERE state IN ('waiting', 'unknown') AND mailbox = :mailbox AND seq > :seq
-    ORDER BY seq LIMIT :limit
+    WHERE state = 'waiting' AND mailbox = :mailbox
+      AND (rank, line_at, seq) > (:rank, :line_at, :seq)
+    ORDER BY rank, line_at, seq LIMIT :limit
 """,
 )
 
@@ -148,11 +166,11 @@ ALL_OF_MAILBOX = Query(
 """,
 )
 
-FAILED = Query(
+BY_STATE = Query(
     Letter,
     f"""
     SELECT {_COLUMNS} FROM letters
-    WHERE state = :state AND state IN ('dead', 'refused', 'expired') AND seq < :before
+    WHERE state = :state AND state IN ('unknown', 'dead', 'refused', 'expired') AND seq < :before
     ORDER BY seq DESC LIMIT :limit
 """,
 )
@@ -171,10 +189,16 @@ WINDOW = Statement("""
     ) AS oldest
 """)
 
+# The newest letter stays: its number must not be given out again.
 PRUNE = Statement("""
-    DELETE FROM letters WHERE seq > :after AND seq <= :last AND ended_at < :before RETURNING seq
+    DELETE FROM letters
+    WHERE seq > :after AND seq <= :last AND ended_at < :before
+      AND seq < (SELECT max(seq) FROM letters)
+    RETURNING seq
 """)
 
 COUNT_PRUNABLE = Statement("""
-    SELECT count(*) FROM letters WHERE seq > :after AND seq <= :last AND ended_at < :before
+    SELECT count(*) FROM letters
+    WHERE seq > :after AND seq <= :last AND ended_at < :before
+      AND seq < (SELECT max(seq) FROM letters)
 """)

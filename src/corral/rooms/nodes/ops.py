@@ -125,4 +125,6 @@ def take_lead(tx: Tx, name: str, *, owner: str, lease_ms: int = LEASE_MS) -> Lea
 
 def yield_lead(tx: Tx, name: str, *, owner: str) -> bool:
     """Let another one lead at once; False when it was not ours any more."""
+    clean_text(name, "The loop's name", most=MAX_NAME)
+    clean_text(owner, "The owner", most=MAX_NAME)
     return bool(tx.run(sql.YIELD_LEAD, name=name, owner=owner))

@@ -26,7 +26,7 @@ HEARTBEAT = Query(
 
 SILENT = Statement("""
     SELECT id FROM nodes WHERE state = 'up' AND lease_until <= :now
-    ORDER BY lease_until LIMIT :limit
+    ORDER BY lease_until LIMIT :limit {skip_locked}
 """)
 
 LIST = Query(Node, f"SELECT {_COLUMNS} FROM nodes WHERE id < :id ORDER BY id DESC LIMIT :limit")

@@ -15,7 +15,8 @@ LIST = Query(
     Project,
     f"""
     SELECT {_COLUMNS} FROM projects
-    WHERE (coalesce(last_run_at, 0), id) < (:run_at, :id) AND state IN ('active', :also)
+    WHERE coalesce(last_run_at, 0) <= :run_at AND (coalesce(last_run_at, 0), id) < (:run_at, :id)
+      AND state IN ('active', :also)
     ORDER BY coalesce(last_run_at, 0) DESC, id DESC LIMIT :limit
 """,
 )
@@ -23,7 +24,9 @@ LIST = Query(
 TOUCH = Query(
     Project,
     f"""
-    UPDATE projects SET last_run_at = :now WHERE id = :id RETURNING {_COLUMNS}
+    UPDATE projects
+    SET last_run_at = CASE WHEN last_run_at > :now THEN last_run_at ELSE :now END
+    WHERE id = :id RETURNING {_COLUMNS}
 """,
 )
 

@@ -66,4 +66,6 @@ class Schedule(msgspec.Struct, frozen=True):
     next_at: int | None
     last_at: int | None
     last_letter: int | None
+    last_error: str | None
     created_at: int
+    ended_at: int | None

@@ -12,7 +12,7 @@ from corral.kernel.ids import number_of
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.mail import ops as mail
-from corral.rooms.mail.model import Letter, LetterState, check_mailbox
+from corral.rooms.mail.model import Letter, LetterState, check_mailbox, check_priority
 from corral.rooms.schedules import sql
 from corral.rooms.schedules.model import Kind, Misfire, Overlap, Schedule, ScheduleState
 from corral.rooms.schedules.recurrence import (
@@ -51,28 +51,23 @@ def create_schedule(
     """
     if sum(given is not None for given in (every_ms, cron, at)) != 1:
         raise Invalid("Give one rule: every, cron or at.")
+    columns = {
+        "time_zone": time_zone,
+        "misfire": _one_of(Misfire, misfire),
+        "overlap": _one_of(Overlap, overlap),
+        "priority": check_priority(priority),
+        "name": clean_text(name, "The name", most=MAX_NAME) if name else None,
+        "project_id": _project(project),
+    }
     zone(time_zone)
     if every_ms is not None:
-        kind, rule, anchor = Kind.EVERY, check_every(every_ms), tx.now + every_ms
-    elif cron is not None:
-        kind, rule, anchor = Kind.CRON, check_cron(cron, time_zone, tx.now), tx.now
-    else:
-        assert at is not None
-        kind, rule, anchor = Kind.ONCE, "", at
-    return _create(
-        tx,
-        kind,
-        rule,
-        anchor,
-        mailbox,
-        body,
-        time_zone=time_zone,
-        priority=priority,
-        misfire=_one_of(Misfire, misfire),
-        overlap=_one_of(Overlap, overlap),
-        name=clean_text(name, "The name", most=MAX_NAME) if name else None,
-        project_id=_project(project),
-    )
+        anchor = tx.now + every_ms
+        return _create(tx, Kind.EVERY, check_every(every_ms), anchor, mailbox, body, **columns)
+    if cron is not None:
+        rule = check_cron(cron, time_zone, tx.now)
+        return _create(tx, Kind.CRON, rule, tx.now, mailbox, body, **columns)
+    assert at is not None
+    return _create_once(tx, at, mailbox, body, **columns)
 
 
 def set_timer(
@@ -85,33 +80,15 @@ def set_timer(
     project: str | None = None,
 ) -> Schedule:
     """Put a letter once, 5 seconds to a year from now. A mailbox may have 20 timers pending."""
-    check_mailbox(mailbox)
-    if not SHORTEST <= delay_ms <= LONGEST:
-        raise Invalid(
-            f"A timer runs for 5 s to 365 days, not {format_duration(max(delay_ms, 0))}.",
-            delay_ms=delay_ms,
-        )
-    # Two that count at the same moment would both find room for one more.
-    tx.serialize(f"timers:{mailbox}")
-    most = settings.value(tx, "schedules.max_timers", project=project)
-    if tx.value(sql.PENDING_TIMERS, mailbox=mailbox) >= most:
-        raise Refused(
-            f"{mailbox} has {most} timers pending, and more are not allowed; cancel one "
-            "first (`corral timer list`).",
-            mailbox=mailbox,
-            limit=most,
-        )
-    return _create(
+    return _create_once(
         tx,
-        Kind.ONCE,
-        "",
         tx.now + delay_ms,
         mailbox,
         body,
         time_zone="UTC",
-        priority=priority,
         misfire=Misfire.ALL,
         overlap=Overlap.ALLOW,
+        priority=check_priority(priority),
         name=None,
         project_id=_project(project),
     )
@@ -126,7 +103,21 @@ def fire_due(tx: Tx, *, limit: int = 20) -> list[Letter]:
     """
     letters: list[Letter] = []
     for schedule in tx.all(sql.DUE, now=tx.now, limit=check_limit(limit)):
-        letters += _fire(tx, schedule)
+        try:
+            moments, upcoming = _moments(tx, schedule, _rule(schedule))
+        except Invalid as error:
+            # A zone that this machine does not know, say. It must not hold up the others.
+            move(
+                tx,
+                sql.SCHEDULES,
+                "pause",
+                schedule.id,
+                next_at=None,
+                last_error=error.message,
+                note={"reason": error.message},
+            )
+            continue
+        letters += _fire(tx, schedule, moments, upcoming)
     return letters
 
 
@@ -147,7 +138,7 @@ def run(tx: Tx, id: str) -> Letter:
             verb="run",
             allowed=[],
         )
-    letter = _put(tx, schedule, f"run-{tx.now}")
+    letter = _put(tx, schedule, None)
     tx.note(
         "schedule", "run", schedule.id, project_id=schedule.project_id, data={"letter": letter.id}
     )
@@ -166,20 +157,24 @@ def resume(tx: Tx, id: str) -> Schedule:
     if upcoming is None and schedule.state is ScheduleState.PAUSED:
         # A timer whose moment passed while it was paused: nobody asked that it be lost.
         upcoming = tx.now
-    return move(tx, sql.SCHEDULES, "resume", schedule.id, next_at=upcoming)
+    return move(tx, sql.SCHEDULES, "resume", schedule.id, next_at=upcoming, last_error=None)
 
 
 def cancel(tx: Tx, id: str) -> Schedule:
     """Take a schedule or timer back; letters that it has put stay."""
-    return move(tx, sql.SCHEDULES, "cancel", sql.IDS.resolve(tx, id), next_at=None)
+    return _cancel(tx, sql.IDS.resolve(tx, id))
 
 
 def cancel_all(tx: Tx, project_id: str) -> int:
     """Take back every schedule of a project that is being deleted."""
     ids = [row[0] for row in tx.run(sql.OF_PROJECT, project_id=project_id)]
     for id in ids:
-        move(tx, sql.SCHEDULES, "cancel", id, next_at=None)
+        _cancel(tx, id)
     return len(ids)
+
+
+def _cancel(tx: Tx, id: str) -> Schedule:
+    return move(tx, sql.SCHEDULES, "cancel", id, next_at=None, ended_at=tx.now)
 
 
 def get(tx: Tx, id: str) -> Schedule:
@@ -201,23 +196,39 @@ def list_timers(
     return _list(tx, (Kind.ONCE, Kind.ONCE), all, after, limit)
 
 
-def prune(tx: Tx, *, before: int, limit: int = 1_000, count_only: bool = False) -> int:
-    """Forget schedules that ended before a moment."""
-    ids = [row[0] for row in tx.run(sql.PRUNABLE, before=before, limit=limit)]
-    if not count_only:
-        for id in ids:
-            tx.run(sql.DELETE, id=id)
-    return len(ids)
+def prune(tx: Tx, *, before: int, limit: int = 1_000) -> int:
+    """Forget up to `limit` schedules that ended before a moment."""
+    return len(tx.run(sql.PRUNE, before=before, limit=limit))
+
+
+def count_prunable(tx: Tx, *, before: int) -> int:
+    """How many schedules `prune` would forget."""
+    return int(tx.value(sql.COUNT_PRUNABLE, before=before))
+
+
+def _create_once(tx: Tx, at: int, mailbox: str, body: Any, **columns: Any) -> Schedule:
+    check_mailbox(mailbox)
+    if not SHORTEST <= at - tx.now <= LONGEST:
+        after = format_duration(max(at - tx.now, 0))
+        raise Invalid(f"A timer runs for 5 s to 365 days, not {after}.", at=at)
+    # Two that count at the same moment would both find room for one more.
+    tx.serialize(f"timers:{mailbox}")
+    most = settings.value(tx, "schedules.max_timers", project=columns["project_id"])
+    if tx.value(sql.PENDING_TIMERS, mailbox=mailbox) >= most:
+        raise Refused(
+            f"{mailbox} has {most} timers pending, and more are not allowed; cancel one first "
+            "(`corral timer list`).",
+            mailbox=mailbox,
+            limit=most,
+        )
+    return _create(tx, Kind.ONCE, "", at, mailbox, body, **columns)
 
 
 def _create(
     tx: Tx, kind: Kind, rule: str, anchor_at: int, mailbox: str, body: Any, **columns: Any
 ) -> Schedule:
     first = Rule(kind, rule, columns["time_zone"], anchor_at).next(tx.now)
-    if first is None:
-        raise Invalid("That moment has passed; give one in the future.", at=anchor_at)
-    if first > tx.now + LONGEST and kind is Kind.ONCE:
-        raise Invalid("That moment is more than a year away; give a nearer one.", at=anchor_at)
+    assert first is not None, "whoever made the rule has checked that it fires"
     made = create(
         tx,
         sql.SCHEDULES,
@@ -237,8 +248,7 @@ def _create(
     return made
 
 
-def _fire(tx: Tx, schedule: Schedule) -> list[Letter]:
-    moments, upcoming = _moments(tx, schedule, _rule(schedule))
+def _fire(tx: Tx, schedule: Schedule, moments: list[int], upcoming: int | None) -> list[Letter]:
     letters = []
     last = schedule
     for moment in moments:
@@ -253,6 +263,7 @@ def _fire(tx: Tx, schedule: Schedule) -> list[Letter]:
         verb,
         schedule.id,
         next_at=upcoming,
+        ended_at=tx.now if upcoming is None else None,
         last_at=last.last_at,
         last_letter=last.last_letter,
         note={"moments": moments, "letters": [letter.id for letter in letters]},
@@ -294,15 +305,15 @@ def _put_unless_overlapping(tx: Tx, schedule: Schedule, moment: int) -> Letter |
                 )
                 return None
             mail.drop(tx, before.id, reason=f"replaced by the next letter of {schedule.id}")
-    return _put(tx, schedule, str(moment))
+    return _put(tx, schedule, moment)
 
 
-def _put(tx: Tx, schedule: Schedule, moment: str) -> Letter:
+def _put(tx: Tx, schedule: Schedule, moment: int | None) -> Letter:
     return mail.put(
         tx,
         schedule.mailbox,
         schedule.body,
-        key=f"{schedule.id}@{moment}",
+        key=f"{schedule.id}@{moment}" if moment is not None else None,
         priority=schedule.priority,
         project=schedule.project_id,
     )

@@ -47,7 +47,11 @@ class Rule:
                 else None
             )
         # One past `at`, because the search leaves out the moment that it begins at.
-        return next(self._cron(at + 1, reverse=True), None)
+        found = next(self._cron(at + 1, reverse=True), None)
+        # Looking back, the search passes over the first of two hours that a clock shows twice.
+        while found is not None and (later := self.next(found)) is not None and later <= at:
+            found = later
+        return found
 
     def _cron(self, start: int, *, reverse: bool = False) -> Iterator[int]:
         # Cron counts in whole seconds; going back, a started second counts as over.
@@ -73,6 +77,8 @@ def check_every(ms: int) -> str:
 def check_cron(text: str, time_zone: str, now: int) -> str:
     """The text itself, or Invalid when it is no cron rule or names a day that never comes."""
     try:
+        if len(text.split()) != 5:
+            raise CronSimError("Wrong number of fields")  # a sixth would be seconds
         first = Rule(Kind.CRON, text, time_zone, 0).next(now)
     except CronSimError as error:
         raise Invalid(

@@ -4,7 +4,7 @@ from corral.db.statement import Query, Statement
 from corral.rooms.schedules.model import MOVES, Schedule
 
 _COLUMNS = """id, name, project_id, mailbox, body, priority, kind, rule, time_zone, anchor_at,
-    misfire, overlap, state, next_at, last_at, last_letter, created_at"""
+    misfire, overlap, state, next_at, last_at, last_letter, last_error, created_at, ended_at"""
 
 IDS = IdColumn("schedule", "sch", "schedules")
 SCHEDULES = StateTable(Schedule, MOVES, table="schedules", columns=_COLUMNS, project="project_id")
@@ -39,18 +39,19 @@ ALL = Query(
 )
 
 PENDING_TIMERS = Statement("""
-    SELECT count(*) FROM schedules WHERE mailbox = :mailbox AND kind = 'once' AND state = 'active'
+    SELECT count(*) FROM schedules
+    WHERE mailbox = :mailbox AND kind = 'once' AND state IN ('active', 'paused')
 """)
 
 OF_PROJECT = Statement("""
     SELECT id FROM schedules WHERE project_id = :project_id AND state IN ('active', 'paused')
 """)
 
-PRUNABLE = Statement("""
-    SELECT id FROM schedules
-    WHERE state IN ('finished', 'cancelled') AND created_at < :before
-      AND coalesce(last_at, created_at) < :before
-    ORDER BY id LIMIT :limit
+PRUNE = Statement("""
+    DELETE FROM schedules WHERE id IN (
+        SELECT id FROM schedules WHERE ended_at < :before ORDER BY ended_at LIMIT :limit
+    )
+    RETURNING id
 """)
 
-DELETE = Statement("DELETE FROM schedules WHERE id = :id")
+COUNT_PRUNABLE = Statement("SELECT count(*) FROM schedules WHERE ended_at < :before")

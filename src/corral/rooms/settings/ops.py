@@ -54,12 +54,14 @@ def get_setting(
 ) -> Setting:
     """The value that counts for an agent in a project, and where it comes from."""
     known = _known(name)
-    scopes = {
-        "agent": f"agent:{agent}" if agent else "global",
-        "project": f"project:{project}" if project else "global",
-    }
-    chosen = {found.scope: found for found in tx.all(sql.GET, name=name, **scopes)}
-    for scope in (*scopes.values(), "global"):
+    scopes = [
+        f"{kind}:{clean_text(id, f'The {kind}', most=MAX_NAME)}"
+        for kind, id in (("agent", agent), ("project", project))
+        if id
+    ] + ["global"]
+    nearest = {"agent": scopes[0], "project": scopes[-2] if len(scopes) > 1 else "global"}
+    chosen = {found.scope: found for found in tx.all(sql.GET, name=name, **nearest)}
+    for scope in scopes:
         if scope in chosen:
             return msgspec.structs.replace(chosen[scope], help=known.help)
     return Setting(name, known.default, "default", None, None, known.help)
@@ -168,6 +170,7 @@ def check_secret_name(name: str) -> None:
 
 def get_secret(tx: Tx, name: str) -> Secret:
     """Where a secret is to be found."""
+    check_secret_name(name)
     found = tx.one(sql.GET_SECRET, name=name)
     if found is None:
         raise _no_secret(name)
@@ -183,6 +186,7 @@ def list_secrets(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[S
 
 def delete_secret(tx: Tx, name: str) -> Secret:
     """Forget where a secret is; the secret itself stays where it was."""
+    check_secret_name(name)
     gone = tx.one(sql.DELETE_SECRET, name=name)
     if gone is None:
         raise _no_secret(name)

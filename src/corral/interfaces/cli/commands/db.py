@@ -7,6 +7,7 @@ import click
 from corral.interfaces.cli import render
 from corral.interfaces.cli.app import DURATION, App, Noun, pass_app
 from corral.kernel.clock import format_duration
+from corral.kernel.errors import StoreUnavailable
 
 FINDINGS = [
     ("CHECK", lambda finding: finding.check),
@@ -77,15 +78,32 @@ def backup(app: App, file: Path) -> None:
 @pass_app
 def restore(app: App, file: Path, yes: bool) -> None:
     """Replace all that the store holds by what is in FILE."""
-    store = app.store
-    if not yes:
-        click.confirm(f"Replace all that {store.db.url} holds?", abort=True, err=True)
-    with busy(app, "Restoring …"):
-        kept = store.db.restore(file)
+    if _is_damaged(app):
+        from corral.library.store import replace_damaged
+
+        app.close()
+        kept: Path | None = replace_damaged(app.url, file)
+    else:
+        if not yes:
+            click.confirm(f"Replace all that {app.store.db.url} holds?", abort=True, err=True)
+        with busy(app, "Restoring …"):
+            kept = app.store.db.restore(file)
     before = f" What it held before is in {kept}." if kept else ""
     app.say(
-        f"{store.db.url} holds what was in {file}.{before}", {"kept": str(kept) if kept else None}
+        f"{app.store.db.url} holds what was in {file}.{before}",
+        {"kept": str(kept) if kept else None},
     )
+
+
+def _is_damaged(app: App) -> bool:
+    """Whether the store's file is past reading; then nothing is lost by replacing it."""
+    try:
+        findings = app.store.db.check()
+    except StoreUnavailable as error:
+        if error.reason != "corrupt":
+            raise
+        return True
+    return any(finding.check == "file" and finding.state == "broken" for finding in findings)
 
 
 @command.command()

@@ -1,15 +1,15 @@
-import time
 from typing import Any
 
 import click
 
+from corral.interfaces.cli import render
 from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
 from corral.interfaces.cli.render import ago
 
 
 def shown_state(letter: Any) -> str:
     """A waiting letter that somebody has out is shown as that."""
-    out = letter.state == "waiting" and letter.owner and letter.due_at > time.time() * 1_000
+    out = letter.state == "waiting" and letter.owner and letter.due_at > render.now()
     return "out" if out else str(letter.state)
 
 
@@ -52,7 +52,7 @@ def put(
 ) -> None:
     """Put BODY into MAILBOX (agent:ada, queue:builds …); `-` reads it, @FILE takes a file."""
     content = read_body(body, as_json)
-    now = int(time.time() * 1_000)
+    now = app.store.now()
     letter = app.store.mail.put(
         mailbox,
         content,
@@ -125,11 +125,11 @@ def fail(app: App, letter: str, error: str, fence: int) -> None:
 @command.command("list")
 @click.option("--mailbox", help="Only this one.")
 @click.option("--all", "all_", is_flag=True, help="Also letters that have ended, newest first.")
-@click.option("--state", type=click.Choice(["dead", "refused", "expired"]), help="Ended so.")
+@click.option("--state", type=click.Choice(["unknown", "dead", "refused", "expired"]))
 @paging
 @pass_app
 def list_(app: App, /, mailbox: str | None, all_: bool, **options: Any) -> None:
-    """Letters on their way, by mailbox, oldest first."""
+    """Letters on their way, by mailbox, in the order of the line."""
     page = app.store.mail.list(mailbox=mailbox, all=all_, **options)
     app.show_page(page, COLUMNS, empty="No letters.")
 

@@ -1,0 +1,146 @@
+"""What passes between processes on a PostgreSQL store beside its rows: notices, and the time."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import psycopg
+
+from corral.db.statement import Row
+from corral.kernel.errors import CorralError, StoreUnavailable
+
+CHANNEL = "corral"
+BELL_PAUSE = 0.015  # commits closer together than this ring once
+LAST_RING_SECONDS = 5
+
+
+class Wire(Protocol):
+    connection: psycopg.Connection[Row]
+
+    def run(self, text: str) -> list[Row]: ...
+
+
+class ServerClock:
+    """The server's time, so that machines whose own clocks differ agree on leases.
+
+    The difference is measured now and then and carried on with the steady clock in between, also
+    while the server is away.
+    """
+
+    SECONDS = 30.0
+
+    def __init__(self, ask: Callable[[], int]) -> None:
+        self._ask = ask
+        self._asking = threading.Lock()
+        self._known = self._measure()
+
+    def now(self) -> int:
+        measured, told = self._known
+        passed = time.monotonic() - measured
+        if passed > self.SECONDS and self._asking.acquire(blocking=False):
+            try:
+                with suppress(CorralError):
+                    measured, told = self._known = self._measure()
+                    passed = time.monotonic() - measured
+            finally:
+                self._asking.release()
+        return told + int(passed * 1_000)
+
+    def _measure(self) -> tuple[float, int]:
+        before = time.monotonic()
+        told = self._ask()
+        after = time.monotonic()
+        # The server answered somewhere between the two; the middle is off by half at the most.
+        return (before + after) / 2, told
+
+
+class Bell:
+    """Tells the other processes that something was committed, soon and not too often.
+
+    The notice goes out after the commit and beside it: inside, PostgreSQL would let notifying
+    transactions commit only one after the other. Should this process die in between, the
+    listeners' own slow poll finds the change.
+    """
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._send = ring
+        self._wanted = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    def ring(self) -> None:
+        self._wanted.set()
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._loop, daemon=True, name="bell")
+                    self._thread.start()
+
+    def _loop(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            self._send()
+            if self._closed:
+                return
+            time.sleep(BELL_PAUSE)
+
+    def close(self) -> None:
+        """Send what is still to be sent."""
+        self._closed = True
+        if self._thread is not None:
+            self._wanted.set()
+            self._thread.join(LAST_RING_SECONDS)
+
+
+class NotifyListener:
+    SAFETY_POLL = 1.0
+
+    def __init__(self, connect: Callable[[], Wire]) -> None:
+        self._connect = connect
+        self._wire: Wire | None = None
+        with suppress(psycopg.Error, StoreUnavailable):  # a server that is away: `wait` tries again
+            self._subscribe()
+
+    def _subscribe(self) -> None:
+        self._wire = self._connect()
+        self._wire.run(f"LISTEN {CHANNEL}")
+
+    def resume(self) -> None:
+        self._or_break_off(f"LISTEN {CHANNEL}")
+
+    def rest(self) -> None:
+        # The server would keep notices for one who listens and never reads them.
+        self._or_break_off(f"UNLISTEN {CHANNEL}")
+
+    def _or_break_off(self, text: str) -> None:
+        try:
+            if self._wire is not None:
+                self._wire.run(text)
+        except psycopg.Error:
+            self.close()
+
+    def wait(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        try:
+            if self._wire is None:
+                self._subscribe()
+                return True  # whatever happened while nobody listened
+            left = min(timeout, self.SAFETY_POLL)
+            for _ in self._wire.connection.notifies(timeout=left, stop_after=1):
+                return True
+        except (psycopg.Error, StoreUnavailable):
+            self.close()
+            time.sleep(min(max(deadline - time.monotonic(), 0), random.uniform(0.05, 0.3)))
+        # A poll that came out empty counts as a wake-up: better one query too many.
+        return time.monotonic() < deadline
+
+    def close(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            with suppress(psycopg.Error):
+                wire.connection.close()

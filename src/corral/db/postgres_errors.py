@@ -1,0 +1,71 @@
+"""PostgreSQL's errors as sentences that name the next step."""
+
+import psycopg
+from psycopg import errors as pg
+
+from corral.kernel.errors import Conflict, CorralError, StoreUnavailable
+
+
+def unreachable(url: str, cause: Exception) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"PostgreSQL at {url} cannot be reached ({first_line(cause)}); see that the server runs "
+        "and that the URL is right.",
+        reason="unreachable",
+        url=url,
+    )
+
+
+def unknown_outcome(url: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"PostgreSQL at {url} went away at the moment of saving; look whether it was saved before "
+        "you do it again.",
+        reason="unknown_outcome",
+        url=url,
+    )
+
+
+def translate(error: psycopg.Error, url: str) -> CorralError:
+    match error:
+        case pg.DiskFull():
+            return StoreUnavailable(
+                f"The server of {url} has no room left; free some space and try again. Nothing was "
+                "changed.",
+                reason="full",
+                url=url,
+            )
+        case pg.ReadOnlySqlTransaction():
+            return StoreUnavailable(
+                f"The server of {url} is read-only (a standby?); use the primary's URL.",
+                reason="unwritable",
+                url=url,
+            )
+        case pg.InsufficientPrivilege():
+            return StoreUnavailable(
+                f"{url} refuses this user: {first_line(error)}; grant it what it needs.",
+                reason="unwritable",
+                url=url,
+            )
+        case pg.IntegrityError():
+            return Conflict(
+                f"The store refused it: {first_line(error)}.",
+                constraint=error.diag.constraint_name,
+            )
+        case _:
+            return StoreUnavailable(
+                f"PostgreSQL refused: {first_line(error)} (store {url}). This should not happen; "
+                "please report it.",
+                reason="engine",
+                url=url,
+            )
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def without_password(url: str) -> str:
+    """The URL as people may see it."""
+    scheme, _, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    credentials, at, host = authority.rpartition("@")
+    return f"{scheme}://{credentials.partition(':')[0]}{at}{host}{slash}{path.partition('?')[0]}"

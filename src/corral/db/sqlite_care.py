@@ -1,0 +1,72 @@
+"""Looking into a SQLite store: is it sound, and what does a person's query give?"""
+
+import time
+from itertools import islice
+
+import apsw
+
+from corral.db.database import Finding, Table
+from corral.kernel.errors import Invalid
+
+MOST_FAULTS = 20
+STEPS_BETWEEN_LOOKS = 10_000  # of SQLite's machine, between two looks at the clock
+
+
+def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
+    pragma = "integrity_check" if thorough else "quick_check"
+    try:
+        told = connection.execute(f"PRAGMA {pragma}({MOST_FAULTS})").fetchall()
+        faults = [str(row[0]) for row in told if row != ("ok",)]
+        lost = connection.execute("PRAGMA foreign_key_check").fetchall() if thorough else []
+    except apsw.Error as error:
+        return [Finding("file", "broken", str(error))]
+    findings = [
+        Finding("file", "broken", "; ".join(faults))
+        if faults
+        else Finding("file", "ok", f"SQLite's {pragma} found nothing wrong.")
+    ]
+    if lost:
+        text = f"{len(lost)} rows point to a missing one, first in {lost[0][0]}."
+        findings.append(Finding("references", "broken", text))
+    return findings
+
+
+def run_query(connection: apsw.Connection, sql: str, *, limit: int, timeout_ms: int) -> Table:
+    """One reading statement on a connection that is used for nothing else."""
+    deadline = time.monotonic() + timeout_ms / 1_000
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_BETWEEN_LOOKS)
+    # The connection cannot write the store; the authorizer also keeps it from other files.
+    connection.set_authorizer(_only_reading)
+    columns: list[str] = []
+
+    def describe(cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:
+        # Before the first row, because there may be none.
+        if columns:
+            raise Invalid("Give one query at a time.")
+        columns.extend(column[0] for column in cursor.get_description())
+        return True
+
+    try:
+        cursor = connection.cursor()
+        cursor.exec_trace = describe
+        rows = [list(row) for row in islice(cursor.execute(sql), limit + 1)]
+    except apsw.InterruptError:
+        raise Invalid(
+            f"The query took more than {timeout_ms} ms; narrow it, or give it more time with "
+            "--timeout.",
+            timeout_ms=timeout_ms,
+        ) from None
+    except (apsw.AuthError, apsw.ReadOnlyError):
+        raise Invalid(
+            "Only reading is allowed here; change things by Corral's own commands."
+        ) from None
+    except apsw.SQLError as error:
+        raise Invalid(f"The query is wrong: {error}.") from None
+    if not columns:
+        raise Invalid("The query is empty; write a SELECT.")
+    return Table(columns, rows[:limit], truncated=len(rows) > limit)
+
+
+def _only_reading(action: int, *_: object) -> int:
+    allowed = (apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE)
+    return apsw.SQLITE_OK if action in allowed else apsw.SQLITE_DENY
