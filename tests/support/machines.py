@@ -17,7 +17,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "mailbox": "agent:ada",
         "project_id": "prj_1",
         "body": '"hello"',
-        "priority": 0,
+        "rank": 0,
         "due_at": 1,
         "line_at": 1,
         "fence": 3,
@@ -65,7 +65,10 @@ NAMES = ("id", "dir", "name")
 # Columns that the table's own rules tie to the state.
 TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     "letters": lambda state: {"ended_at": None if state in ("waiting", "unknown") else 9},
-    "schedules": lambda state: {"next_at": 9 if state == "active" else None},
+    "schedules": lambda state: {
+        "next_at": 9 if state == "active" else None,
+        "ended_at": None if state in ("active", "paused") else 9,
+    },
 }
 
 
@@ -82,21 +85,21 @@ def state_tables() -> dict[str, StateTable[Any]]:
 
 
 def tied_to(table: StateTable[Any], state: str) -> dict[str, Any]:
-    return TIED.get(table.table, lambda _: {})(state)
+    return TIED[table.table](state) if table.table in TIED else {}
 
 
 def has_lease(table: StateTable[Any]) -> bool:
     return "fence" in ROWS[table.table]
 
 
-def insert(tx: Tx, table: StateTable[Any], state: str, *, twin: bool = False) -> str | int:
+def insert(tx: Tx, table: StateTable[Any], state: str) -> str | int:
     """A row in any state, written behind everybody's back; gives its key.
 
-    A twin differs from the first row in its names alone.
+    It differs from the rows that are there in its names alone.
     """
     values = {**ROWS[table.table], **tied_to(table, state), "state": state}
-    if twin:
-        values |= {name: values[name] + "2" for name in NAMES if name in values}
+    nth = tx.value(Statement(f"SELECT count(*) FROM {table.table}"))
+    values |= {name: f"{values[name]}{nth}" for name in NAMES if name in values}
     names = ", ".join(values)
     places = ", ".join(f":{name}" for name in values)
     key: str | int = tx.value(

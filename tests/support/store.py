@@ -74,3 +74,11 @@ def walk(
         assert page.items, "a page that promises more is followed by at least one item"
         items += page.items
     return items
+
+
+def shared_length(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    count = 0
+    while one[count] == other[count]:
+        count += 1
+    return count

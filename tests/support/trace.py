@@ -1,5 +1,6 @@
 """What an operation really sends to its engine."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -37,8 +38,9 @@ class Trace:
 
     @property
     def words(self) -> list[str]:
-        """The first word of each text."""
-        return [text.split()[0].upper() for text in self.texts]
+        """The first word of each text; a PRAGMA changes a connection and no store."""
+        words = [text.split()[0].upper() for text in self.texts]
+        return [word for word in words if word != "PRAGMA"]
 
     @property
     def statements(self) -> int:
@@ -76,13 +78,12 @@ def _patch_sqlite(database: Any, trace: Trace, patch: pytest.MonkeyPatch) -> Non
     patch.setattr(sqlite.Session, "execute", recorded)
     for connection in _connections(database):
         # SQLite itself tells of every statement that it begins.
-        connection.trace_v2(
-            apsw.SQLITE_TRACE_STMT, lambda event: trace.texts.append(event["sql"])
-        )
+        connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: trace.texts.append(event["sql"]))
 
 
 def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
     execute, run = postgres.Session.execute, postgres.Session.run
+    here = threading.get_ident()
 
     def recorded(self: postgres.Session, statement: Statement, params: Params) -> list[Row]:
         trace.calls.append(Call(statement, dict(params)))
@@ -90,7 +91,8 @@ def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
         return execute(self, statement, params)
 
     def recorded_run(self: postgres.Session, text: str) -> list[Row]:
-        if not text.startswith("NOTIFY"):  # sent beside the operation, by a thread of its own
+        # Those who wait are told by a thread of its own, and a connection is set up only once.
+        if threading.get_ident() == here and text != postgres.STEADY_PLANS:
             trace.texts.append(text)
         return run(self, text)
 

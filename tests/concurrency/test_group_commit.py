@@ -1,0 +1,247 @@
+"""Threads that share a transaction: what one of them does wrong is its own affair."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+import pytest
+
+import corral
+from corral.db.tx import Tx
+from corral.kernel.clock import SetClock
+from corral.kernel.errors import CorralError, Held, Invalid
+from corral.library import Corral
+from corral.library.operation import Room, write
+from corral.rooms.mail import ops as mail
+from tests.support.invariants import check_store
+from tests.support.threads import Racer
+
+BOX = "queue:work"
+THREADS = 64
+
+
+class Stop(BaseException):
+    """As KeyboardInterrupt: no error of the work's own."""
+
+
+def _put_then_raise(tx: Tx, error: BaseException) -> None:
+    mail.put(tx, BOX, "of the one that failed")
+    raise error
+
+
+class Odd(Room):
+    fail = write(_put_then_raise)
+
+
+@contextmanager
+def crowd(store: Corral, works: list[Callable[[], object]]) -> Iterator[list[Racer[object]]]:
+    """Threads that all stand in line, in this order, when the way becomes free.
+
+    On SQLite an open transaction keeps them there; the first of them then leads and the others
+    follow in its transaction. PostgreSQL needs no such line, and lets them all through.
+    """
+    racers = []
+    with store.transaction():
+        for work in works:
+            racers.append(Racer(work))
+            time.sleep(0.002)  # long enough for it to stand in line before the next one comes
+        time.sleep(0.02)
+    yield racers
+    for racer in racers:
+        racer.join()
+
+
+def puts(store: Corral, count: int) -> list[Callable[[], object]]:
+    return [partial(store.mail.put, BOX, number) for number in range(count)]
+
+
+def bodies(store: Corral) -> list[object]:
+    return sorted(
+        (letter.body for letter in store.mail.list(mailbox=BOX, limit=1_000).items), key=str
+    )
+
+
+def numbers(count: int) -> list[object]:
+    return sorted(range(count), key=str)
+
+
+def test_on_sqlite_sixty_four_threads_need_a_few_commits(url: str, engine: str) -> None:
+    commits: list[str] = []
+    with corral.open(url, clock=SetClock(), probe=commits.append) as store:
+        with crowd(store, puts(store, THREADS)):
+            pass
+        assert bodies(store) == numbers(THREADS)
+    told = commits.count("after commit") - 1  # without the transaction that kept them waiting
+    # PostgreSQL groups commits itself, in the server.
+    assert told <= 4 if engine == "sqlite" else told == THREADS
+
+
+@pytest.mark.parametrize("place", [0, 1, THREADS - 1], ids=["first", "second", "last"])
+@pytest.mark.parametrize("error", [Invalid("no"), ZeroDivisionError(), Stop()], ids=repr)
+def test_one_that_fails_takes_nothing_of_the_others_with_it(
+    store: Corral, place: int, error: BaseException
+) -> None:
+    works = puts(store, THREADS - 1)
+    works.insert(place, partial(Odd(store._database).fail, error))
+    with crowd(store, works) as racers:
+        pass
+    assert [racer.error for racer in racers if racer.error is not None] == [error]
+    assert racers[place].error is error
+    assert bodies(store) == numbers(THREADS - 1)
+    check_store(store)
+
+
+def test_refusals_of_the_library_reach_the_callers_whom_they_concern(store: Corral) -> None:
+    store.mail.put(BOX, "taken over")
+    (mine,) = store.mail.claim(BOX, owner="me")
+    works = puts(store, 20)
+    works[3] = partial(store.mail.put, "nowhere", 3)
+    works[7] = partial(store.mail.ack, mine.id, fence=mine.fence + 1)
+    works[11] = partial(store.mail.settle, mine.id, delivered=True)
+    with crowd(store, works) as racers:
+        pass
+    errors = {place: racer.error for place, racer in enumerate(racers) if racer.error}
+    assert {place: getattr(error, "code", error) for place, error in errors.items()} == {
+        3: "invalid",
+        7: "held",
+        11: "illegal_move",
+    }
+    assert isinstance(errors[7], Held)
+    expected = [number for number in range(20) if number not in errors]
+    assert bodies(store) == sorted([*expected, "taken over"], key=str)
+    check_store(store)
+
+
+def test_an_interruption_right_after_the_commit_repeats_nobodys_work(url: str) -> None:
+    interrupt = threading.Event()
+
+    def probe(moment: str) -> None:
+        if moment == "after commit" and interrupt.is_set():
+            interrupt.clear()
+            raise KeyboardInterrupt
+
+    with corral.open(url, clock=SetClock(), probe=probe) as store:
+        with crowd(store, [lambda: None, *puts(store, 20)]) as racers:
+            interrupt.set()
+        raised = [type(racer.error) for racer in racers if racer.error is not None]
+        assert raised in ([], [KeyboardInterrupt])
+        # What was committed stays, also that of the one who was interrupted, and no more than that.
+        assert bodies(store) == numbers(20)
+        check_store(store)
+
+
+@pytest.fixture
+def interrupting() -> Iterator[Callable[[], None]]:
+    """A signal that raises `Stop` in the main thread, wherever it is: what Ctrl-C does."""
+
+    def raise_stop(number: int, frame: object) -> None:
+        raise Stop
+
+    before = signal.signal(signal.SIGUSR1, raise_stop)
+    try:
+        yield lambda: os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@contextmanager
+def held(store: Corral) -> Iterator[threading.Event]:
+    """Another thread has a transaction open until the event is set."""
+    begun, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store.transaction():
+            begun.set()
+            free.wait(10)
+
+    holder = Racer(hold)
+    assert begun.wait(10)
+    try:
+        yield free
+    finally:
+        free.set()
+        holder.result()
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_does_not_stop_the_others(
+    store: Corral, interrupting: Callable[[], None]
+) -> None:
+    def wait_in_line() -> None:
+        store.mail.put(BOX, "interrupted")
+        time.sleep(10)  # on PostgreSQL nobody has to wait
+
+    with held(store):
+        threading.Timer(0.1, interrupting).start()
+        with pytest.raises(Stop):
+            wait_in_line()
+    others = [Racer(partial(store.mail.put, BOX, number)) for number in range(3)]
+    for other in others:
+        other.result(5)
+    assert set(bodies(store)) - {"interrupted"} == {0, 1, 2}
+
+
+def test_an_interruption_while_it_works_for_another_thread_costs_that_one_nothing(
+    store: Corral, interrupting: Callable[[], None]
+) -> None:
+    def put_and_interrupt_the_main_thread(tx: Tx) -> None:
+        mail.put(tx, BOX, "of the other")
+        if threading.current_thread() is threading.main_thread():
+            interrupting()
+
+    class Other(Room):
+        put = write(put_and_interrupt_the_main_thread)
+
+    followers: list[Racer[None]] = []
+    with held(store) as free:
+        for after, step in (
+            (0.1, lambda: followers.append(Racer(Other(store._database).put))),
+            (0.2, free.set),
+        ):
+            threading.Timer(after, step).start()
+        with suppress(Stop):
+            store.mail.put(BOX, "of the main thread")
+        time.sleep(0.2)  # on PostgreSQL nobody has to wait
+    followers[0].result(5)
+    assert bodies(store).count("of the other") == 1
+    store.mail.put(BOX, "the way is free")
+    check_store(store)
+
+
+def test_sixty_four_threads_on_a_store_just_opened_do_not_wait_for_each_other(url: str) -> None:
+    """Nothing is known yet, not even the server's time, and there are more threads than places."""
+    with corral.open(url) as store:
+        together = threading.Barrier(THREADS)
+
+        def put(number: int) -> None:
+            together.wait(10)
+            store.mail.put(BOX, number)
+
+        racers = [Racer(partial(put, number)) for number in range(THREADS)]
+        for racer in racers:
+            racer.result(15)
+        assert bodies(store) == numbers(THREADS)
+
+
+def test_threads_that_do_all_kinds_of_things_at_once_leave_a_sound_store(store: Corral) -> None:
+    def everything(number: int) -> None:
+        store.mail.put(BOX, number)
+        for letter in store.mail.claim(BOX, owner=str(number)):
+            store.mail.ack(letter)
+        store.settings.set("mail.max_attempts", number % 9 + 1)
+        timer = store.timers.set(f"agent:{number}", "tea", delay_ms=5_000)
+        store.timers.cancel(timer.id)
+        for letter in store.mail.claim(BOX, owner=str(number)):
+            try:
+                store.mail.fail(letter, "broken")
+            except CorralError as error:
+                pytest.fail(f"a letter that was claimed was lost: {error}")
+
+    racers = [Racer(partial(everything, number)) for number in range(24)]
+    for racer in racers:
+        racer.result()
+    assert len(store.mail.list(mailbox=BOX, all=True, limit=100).items) == 24
+    check_store(store)

@@ -1,0 +1,132 @@
+"""Many workers on one mailbox: each letter is worked on once, and in order where that counts."""
+
+import os
+import time
+from collections import Counter
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+import corral
+from corral.library import Corral
+from corral.rooms.mail import ops
+from tests.support.invariants import check_store
+from tests.support.processes import at_once
+from tests.support.threads import race
+
+
+def put_many(store: Corral, mailbox: str, count: int) -> None:
+    with store.transaction() as tx:
+        for number in range(count):
+            ops.put(tx, mailbox, number)
+
+
+def test_eight_processes_on_one_queue_ack_every_letter_once(url: str) -> None:
+    def work() -> list[int]:
+        done = []
+        with corral.open(url) as store:
+            while letters := store.mail.claim("queue:work", owner=str(os.getpid()), limit=3):
+                for letter in letters:
+                    store.mail.ack(letter)
+                    done.append(letter.body)
+        return done
+
+    with corral.open(url) as store:
+        put_many(store, "queue:work", 240)
+        done = at_once([work] * 8)
+        assert Counter(body for bodies in done for body in bodies) == Counter(range(240))
+        assert store.mail.list(mailbox="queue:work").items == []
+        print("acked by each process:", [len(bodies) for bodies in done])
+        check_store(store)
+
+
+class Held(NamedTuple):
+    """A letter in somebody's hands: the time is the machine's, the same for all processes."""
+
+    since: int
+    until: int
+    owner: int
+    body: int
+
+
+def test_an_ordered_mailbox_has_one_owner_at_a_time_and_keeps_its_order(url: str) -> None:
+    letters = 60
+
+    def work() -> list[Held]:
+        held = []
+        with corral.open(url) as store:
+            while store.mail.list(mailbox="agent:ada", limit=1).items:
+                for letter in store.mail.claim("agent:ada", owner=str(os.getpid()), wait_ms=50):
+                    since = time.monotonic_ns()
+                    time.sleep(0.001)
+                    held.append(Held(since, time.monotonic_ns(), os.getpid(), letter.body))
+                    store.mail.ack(letter)
+        return held
+
+    with corral.open(url) as store:
+        put_many(store, "agent:ada", letters)
+        by_worker = at_once([work] * 4)
+        held = sorted(one for worker in by_worker for one in worker)
+        assert [one.body for one in held] == list(range(letters))
+        assert all(one.until <= other.since for one, other in pairwise(held))
+        acks = [
+            event.subject for event in store.events.after(limit=1_000).items if event.verb == "ack"
+        ]
+        assert acks == [f"let_{number + 1}" for number in range(letters)]
+        print("held by each process:", [len(worker) for worker in by_worker])
+        check_store(store)
+
+
+def test_of_eight_who_claim_from_an_ordered_mailbox_at_once_one_gets_the_first_letter(
+    store: Corral,
+) -> None:
+    rounds = 15
+    put_many(store, "agent:ada", rounds + 1)
+    for number in range(rounds):
+        racers = race(
+            [partial(store.mail.claim, "agent:ada", owner=f"worker {n}") for n in range(8)]
+        )
+        (taken,) = [letters for racer in racers if (letters := racer.result())]
+        assert [(letter.body, letter.attempts) for letter in taken] == [(number, 1)]
+        store.mail.ack(taken[0])
+    check_store(store)
+
+
+def test_putting_the_same_key_from_sixteen_threads_makes_one_letter(store: Corral) -> None:
+    racers = race([lambda: store.mail.put("agent:ada", "hello", key="k")] * 16)
+    assert {racer.result().id for racer in racers} == {"let_1"}
+    assert len(store.mail.list(mailbox="agent:ada").items) == 1
+    assert [event.verb for event in store.events.after().items] == ["put"]
+
+
+def test_putting_the_same_keys_from_four_processes_makes_one_letter_for_each(url: str) -> None:
+    def put_all() -> list[str]:
+        with corral.open(url) as store:
+            return [store.mail.put("queue:work", n, key=f"k{n}").id for n in range(40)]
+
+    answers = at_once([put_all] * 4)
+    assert answers[0] == answers[1] == answers[2] == answers[3]
+    assert len(set(answers[0])) == 40
+    with corral.open(url) as store:
+        assert len(store.mail.list(mailbox="queue:work", limit=1_000).items) == 40
+        check_store(store)
+
+
+def test_of_many_who_answer_for_one_claim_only_one_is_heard(store: Corral) -> None:
+    store.mail.put("queue:work", "hello")
+    (letter,) = store.mail.claim("queue:work", owner="me")
+    racers = race(
+        [
+            lambda: store.mail.refuse(letter, "no"),
+            lambda: store.mail.fail(letter, "broken"),
+            lambda: store.mail.refuse(letter, "no"),
+            lambda: store.mail.drop(letter.id),
+        ]
+        * 4
+    )
+    assert all(
+        racer.error is None or isinstance(racer.error, corral.errors.Conflict) for racer in racers
+    )
+    ends = [e.verb for e in store.events.after().items if e.verb in ("refuse", "drop")]
+    assert len(ends) == 1
+    check_store(store)

@@ -1,0 +1,80 @@
+"""The lead of a loop: never two at once, however many want it."""
+
+import os
+import time
+from contextlib import ExitStack, suppress
+from itertools import pairwise
+from typing import NamedTuple
+
+import corral
+from corral.kernel.clock import SECOND
+from corral.kernel.errors import Held
+from corral.rooms.nodes.model import Node
+from tests.support.clocks import SharedClock
+from tests.support.invariants import check_store
+from tests.support.processes import Child, at_once
+
+LEASE = 2 * SECOND
+
+
+class Reign(NamedTuple):
+    fence: int
+    since: int
+    until: int
+    owner: str
+
+
+def test_four_processes_that_want_the_lead_never_have_it_two_at_once(url: str) -> None:
+    clock = SharedClock()
+    end = clock.now() + 60 * LEASE
+
+    def compete() -> list[Reign]:
+        me = f"process {os.getpid()}"
+        reigns = []
+        with corral.open(url, clock=clock) as store:
+            while clock.now() < end:
+                with suppress(Held):
+                    lead = store.nodes.take_lead("loop", owner=me, lease_ms=LEASE)
+                    since = lead.lease_until - LEASE
+                    if lead.fence % 3 == 0:
+                        # It lets go at once: from then on, whoever asked before may have it.
+                        reigns.append(Reign(lead.fence, since, 0, me))
+                        store.nodes.yield_lead("loop", owner=me)
+                    else:
+                        reigns.append(Reign(lead.fence, since, lead.lease_until, me))
+                    while clock.now() < min(lead.lease_until + SECOND, end):
+                        time.sleep(0.0005)  # stands back, so that the others have a chance
+        return reigns
+
+    with ExitStack() as stack:
+        children = [stack.enter_context(Child(compete)) for _ in range(4)]
+        while clock.now() < end:
+            clock.advance(SECOND // 20)
+            time.sleep(0.0005)
+        reigns = sorted(reign for child in children for reign in child.result())
+
+    for before, after in pairwise(reigns):
+        # Who takes up again a lead that nobody wanted meanwhile, leads on under the same fence.
+        assert (after.fence == before.fence) == (after.owner == before.owner)
+        assert after.fence - before.fence in (0, 1)
+        assert after.since >= before.until, "the next one led before the last one's lease was over"
+    changes = reigns[-1].fence - reigns[0].fence
+    print("changes of the lead:", changes)
+    assert changes >= 15, "the lead changed hands too seldom to show anything"
+
+
+def test_of_many_daemons_that_join_as_one_node_only_the_last_may_heartbeat(url: str) -> None:
+    def join() -> Node:
+        with corral.open(url) as store:
+            return store.nodes.join("host", "boot", owner=str(os.getpid()))
+
+    nodes = at_once([join] * 6)
+    assert len({node.id for node in nodes}) == 1
+    assert sorted(node.fence for node in nodes) == [1, 2, 3, 4, 5, 6]
+    heard = []
+    with corral.open(url) as store:
+        for node in nodes:
+            with suppress(Held):
+                heard.append(store.nodes.heartbeat(node).fence)
+        assert heard == [6]
+        check_store(store)

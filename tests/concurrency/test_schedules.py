@@ -1,0 +1,85 @@
+"""Schedules under many hands: no moment is put twice, and no mailbox gets a timer too many."""
+
+from collections import Counter
+from functools import partial
+
+import corral
+from corral.kernel.clock import HOUR, MINUTE, SetClock
+from corral.kernel.errors import Refused
+from corral.library import Corral
+from tests.support.invariants import check_store
+from tests.support.processes import at_once
+from tests.support.threads import race
+
+
+def test_two_processes_that_fire_at_the_same_time_put_each_moment_once(url: str) -> None:
+    step, series = 10 * MINUTE, 30
+    clock = SetClock()
+    with corral.open(url, clock=clock) as store:
+        for _ in range(series):
+            store.schedules.create("queue:due", "tick", every_ms=step, misfire="all")
+
+    def fire() -> int:
+        put = 0
+        with corral.open(url, clock=SetClock(clock.now() + HOUR)) as store:
+            while letters := store.schedules.fire_due(limit=3):
+                put += len(letters)
+        return put
+
+    put = at_once([fire] * 2)
+    print("put by each process:", put)
+    assert sum(put) == series * (HOUR // step)
+    with corral.open(url, clock=clock) as store:
+        told = Counter(
+            (event.subject, moment)
+            for event in store.events.after(limit=1_000).items
+            if event.verb == "fire"
+            for moment in event.data["moments"]
+        )
+        assert len(told) == series * (HOUR // step)
+        assert set(told.values()) == {1}
+        check_store(store)
+
+
+def test_setters_that_race_never_pass_the_limit_of_twenty_timers(url: str) -> None:
+    def set_many() -> int:
+        with corral.open(url) as store:
+
+            def set_one() -> int:
+                try:
+                    store.timers.set("agent:ada", "tea", delay_ms=HOUR)
+                except Refused:
+                    return 0
+                return 1
+
+            return sum(racer.result() for racer in race([set_one] * 8))
+
+    accepted = at_once([set_many] * 4)
+    with corral.open(url) as store:
+        assert len(store.timers.list(limit=100).items) == 20
+        assert sum(accepted) == 20
+        check_store(store)
+
+
+def test_of_many_who_set_the_twentieth_timer_at_once_one_succeeds(store: Corral) -> None:
+    for _ in range(19):
+        store.timers.set("agent:ada", "tea", delay_ms=HOUR)
+    for _ in range(8):
+        racers = race([partial(store.timers.set, "agent:ada", "tea", delay_ms=HOUR)] * 8)
+        (twentieth,) = [racer.value for racer in racers if racer.error is None]
+        assert {type(racer.error) for racer in racers if racer.error} == {Refused}
+        store.timers.cancel(twentieth.id)
+    check_store(store)
+
+
+def test_a_timer_that_is_cancelled_while_it_fires_does_one_or_the_other(
+    store: Corral, clock: SetClock
+) -> None:
+    for number in range(20):
+        mailbox = f"queue:due{number}"
+        timer = store.timers.set(mailbox, "tea", delay_ms=MINUTE)
+        clock.advance(MINUTE)
+        race([partial(store.timers.cancel, timer.id), store.schedules.fire_due])
+        put = store.mail.list(mailbox=mailbox).items
+        assert (store.timers.get(timer.id).state, len(put)) in [("cancelled", 0), ("finished", 1)]
+    check_store(store)

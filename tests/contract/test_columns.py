@@ -1,0 +1,76 @@
+"""Rows become records by position: the columns an engine reports must be the record's fields."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import apsw.ext
+import msgspec
+import psycopg
+import pytest
+
+from corral.db.statement import Query, Statement
+from tests.support.statements import statements
+
+STATEMENTS = statements()
+QUERIES = {name: each for name, each in STATEMENTS.items() if isinstance(each, Query)}
+
+Describe = Callable[[Statement], list[str]]
+
+
+@pytest.fixture
+def describe(url: str, engine: str) -> Iterator[Describe]:
+    """A function that asks the engine for a statement's columns, without running it."""
+    if engine == "sqlite":
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        yield lambda statement: _sqlite_columns(connection, statement)
+        connection.close()
+        return
+    with psycopg.connect(url) as server:
+        yield lambda statement: _postgres_columns(server, statement)
+
+
+def _sqlite_columns(connection: apsw.Connection, statement: Statement) -> list[str]:
+    described = apsw.ext.query_info(connection, statement.sqlite)
+    return [column[0] for column in described.description]
+
+
+def _postgres_columns(server: "psycopg.Connection[Any]", statement: Statement) -> list[str]:
+    prepared = server.pgconn.prepare(b"asked", statement.postgres.text.encode())
+    assert prepared.status == psycopg.pq.ExecStatus.COMMAND_OK, prepared.error_message.decode()
+    told = server.pgconn.describe_prepared(b"asked")
+    server.rollback()
+    server.execute("DEALLOCATE asked")
+    return [(told.fname(column) or b"").decode() for column in range(told.nfields)]
+
+
+def test_there_are_statements_to_look_at() -> None:
+    assert {"mail.CLAIM", "mail.LETTERS.by_key", "projects.IDS.resolve"} <= {*STATEMENTS}
+
+
+def test_every_query_gives_the_fields_of_its_record_in_their_order(describe: Describe) -> None:
+    wrong = {}
+    for name, query in QUERIES.items():
+        fields = msgspec.structs.fields(query.record)
+        columns = describe(query)
+        # Fields at the end that have a default may be filled in by the room.
+        given, rest = fields[: len(columns)], fields[len(columns) :]
+        if columns != [field.name for field in given] or any(field.required for field in rest):
+            wrong[name] = (columns, [field.name for field in fields])
+    assert wrong == {}
+
+
+def test_every_other_statement_is_understood(describe: Describe) -> None:
+    for name, statement in STATEMENTS.items():
+        if name not in QUERIES:
+            describe(statement)
+
+
+def test_every_room_keeps_its_statements_in_its_own_file() -> None:
+    rooms = Path(__file__).parents[2] / "src" / "corral" / "rooms"
+    for file in rooms.rglob("*.py"):
+        if file.name != "sql.py":
+            text = file.read_text(encoding="utf-8")
+            assert "Statement(" not in text, file
+            assert "Query(" not in text, file

@@ -1,0 +1,148 @@
+"""What each hot operation costs, counted and not timed: transactions, and statements in them.
+
+SQLite has no round trips, so a move and its event are two statements; on PostgreSQL they are one,
+and a single statement commits by itself.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.kernel.clock import HOUR, SetClock
+from corral.library import Corral
+from tests.support.trace import Trace, traced
+
+Operation = Callable[[], object]
+Prepare = Callable[[Corral, SetClock, Path], Operation]
+
+
+def put(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    return lambda: store.mail.put("queue:x", 1)
+
+
+def put_with_a_key(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    return lambda: store.mail.put("queue:x", 1, key="k")
+
+
+def put_with_a_key_that_was_seen(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    store.mail.put("queue:x", 1, key="k")
+    return lambda: store.mail.put("queue:x", 1, key="k")
+
+
+def claim(box: str) -> Prepare:
+    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+        store.mail.put(box, 1)
+        return lambda: store.mail.claim(box, owner="o")
+
+    return prepare
+
+
+def claim_of_nothing(box: str) -> Prepare:
+    return lambda store, clock, folder: lambda: store.mail.claim(box, owner="o")
+
+
+def on_a_claimed(verb: str, *arguments: Any, box: str = "queue:x", **named: Any) -> Prepare:
+    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+        store.mail.put(box, 1)
+        store.mail.put(box, 2)
+        (letter,) = store.mail.claim(box, owner="o")
+        return lambda: getattr(store.mail, verb)(letter, *arguments, **named)
+
+    return prepare
+
+
+def fire(schedules: int) -> Prepare:
+    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+        for _ in range(schedules):
+            store.schedules.create("queue:x", 1, every_ms=HOUR)
+        clock.advance(HOUR)
+        return store.schedules.fire_due
+
+    return prepare
+
+
+def register(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    return lambda: store.projects.register(folder)
+
+
+def register_again(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    store.projects.register(folder)
+    return lambda: store.projects.register(folder)
+
+
+def heartbeat(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    node = store.nodes.join("host", "boot", owner="d")
+    return lambda: store.nodes.heartbeat(node)
+
+
+def take_lead(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    return lambda: store.nodes.take_lead("loop", owner="d")
+
+
+def get(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    letter = store.mail.put("queue:x", 1)
+    return lambda: store.mail.get(letter.id)
+
+
+def list_letters(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    return store.mail.list
+
+
+def feed(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    return store.events.after
+
+
+# name: preparation, statements on SQLite, texts on PostgreSQL (BEGIN and COMMIT counted: each is
+# a round trip).
+COSTS: dict[str, tuple[Prepare, int, int]] = {
+    "put": (put, 2, 1),
+    "put with a key": (put_with_a_key, 2, 1),
+    "put with a key that was seen": (put_with_a_key_that_was_seen, 2, 2),
+    "claim": (claim("queue:x"), 1, 1),
+    "claim in order": (claim("agent:x"), 1, 4),
+    "claim of nothing": (claim_of_nothing("queue:x"), 1, 1),
+    "claim of nothing in order": (claim_of_nothing("agent:x"), 1, 4),
+    "ack": (on_a_claimed("ack"), 2, 1),
+    "renew": (on_a_claimed("renew"), 1, 1),
+    "doubt": (on_a_claimed("doubt"), 2, 1),
+    "ack_and_claim": (on_a_claimed("ack_and_claim", owner="o"), 3, 4),
+    "ack_and_claim in order": (on_a_claimed("ack_and_claim", owner="o", box="agent:x"), 3, 5),
+    "fail": (on_a_claimed("fail", "no"), 5, 6),
+    "fire_due of nothing": (fire(0), 1, 3),
+    "fire_due of one": (fire(1), 6, 6),
+    "fire_due of three": (fire(3), 16, 12),
+    "register": (register, 2, 3),
+    "register again": (register_again, 2, 4),
+    "heartbeat": (heartbeat, 1, 1),
+    "take_lead": (take_lead, 1, 1),
+    "get": (get, 1, 1),
+    "list": (list_letters, 1, 1),
+    "events.after": (feed, 1, 1),
+}
+
+
+def cost_of(
+    prepare: Prepare, store: Corral, clock: SetClock, folder: Path, patch: pytest.MonkeyPatch
+) -> Trace:
+    store.settings.set("mail.max_attempts", 6)  # opens the connection that writes
+    operation = prepare(store, clock, folder)
+    with traced(store, patch) as trace:
+        operation()
+    return trace
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_an_operation_is_one_transaction_of_so_many_statements(
+    store: Corral, clock: SetClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    prepare, on_sqlite, on_postgres = COSTS[name]
+    trace = cost_of(prepare, store, clock, tmp_path, monkeypatch)
+    # Where the first statement finds that nothing is to be written, the second only looks.
+    only_looks = store.db.engine == "postgres" and name == "put with a key that was seen"
+    assert trace.transactions == (2 if only_looks else 1), trace.texts
+    if store.db.engine == "sqlite":
+        assert trace.statements == on_sqlite, trace.texts
+    else:
+        assert len(trace.texts) == on_postgres, trace.texts

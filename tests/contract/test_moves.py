@@ -1,0 +1,208 @@
+"""All tables with states, all states, all verbs, on both engines.
+
+Nothing here names a room: a new one is found, and is tested as soon as it has a row in
+`tests.support.machines`.
+"""
+
+import re
+from typing import Any
+
+import pytest
+
+from corral.db.moves import StateTable, create, move
+from corral.db.statement import Row
+from corral.kernel.errors import Held, IllegalMove, NotFound
+from corral.library import Corral
+from tests.support.machines import ROWS, has_lease, insert, state_tables, tied_to
+from tests.support.store import contents, record, refuses, rows
+
+TABLES = state_tables()
+EACH_TABLE = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+VERBS = [
+    pytest.param(table, verb, id=f"{name}-{verb}")
+    for name, table in TABLES.items()
+    for verb in table.moves.verbs
+]
+EACH_VERB = pytest.mark.parametrize(("table", "verb"), VERBS)
+LEASED = [param for param in VERBS if has_lease(param.values[0])]  # type: ignore[arg-type]
+EACH_LEASED_VERB = pytest.mark.parametrize(("table", "verb"), LEASED)
+
+Table = StateTable[Any]
+
+
+def put_into(store: Corral, table: Table, state: str) -> str | int:
+    """One more row, in this state."""
+    with store.transaction() as tx:
+        return insert(tx, table, state)
+
+
+def events_of(store: Corral, subject: str) -> list[Row]:
+    return rows(
+        store,
+        "SELECT kind, verb FROM events WHERE subject = :subject ORDER BY seq",
+        subject=subject,
+    )
+
+
+def try_move(store: Corral, table: Table, verb: str, key: str | int, **how: Any) -> Any:
+    with store.transaction() as tx:
+        return move(tx, table, verb, key, **how, **tied_to(table, table.moves[verb].to))
+
+
+def test_every_table_with_states_has_a_row_to_be_tested_with() -> None:
+    assert sorted(TABLES) == sorted(ROWS)
+
+
+@EACH_VERB
+def test_a_verb_leads_from_its_own_states_with_one_event(
+    store: Corral, table: Table, verb: str
+) -> None:
+    sources, to = table.moves[verb]
+    for state in sources:
+        key = put_into(store, table, state)
+        moved = try_move(store, table, verb, key)
+        assert moved.state is to
+        found = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
+        assert found == [(str(to),)]
+        assert events_of(store, moved.id) == [(table.moves.kind, verb)]
+
+
+@EACH_VERB
+def test_a_verb_leads_from_no_other_state_and_says_what_would_have_been_allowed(
+    store: Corral, table: Table, verb: str
+) -> None:
+    sources = table.moves[verb].sources
+    for state in {*table.moves.states} - {*sources}:
+        key = put_into(store, table, state)
+        with refuses(store, IllegalMove) as caught:
+            try_move(store, table, verb, key)
+        details = caught.value.details
+        assert (details["verb"], details["found"]) == (verb, state)
+        assert details["allowed"] == table.moves.allowed_from(state)
+        assert details["wanted"] == list(sources)
+        for word in (verb, state, *details["allowed"]):
+            assert word in caught.value.message
+
+
+@EACH_LEASED_VERB
+def test_a_late_owner_moves_nothing_whatever_the_state(
+    store: Corral, table: Table, verb: str
+) -> None:
+    for state in table.moves.states:
+        key = put_into(store, table, state)
+        with refuses(store, Held):
+            try_move(store, table, verb, key, guard=ROWS[table.table]["fence"] - 1)
+
+
+@EACH_LEASED_VERB
+def test_the_owner_itself_moves_the_row(store: Corral, table: Table, verb: str) -> None:
+    for state in table.moves[verb].sources:
+        key = put_into(store, table, state)
+        moved = try_move(store, table, verb, key, guard=ROWS[table.table]["fence"])
+        assert moved.state is table.moves[verb].to
+        assert len(events_of(store, moved.id)) == 1
+
+
+@EACH_VERB
+def test_a_move_leaves_a_twin_of_its_row_alone(store: Corral, table: Table, verb: str) -> None:
+    state = table.moves[verb].sources[0]
+    key = put_into(store, table, state)
+    twin = put_into(store, table, state)
+    before = rows(store, f"SELECT * FROM {table.table} WHERE {table.key} = :key", key=twin)
+    try_move(store, table, verb, key)
+    after = rows(store, f"SELECT * FROM {table.table} WHERE {table.key} = :key", key=twin)
+    assert after == before
+    assert len(record(store)) == 1
+
+
+@EACH_TABLE
+def test_a_move_of_nothing_is_not_found_and_writes_nothing(store: Corral, table: Table) -> None:
+    missing: str | int = 99 if table.number_of else "missing"
+    for verb in table.moves.verbs:
+        with refuses(store, NotFound):
+            try_move(store, table, verb, missing)
+
+
+@EACH_TABLE
+def test_a_new_row_enters_its_initial_state_with_one_event(store: Corral, table: Table) -> None:
+    initial = table.moves.initial
+    values = {**ROWS[table.table], **tied_to(table, initial)}
+    with store.transaction() as tx:
+        made: Any = create(tx, table, values, note={"why": "test"})
+    assert made.state is initial
+    assert rows(store, "SELECT kind, verb, subject FROM events") == [
+        (table.moves.kind, table.moves.begin, made.id)
+    ]
+
+
+@EACH_TABLE
+def test_the_event_of_a_move_names_its_project_moment_actor_and_note(
+    store: Corral, table: Table
+) -> None:
+    initial = table.moves.initial
+    verb = table.moves.allowed_from(initial)[0]
+    key = put_into(store, table, initial)
+    moved = try_move(store, table, verb, key, note={"why": "test"})
+    project = getattr(moved, table.project) if table.project else None
+    assert table.project is None or project is not None
+    ((at, actor, project_id, data),) = rows(
+        store, "SELECT at, actor, project_id, CAST(data AS TEXT) FROM events"
+    )
+    assert (actor, project_id, data) == ("user:tester", project, '{"why":"test"}')
+    assert at == store.now()
+
+
+@EACH_TABLE
+def test_every_state_can_be_reached(table: Table) -> None:
+    reached = {table.moves.initial}
+    while (
+        grown := {move.to for move in table.moves.verbs.values() if reached & {*move.sources}}
+        - reached
+    ):
+        reached |= grown
+    assert reached == {*table.moves.states}
+
+
+@EACH_TABLE
+def test_every_verb_starts_and_ends_in_states_of_its_table(table: Table) -> None:
+    states = {*table.moves.states}
+    for sources, to in table.moves.verbs.values():
+        assert sources
+        assert {*sources, to} <= states
+        assert len({*sources}) == len(sources)
+    assert table.moves.begin not in table.moves.verbs
+
+
+@EACH_TABLE
+def test_the_check_in_the_live_catalogue_is_the_enum(store: Corral, table: Table) -> None:
+    assert _checked_states(store, table.table) == sorted(table.moves.states)
+
+
+@EACH_TABLE
+def test_the_engine_itself_refuses_a_state_that_does_not_exist(store: Corral, table: Table) -> None:
+    before = contents(store)
+    with pytest.raises(Exception, match=r"(?i)check constraint"), store.transaction() as tx:
+        insert(tx, table, "no such state")
+    assert contents(store) == before
+
+
+def _checked_states(store: Corral, table: str) -> list[str]:
+    """The states that the engine's own catalogue allows in `table.state`."""
+    if store.db.engine == "sqlite":
+        ((text,),) = rows(store, "SELECT sql FROM sqlite_schema WHERE name = :name", name=table)
+        found = re.search(r"CHECK \(state IN \(([^)]*)\)\)", text)
+        assert found is not None
+        return sorted(re.findall(r"'(\w+)'", found[1]))
+    definitions = [
+        text
+        for (text,) in rows(
+            store,
+            "SELECT pg_get_constraintdef(c.oid) FROM pg_constraint AS c"
+            " JOIN pg_attribute AS a ON a.attrelid = c.conrelid AND a.attname = 'state'"
+            " WHERE c.conrelid = CAST(CAST(:name AS TEXT) AS REGCLASS) AND c.contype = 'c'"
+            " AND c.conkey = ARRAY[a.attnum]",
+            name=table,
+        )
+    ]
+    (definition,) = definitions
+    return sorted(re.findall(r"'(\w+)'", definition))

@@ -1,0 +1,61 @@
+"""What is tracked speaks of Corral and of nothing else: no path of a machine, no workplace."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Put together from pieces, so that this file may be tracked as well.
+FORBIDDEN = {
+    "the path of somebody's home": re.compile(r"(?<![\w}./-])/(?:home|Users|root)/" + r"\w"),
+    "the folder that this was written in": re.compile("/wo" + r"rk/(?:main|shared)\b"),
+    "a file outside of the repository": re.compile(r"\.\./" + "shared"),
+}
+
+
+def tracked() -> list[Path]:
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return []  # an unpacked archive has no list of files
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+FILES = tracked()
+
+
+def text_of(file: Path) -> str:
+    data = file.read_bytes()
+    return "" if b"\0" in data[:8_000] else data.decode("utf-8", errors="replace")
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_file_names(what: str) -> None:
+    if not FILES:
+        pytest.skip("this is no git repository, so there is no list of files to look at")
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for file in FILES
+        for number, line in enumerate(text_of(file).splitlines(), 1)
+        if FORBIDDEN[what].search(line)
+    ]
+    assert found == []
+
+
+def test_every_text_file_is_utf_8_and_ends_with_a_line_end() -> None:
+    if not FILES:
+        pytest.skip("this is no git repository, so there is no list of files to look at")
+    for file in FILES:
+        data = file.read_bytes()
+        if b"\0" not in data and file.suffix in {".py", ".md", ".toml", ".sql", ".json"}:
+            data.decode("utf-8")
+            assert not data or data.endswith(b"\n"), file

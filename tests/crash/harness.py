@@ -1,0 +1,140 @@
+"""Crash at every commit.
+
+A scenario is something that a process does with a store. It runs once undisturbed, to see at which
+moments it commits. Then it runs again for each of those moments, on a fresh store, in a process
+that is killed there: just before the commit, or just after it. What is left is opened again, the
+recovery runs, and everything that must hold is checked: the scenario's own `check`, and what holds
+for every store (`tests.support.invariants`).
+
+    def test_no_letter_is_lost(fresh_url: FreshUrl, tmp_path: Path) -> None:
+        crash_at_every_commit(
+            fresh_url, tmp_path, Scenario(run=put_three, recover=deliver_all, check=all_delivered)
+        )
+
+Each of the four steps is a plain function of the open store and of the world around it.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import corral
+from corral.kernel.clock import HOUR
+from corral.library import Corral
+from tests.support.clocks import SharedClock
+from tests.support.invariants import check_store
+from tests.support.processes import Child
+from tests.support.stores import wait_until_alone
+
+FreshUrl = Callable[[], str]
+
+
+class World:
+    """What is outside of the store and stays when a process dies: the time, and its deeds."""
+
+    def __init__(self, diary: Path, clock: SharedClock) -> None:
+        self._diary = diary
+        self.clock = clock
+
+    def note(self, deed: str) -> None:
+        """Do something that cannot be taken back: send it, print it, tell the caller."""
+        with self._diary.open("a") as diary:
+            diary.write(deed + "\n")
+
+    @property
+    def deeds(self) -> list[str]:
+        return self._diary.read_text().splitlines() if self._diary.exists() else []
+
+
+Step = Callable[[Corral, World], None]
+
+
+def nothing(store: Corral, world: World) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Scenario:
+    run: Step
+    """What the process does that is killed."""
+
+    recover: Step
+    """What others do afterwards, with the ordinary means of the library."""
+
+    check: Step
+    """What must hold then. It may trust `world.deeds`."""
+
+    prepare: Step = nothing
+    """What was there before, put there in peace."""
+
+    later_ms: int = HOUR
+    """How long after the death the recovery comes; by default every lease has run out."""
+
+
+class Probe:
+    """Told of every commit; kills its process at one of these moments."""
+
+    def __init__(self, kill_at: int | None = None) -> None:
+        self.told: list[str] = []
+        self._kill_at = kill_at
+
+    def __call__(self, moment: str) -> None:
+        if len(self.told) == self._kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.told.append(moment)
+
+
+def crash_at_every_commit(fresh_url: FreshUrl, folder: Path, scenario: Scenario) -> None:
+    moments = Trial(fresh_url(), folder / "diary", scenario).in_peace()
+    assert moments == ["before commit", "after commit"] * (len(moments) // 2), moments
+    assert moments, "the scenario commits nothing, so it shows nothing"
+    for number, moment in enumerate(moments):
+        try:
+            Trial(fresh_url(), folder / f"diary-{number}", scenario).killed_at(number)
+        except BaseException as error:
+            error.add_note(f"killed {moment} {number // 2 + 1} of {len(moments) // 2}")
+            raise
+
+
+class Trial:
+    """One run of a scenario, on one store."""
+
+    def __init__(self, url: str, diary: Path, scenario: Scenario) -> None:
+        self._url = url
+        self._scenario = scenario
+        self._clock = SharedClock()
+        self._world = World(diary, self._clock)
+
+    def in_peace(self) -> list[str]:
+        """Nobody is killed; gives back the moments at which somebody could have been."""
+        self._prepare()
+        with Child(lambda: self._run(Probe())) as child:
+            moments = child.result()
+        self._recover_and_check()
+        return moments
+
+    def killed_at(self, moment: int) -> None:
+        self._prepare()
+        with Child(lambda: self._run(Probe(kill_at=moment))) as child:
+            assert child.ended_by() is signal.SIGKILL, "the process got away"
+        self._recover_and_check()
+
+    def _prepare(self) -> None:
+        with corral.open(self._url, clock=self._clock) as store:
+            self._scenario.prepare(store, self._world)
+
+    def _run(self, probe: Probe) -> list[str]:
+        with corral.open(self._url, clock=self._clock, probe=probe) as store:
+            self._scenario.run(store, self._world)
+        return probe.told
+
+    def _recover_and_check(self) -> None:
+        wait_until_alone(self._url)
+        self._clock.advance(self._scenario.later_ms)
+        with corral.open(self._url, clock=self._clock) as store:
+            check_store(store)  # before anybody mends anything
+            self._scenario.recover(store, self._world)
+            self._scenario.check(store, self._world)
+            check_store(store)

@@ -1,0 +1,215 @@
+"""Letters and a process that dies: none is lost, none acted on twice, the sender is told once."""
+
+from pathlib import Path
+
+from corral.kernel.clock import HOUR, MINUTE
+from corral.library import Corral
+from corral.rooms.mail.model import Letter
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+
+OUT = "queue:out"
+BOX = "agent:bob"
+SENDER = "agent:ada"
+BODIES = ["one", "two", "three"]
+
+
+def put_all(store: Corral, world: World) -> None:
+    for body in BODIES:
+        store.mail.put(OUT, body, key=body)
+        world.note(f"accepted {body}")
+
+
+def deliver_all(store: Corral, world: World) -> None:
+    """A worker who takes care: before it acts, it says that the outcome is unknown from here on."""
+    while letters := store.mail.claim(OUT, owner="worker"):
+        store.mail.doubt(letters[0])
+        world.note(f"sent {letters[0].body}")
+        store.mail.ack(letters[0])
+
+
+def settle_and_deliver(store: Corral, world: World) -> None:
+    """Whoever comes after looks up what really happened, as one would in a chat's history."""
+    for letter in store.mail.list(state="unknown").items:
+        store.mail.settle(letter.id, delivered=f"sent {letter.body}" in world.deeds)
+    deliver_all(store, world)
+
+
+def all_sent_once(store: Corral, world: World) -> None:
+    sent = [deed for deed in world.deeds if deed.startswith("sent")]
+    assert sorted(sent) == sorted(f"sent {body}" for body in BODIES)
+    assert states(store, OUT) == {"one": "done", "two": "done", "three": "done"}
+
+
+def states(store: Corral, mailbox: str) -> dict[object, str]:
+    letters = store.mail.list(mailbox=mailbox, all=True).items
+    assert len({letter.body for letter in letters}) == len(letters), "a letter is there twice"
+    return {letter.body: letter.state for letter in letters}
+
+
+def notices(store: Corral) -> list[Letter]:
+    return store.mail.list(mailbox=SENDER, all=True).items
+
+
+def test_a_letter_that_was_accepted_is_kept_and_putting_it_again_adds_none(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def accepted_are_there(store: Corral, world: World) -> None:
+        accepted = [deed.split()[1] for deed in world.deeds]
+        there = states(store, OUT)
+        assert list(there)[::-1][: len(accepted)] == accepted
+        put_all(store, world)  # the caller never heard of some of them, and asks again
+        deliver_all(store, world)
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(put_all, recover=accepted_are_there, check=all_sent_once)
+    )
+
+
+def test_nothing_is_sent_twice_by_a_worker_that_says_so_before_it_acts(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(deliver_all, prepare=put_all, recover=settle_and_deliver, check=all_sent_once),
+    )
+
+
+def test_work_goes_on_in_order_where_a_dead_worker_left_it(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def prepare(store: Corral, world: World) -> None:
+        for body in BODIES:
+            store.mail.put(BOX, body)
+
+    def work(store: Corral, world: World) -> None:
+        worker = f"worker at {world.clock.now()}"
+        letters = store.mail.claim(BOX, owner=worker)
+        while letters:
+            world.note(str(letters[0].body))
+            letters = store.mail.ack_and_claim(letters[0], owner=worker)
+
+    def check(store: Corral, world: World) -> None:
+        assert states(store, BOX) == {"one": "done", "two": "done", "three": "done"}
+        # Only the letter that was in the dead worker's hands may have been worked on again.
+        again = len(world.deeds) - len(BODIES)
+        assert again in (0, 1)
+        without_repeat = [
+            deed
+            for before, deed in zip([None, *world.deeds], world.deeds, strict=False)
+            if deed != before
+        ]
+        assert without_repeat == BODIES
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(work, prepare=prepare, recover=work, check=check)
+    )
+
+
+def fail_until_dead(store: Corral, world: World) -> None:
+    while letters := store.mail.claim(BOX, owner="worker"):
+        store.mail.fail(letters[0], "the printer is on fire")
+        world.clock.advance(5 * MINUTE)
+
+
+def put_one_from_sender(store: Corral, world: World) -> None:
+    store.settings.set("mail.max_attempts", 2)
+    store.mail.put(BOX, "hello", sender=SENDER)
+
+
+def dead_and_told_once(store: Corral, world: World) -> None:
+    assert states(store, BOX) == {"hello": "dead"}
+    (notice,) = notices(store)
+    assert notice.body["undelivered"] == store.mail.dead().items[0].id
+
+
+def test_a_letter_that_keeps_failing_dies_and_its_sender_is_told_once(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(
+            fail_until_dead,
+            prepare=put_one_from_sender,
+            recover=fail_until_dead,
+            check=dead_and_told_once,
+        ),
+    )
+
+
+def test_a_letter_whose_owners_go_silent_dies_and_its_sender_is_told_once(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def claim_and_say_nothing(store: Corral, world: World) -> None:
+        while store.mail.claim(BOX, owner="worker"):
+            world.clock.advance(5 * MINUTE)
+
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(
+            claim_and_say_nothing,
+            prepare=put_one_from_sender,
+            recover=claim_and_say_nothing,
+            check=dead_and_told_once,
+        ),
+    )
+
+
+def test_a_letter_that_nobody_takes_in_time_expires_and_its_sender_is_told_once(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def put(store: Corral, world: World) -> None:
+        store.mail.put(BOX, "hello", sender=SENDER, expires_at=world.clock.now() + HOUR)
+
+    def expire(store: Corral, world: World) -> None:
+        world.clock.advance(2 * HOUR)
+        store.mail.expire_due()
+
+    def check(store: Corral, world: World) -> None:
+        assert states(store, BOX) == {"hello": "expired"}
+        assert len(notices(store)) == 1
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(expire, prepare=put, recover=expire, check=check)
+    )
+
+
+def test_a_refused_letter_that_is_sent_again_is_told_of_once_for_each_refusal(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def put(store: Corral, world: World) -> None:
+        store.mail.put(BOX, "hello", key="hello", sender=SENDER)
+
+    def the_letter(store: Corral) -> Letter:
+        return store.mail.put(BOX, "hello", key="hello")
+
+    def refuse(store: Corral) -> None:
+        for letter in store.mail.claim(BOX, owner="worker"):
+            store.mail.refuse(letter, "no strangers")
+
+    def refuse_resend_refuse(store: Corral, world: World) -> None:
+        refuse(store)
+        store.mail.resend(the_letter(store).id)
+        world.note("resent")
+        refuse(store)
+
+    def finish(store: Corral, world: World) -> None:
+        refuse(store)
+        if "resent" not in world.deeds:
+            # Whether it was sent again is not known; the record of changes tells.
+            verbs = [event.verb for event in store.events.after().items]
+            if "resend" not in verbs:
+                store.mail.resend(the_letter(store).id)
+            refuse(store)
+
+    def check(store: Corral, world: World) -> None:
+        assert states(store, BOX) == {"hello": "refused"}
+        assert len(notices(store)) == 2
+
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(refuse_resend_refuse, prepare=put, recover=finish, check=check),
+    )

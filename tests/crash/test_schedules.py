@@ -1,0 +1,193 @@
+"""Schedules and a process that dies: every moment is put exactly once, never twice, never not."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from corral.kernel.clock import DAY, HOUR, MINUTE
+from corral.library import Corral
+from corral.rooms.mail.model import Letter
+from corral.rooms.schedules.model import Schedule
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+
+BOX = "queue:due"
+
+
+def fire_for_an_hour(store: Corral, world: World) -> None:
+    """The daemon's loop: look every twenty minutes, put what is due."""
+    for _ in range(3):
+        world.clock.advance(20 * MINUTE)
+        while store.schedules.fire_due():
+            pass
+
+
+def catch_up(store: Corral, world: World) -> None:
+    while store.schedules.fire_due():
+        pass
+
+
+def letters(store: Corral, schedule: Schedule) -> list[Letter]:
+    found = store.mail.list(mailbox=BOX, all=True, limit=1_000).items
+    return [letter for letter in found if str(letter.key).startswith(schedule.id)]
+
+
+def moments_put(store: Corral, schedule: Schedule) -> list[int]:
+    return sorted(int(str(letter.key).partition("@")[2]) for letter in letters(store, schedule))
+
+
+def moments_told(store: Corral, schedule: Schedule) -> Counter[int]:
+    """How often the record of changes says that a moment was fired."""
+    events = store.events.after(subject=schedule.id, limit=1_000).items
+    return Counter(moment for event in events if event.data for moment in event.data["moments"])
+
+
+def only_schedule(store: Corral) -> Schedule:
+    (found,) = [*store.schedules.list(all=True).items, *store.timers.list(all=True).items]
+    return found
+
+
+def test_a_timer_is_put_exactly_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
+    def set_timer(store: Corral, world: World) -> None:
+        store.timers.set(BOX, "tea", delay_ms=25 * MINUTE)
+
+    def check(store: Corral, world: World) -> None:
+        timer = only_schedule(store)
+        assert moments_put(store, timer) == [timer.created_at + 25 * MINUTE]
+        assert timer.state == "finished"
+
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(fire_for_an_hour, prepare=set_timer, recover=catch_up, check=check),
+    )
+
+
+def test_a_timer_that_was_accepted_is_kept(fresh_url: FreshUrl, tmp_path: Path) -> None:
+    def set_two(store: Corral, world: World) -> None:
+        for body in ("tea", "cake"):
+            world.note(store.timers.set(BOX, body, delay_ms=25 * MINUTE).id)
+
+    def check(store: Corral, world: World) -> None:
+        timers = store.timers.list(all=True).items
+        assert {timer.id for timer in timers} >= set(world.deeds)
+        assert all(len(letters(store, timer)) == 1 for timer in timers)
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(set_two, recover=catch_up, check=check, later_ms=DAY)
+    )
+
+
+@pytest.mark.parametrize("rule", ["every", "cron"])
+def test_every_moment_of_a_series_is_put_exactly_once(
+    fresh_url: FreshUrl, tmp_path: Path, rule: str
+) -> None:
+    step = 4 * MINUTE
+
+    def create(store: Corral, world: World) -> None:
+        if rule == "every":
+            store.schedules.create(BOX, "tick", every_ms=step, misfire="all")
+        else:
+            store.schedules.create(BOX, "tick", cron="*/4 * * * *", misfire="all")
+
+    def check(store: Corral, world: World) -> None:
+        series = only_schedule(store)
+        now = world.clock.now()
+        first = series.anchor_at if rule == "every" else (series.created_at // step + 1) * step
+        expected = list(range(first, now + 1, step))
+        assert len(expected) >= 15
+        assert moments_put(store, series) == expected
+        assert moments_told(store, series) == Counter(expected)
+        assert series.next_at == expected[-1] + step
+
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(fire_for_an_hour, prepare=create, recover=catch_up, check=check),
+    )
+
+
+def test_a_long_row_of_missed_moments_is_caught_up_in_pieces_and_none_is_put_twice(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def create(store: Corral, world: World) -> None:
+        store.schedules.create(BOX, "tick", every_ms=MINUTE, misfire="all")
+
+    def sleep_and_catch_up(store: Corral, world: World) -> None:
+        world.clock.advance(4 * HOUR)
+        catch_up(store, world)
+
+    def check(store: Corral, world: World) -> None:
+        series = only_schedule(store)
+        expected = list(range(series.anchor_at, world.clock.now() + 1, MINUTE))
+        assert len(expected) > 200, "more than one transaction's worth"
+        assert moments_put(store, series) == expected
+
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(
+            sleep_and_catch_up,
+            prepare=create,
+            recover=sleep_and_catch_up,
+            check=check,
+            later_ms=0,
+        ),
+    )
+
+
+def _one_open_letter(store: Corral) -> None:
+    assert len(store.mail.list(mailbox=BOX).items) == 1
+
+
+def _last_letter_is_open(store: Corral) -> None:
+    series = only_schedule(store)
+    (letter,) = store.mail.list(mailbox=BOX).items
+    assert letter.id == f"let_{series.last_letter}"
+    assert letter.key == f"{series.id}@{series.last_at}"
+
+
+@pytest.mark.parametrize(
+    ("overlap", "holds"), [("skip", _one_open_letter), ("replace", _last_letter_is_open)]
+)
+def test_where_letters_must_not_overlap_one_is_open_wherever_it_stopped(
+    fresh_url: FreshUrl, tmp_path: Path, overlap: str, holds: Callable[[Corral], None]
+) -> None:
+    def create(store: Corral, world: World) -> None:
+        store.schedules.create(BOX, "tick", every_ms=15 * MINUTE, misfire="all", overlap=overlap)
+
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(
+            fire_for_an_hour,
+            prepare=create,
+            recover=catch_up,
+            check=lambda store, world: holds(store),
+        ),
+    )
+
+
+def test_pausing_resuming_and_cancelling_happen_or_do_not(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def create(store: Corral, world: World) -> None:
+        store.schedules.create(BOX, "tick", every_ms=10 * MINUTE)
+
+    def change(store: Corral, world: World) -> None:
+        series = only_schedule(store)
+        for verb in (store.schedules.pause, store.schedules.resume, store.schedules.delete):
+            world.note(verb(series.id).state)
+
+    def check(store: Corral, world: World) -> None:
+        # The state that was told last, or the one that the dead process was about to tell.
+        order = ["active", "paused", "active", "cancelled"]
+        done = len(world.deeds)
+        assert only_schedule(store).state in order[done : done + 2]
+
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(change, prepare=create, recover=lambda store, world: None, check=check),
+    )

@@ -1,0 +1,133 @@
+"""The store itself and a process that dies: at its first opening, and in the harness's own trust.
+
+The harness can only kill where the store tells it of a commit, so that must be everywhere.
+"""
+
+import itertools
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.kernel.clock import HOUR, SetClock
+from corral.library import Corral
+from corral.rooms.mail import ops as mail
+from corral.rooms.settings import ops as settings
+from tests.crash.harness import FreshUrl, Probe, Scenario, World, crash_at_every_commit, nothing
+from tests.support.clocks import SharedClock
+from tests.support.invariants import check_store
+from tests.support.processes import Child
+from tests.support.stores import wait_until_alone
+from tests.support.threads import race
+
+
+def _claimed(store: Corral) -> mail.Letter:
+    store.mail.put("queue:a", 1)
+    return store.mail.claim("queue:a", owner="me")[0]
+
+
+# Each makes ready in peace and gives back what is then watched.
+WRITES: dict[str, Callable[[Corral], Callable[[], object]]] = {
+    "mail put": lambda store: lambda: store.mail.put("queue:a", 1),
+    "mail put with a key": lambda store: lambda: store.mail.put("queue:a", 1, key="k"),
+    "mail claim": lambda store: (
+        store.mail.put("queue:a", 1),
+        lambda: store.mail.claim("queue:a", owner="me"),
+    )[1],
+    "mail claim in order": lambda store: (
+        store.mail.put("agent:a", 1),
+        lambda: store.mail.claim("agent:a", owner="me"),
+    )[1],
+    "mail renew": lambda store: (letter := _claimed(store), lambda: store.mail.renew(letter))[1],
+    "mail ack": lambda store: (letter := _claimed(store), lambda: store.mail.ack(letter))[1],
+    "mail fail": lambda store: (letter := _claimed(store), lambda: store.mail.fail(letter, "x"))[1],
+    "mail doubt": lambda store: (letter := _claimed(store), lambda: store.mail.doubt(letter))[1],
+    "timer set": lambda store: lambda: store.timers.set("agent:a", 1, delay_ms=HOUR),
+    "setting set": lambda store: lambda: store.settings.set("mail.max_attempts", 3),
+    "node join": lambda store: lambda: store.nodes.join("n", "b", owner="me"),
+    "node heartbeat": lambda store: (
+        node := store.nodes.join("n", "b", owner="me"),
+        lambda: store.nodes.heartbeat(node),
+    )[1],
+    "lead": lambda store: lambda: store.nodes.take_lead("loop", owner="me"),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_every_write_is_one_commit_that_the_harness_is_told_of(url: str, name: str) -> None:
+    probe = Probe()
+    with corral.open(url, clock=SetClock(), probe=probe) as store:
+        write = WRITES[name](store)
+        probe.told.clear()
+        write()
+        assert probe.told == ["before commit", "after commit"]
+
+
+def test_what_one_transaction_does_to_two_rooms_is_kept_together_or_not_at_all(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def change_both(store: Corral, world: World) -> None:
+        with store.transaction() as tx:
+            mail.put(tx, "queue:a", "changed")
+            settings.set_value(tx, "mail.max_attempts", 3)
+
+    def check(store: Corral, world: World) -> None:
+        letters = store.mail.list(mailbox="queue:a").items
+        value = store.settings.get("mail.max_attempts").value
+        assert (len(letters), value) in [(0, 6), (1, 3)]
+
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(change_both, recover=nothing, check=check))
+
+
+@pytest.mark.parametrize("moment", [0, 1], ids=["before commit", "after commit"])
+def test_a_first_opening_that_was_killed_is_made_good_by_the_next(
+    empty_url: str, moment: int
+) -> None:
+    def open_it() -> None:
+        corral.open(empty_url, probe=Probe(kill_at=moment)).close()
+
+    with Child(open_it) as child:
+        assert child.ended_by() is signal.SIGKILL, "the process got away"
+    wait_until_alone(empty_url)
+    with corral.open(empty_url) as store:
+        store.mail.put("queue:a", 1)
+        assert store.db.schema_version() >= 1
+        check_store(store)
+
+
+def test_what_many_threads_were_told_is_kept_when_their_process_dies_at_any_moment(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    """They share commits, so the death of one moment concerns them all."""
+    for number in range(4):
+        url = fresh_url()
+        world = World(tmp_path / f"diary-{number}", SharedClock())
+
+        def put_for_ever(url: str = url, world: World = world) -> None:
+            with corral.open(url, clock=SetClock()) as store:
+
+                def put(thread: int) -> None:
+                    for count in itertools.count():
+                        body = f"{thread}-{count}"
+                        store.mail.put("queue:a", body)
+                        world.note(body)
+
+                race([partial(put, thread) for thread in range(8)])
+
+        with Child(put_for_ever) as child:
+            while len(world.deeds) < 100 * (number + 1):
+                time.sleep(0.005)
+            child.kill()
+        wait_until_alone(url)
+        with corral.open(url) as store:
+            kept = [row[0] for row in store.db.sql("SELECT body FROM letters", limit=10_000).rows]
+            assert len(kept) == len(set(kept))
+            # The last line may be half written: the death came while a thread was told.
+            told = {f'"{deed}"' for deed in world.deeds[:-1]}
+            assert set(kept) >= told
+            assert len(kept) <= len(world.deeds) + 8, "no more than one for each thread"
+            check_store(store)

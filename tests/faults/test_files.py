@@ -1,0 +1,153 @@
+"""Paths that cannot be a store, and who may read what Corral makes."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.kernel.errors import StoreUnavailable
+from corral.library import events, mail, settings, store  # noqa: F401 (before the rights are gone)
+from tests.support.processes import NOBODY, Child, as_nobody
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that belongs to a user without rights, in a place which that user can reach."""
+    path = Path(tempfile.mkdtemp(prefix="corral-test-"))
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+    yield path
+    path.chmod(0o700)
+    shutil.rmtree(path)
+
+
+def refusal(path: Path, *, create: bool = True) -> StoreUnavailable:
+    """How an opening by a user without rights is refused."""
+
+    def open_it() -> tuple[str, str]:
+        try:
+            with corral.open(path, create=create) as opened:
+                opened.mail.put("agent:ada", "hello")
+        except StoreUnavailable as error:
+            return error.message, error.reason
+        return "it was opened", "none"
+
+    with Child(as_nobody(open_it)) as child:
+        message, reason = child.result()
+    return StoreUnavailable(message, reason=reason)
+
+
+def make_store(path: Path) -> None:
+    def make() -> None:
+        with corral.open(path) as opened:
+            opened.mail.put("agent:ada", "kept")
+
+    with Child(as_nobody(make)) as child:
+        child.result()
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_new_store_in_a_folder_that_cannot_be_written_is_refused(folder: Path) -> None:
+    folder.chmod(0o500)
+    error = refusal(folder / "corral.db")
+    assert error.reason == "unwritable"
+    assert str(folder) in error.message
+    assert "permissions" in error.message
+    assert snapshot(folder) == {}
+
+
+def test_a_store_whose_folder_became_read_only_is_refused_and_stays_as_it_was(
+    folder: Path,
+) -> None:
+    make_store(folder / "corral.db")
+    before = snapshot(folder)
+    folder.chmod(0o500)
+    assert refusal(folder / "corral.db").reason == "unwritable"
+    assert snapshot(folder) == before
+
+
+def test_a_store_whose_file_became_read_only_is_refused_and_stays_as_it_was(folder: Path) -> None:
+    make_store(folder / "corral.db")
+    before = snapshot(folder)
+    (folder / "corral.db").chmod(0o400)
+    assert refusal(folder / "corral.db").reason == "unwritable"
+    assert snapshot(folder) == before
+
+
+def test_a_parent_folder_that_cannot_be_made_is_refused(folder: Path) -> None:
+    folder.chmod(0o500)
+    error = refusal(folder / "new" / "corral.db")
+    assert error.reason == "unwritable"
+    assert list(folder.iterdir()) == []
+
+
+def test_a_lock_beside_the_store_that_belongs_to_another_is_refused(folder: Path) -> None:
+    make_store(folder / "corral.db")
+    (folder / "corral.db-line").chmod(0o000)
+    before = (folder / "corral.db").read_bytes()
+    assert refusal(folder / "corral.db").reason == "unwritable"
+    assert (folder / "corral.db").read_bytes() == before
+
+
+def test_a_folder_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="folder") as caught:
+        corral.open(tmp_path)
+    assert caught.value.reason == "unwritable"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("something")
+    with pytest.raises(StoreUnavailable) as caught:
+        corral.open(tmp_path / "file" / "corral.db")
+    assert caught.value.reason == "unwritable"
+    assert (tmp_path / "file").read_text() == "something"
+
+
+def test_a_store_that_must_be_there_already_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="no store") as caught:
+        corral.open(tmp_path / "new" / "corral.db", create=False)
+    assert caught.value.reason == "missing"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_everything_that_is_made_is_for_the_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)  # the most careless user there is
+    try:
+        with corral.open(tmp_path / "a" / "b" / "corral.db") as opened:
+            opened.mail.put("agent:ada", "hello")
+            list(opened.events.follow(timeout_ms=1))
+            opened.db.backup(tmp_path / "a" / "copy.db")
+            opened.db.restore(tmp_path / "a" / "copy.db")
+            modes = {
+                str(path.relative_to(tmp_path)): oct(path.stat().st_mode & 0o777)
+                for path in tmp_path.rglob("*")
+            }
+    finally:
+        os.umask(before)
+    files = {
+        f"a/b/corral.db{end}"
+        for end in ("", "-wal", "-shm", "-line", "-line-door", ".before-restore")
+    }
+    assert modes == {"a": "0o700", "a/b": "0o700", "a/copy.db": "0o600"} | dict.fromkeys(
+        files, "0o600"
+    )
+
+
+def test_a_folder_that_was_there_keeps_its_permissions(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    shared.chmod(0o755)
+    corral.open(shared / "corral.db").close()
+    assert oct(shared.stat().st_mode & 0o777) == "0o755"

@@ -1,0 +1,124 @@
+"""No room left: said so, nothing half written, and all is well once there is room again."""
+
+import os
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.kernel.errors import StoreUnavailable
+from corral.library import Corral
+from tests.support.invariants import check_store
+from tests.support.processes import Child
+from tests.support.threads import race
+
+MEGABYTE = 1 << 20
+BODY = "x" * 20_000
+
+
+def put_until_full(store: Corral) -> tuple[list[int], str]:
+    """The numbers of the letters that were accepted, and why the next one was not."""
+    accepted: list[int] = []
+    while True:
+        try:
+            store.mail.put("queue:work", [len(accepted), BODY])
+        except StoreUnavailable as error:
+            return accepted, error.reason
+        accepted.append(len(accepted))
+        assert len(accepted) < 1_000, "the disk is larger than it was meant to be"
+
+
+def letters(store: Corral) -> list[int]:
+    return [letter.body[0] for letter in store.mail.list(limit=1_000).items]
+
+
+def check_full_and_free(path: Path, free: Callable[[], None]) -> None:
+    with corral.open(path) as store:
+        accepted, reason = put_until_full(store)
+        print(f"{len(accepted)} letters were accepted, then: {reason}")
+        assert reason in ("full", "io")
+        assert len(accepted) > 10
+        assert letters(store) == accepted
+        with pytest.raises(StoreUnavailable):
+            store.mail.put("queue:work", ["again", BODY])
+        free()
+        store.mail.put("queue:work", [len(accepted), BODY])
+        assert letters(store) == [*accepted, len(accepted)]
+        check_store(store)
+    with corral.open(path) as store:
+        assert letters(store) == [*accepted, len(accepted)]
+        check_store(store)
+
+
+def fill(ballast: Path) -> None:
+    file = os.open(ballast, os.O_WRONLY | os.O_CREAT)
+    with suppress(OSError):
+        while os.write(file, b"x" * 4096):
+            pass
+    os.close(file)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only the root can mount a small disk; the limit on files is tested instead")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_runs_full_loses_nothing_that_was_accepted(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * MEGABYTE)
+    check_full_and_free(small_disk / "corral.db", ballast.unlink)
+
+
+def test_a_store_cannot_be_made_on_a_full_disk_and_can_be_once_there_is_room(
+    small_disk: Path,
+) -> None:
+    ballast = small_disk / "ballast"
+    fill(ballast)
+    with pytest.raises(StoreUnavailable) as caught:
+        corral.open(small_disk / "corral.db")
+    assert caught.value.reason in ("full", "io")
+    ballast.unlink()
+    with corral.open(small_disk / "corral.db") as store:
+        store.mail.put("queue:work", [0, "hello"])
+        check_store(store)
+
+
+def test_a_limit_on_the_size_of_files_loses_nothing_that_was_accepted(tmp_path: Path) -> None:
+    def run_into_the_limit() -> None:
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MEGABYTE, hard))
+        check_full_and_free(
+            tmp_path / "corral.db",
+            lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard)),
+        )
+
+    with Child(run_into_the_limit) as child:
+        child.result()
+
+
+def test_a_full_disk_is_each_threads_own_error_and_nobody_waits_for_ever(
+    small_disk: Path,
+) -> None:
+    with corral.open(small_disk / "corral.db") as store:
+        put_until_full(store)
+        before = letters(store)
+        racers = race([lambda: store.mail.put("queue:work", ["more", BODY])] * 8)
+        assert {getattr(racer.error, "reason", racer.error) for racer in racers} <= {"full", "io"}
+        assert letters(store) == before

@@ -1,0 +1,188 @@
+"""A store of an earlier Corral: brought up to date, or left whole. The second migration here is
+made up; it stands for all that will come."""
+
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.db import migrate
+from corral.kernel.errors import StoreUnavailable
+from corral.library import Corral
+from tests.crash.harness import Probe
+from tests.support.invariants import check_store
+from tests.support.processes import Child, at_once
+from tests.support.stores import wait_until_alone
+
+GOOD = """
+-- Something that a later Corral needs.
+CREATE TABLE extra (
+    id {key} PRIMARY KEY,
+    size {integer} NOT NULL
+) {strict};
+
+INSERT INTO extra (id, size) VALUES ('one', 1);
+"""
+
+BAD = GOOD + "\nINSERT INTO extra (id, size) VALUES ('one', 2);\n"
+
+Later = Callable[[str], None]
+
+
+@pytest.fixture
+def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Later]:
+    """A function that makes this program a later Corral, with the given second migration."""
+    folder = tmp_path / "migrations"
+
+    def become_later(text: str) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        first = min(Path(migrate.__file__).parent.parent.joinpath("migrations").glob("0001_*.sql"))
+        shutil.copy(first, folder)
+        (folder / "0002_extra.sql").write_text(text)
+        monkeypatch.setattr(migrate, "FOLDER", folder)
+        _forget()
+
+    yield become_later
+    monkeypatch.undo()
+    _forget()
+
+
+def _forget() -> None:
+    migrate.migrations.cache_clear()
+    migrate.newest.cache_clear()
+
+
+@pytest.fixture
+def old(empty_url: str) -> str:
+    """A store of today's Corral with something in it."""
+    with corral.open(empty_url) as store:
+        store.mail.put("agent:ada", "hello")
+        assert store.db.schema_version() == 1, "write a real test of the upgrade, now there is one"
+    return empty_url
+
+
+def upgrade(url: str, probe: Probe | None = None) -> None:
+    """A SQLite store is brought up to date by its opening; on PostgreSQL that is asked for."""
+    if url.startswith("sqlite"):
+        corral.open(url, probe=probe).close()
+        return
+    with corral.open(url, upgrade=True, probe=probe) as store:
+        store.db.migrate()
+
+
+def is_upgraded(store: Corral) -> bool:
+    rows = store.db.sql("SELECT number FROM migrations ORDER BY number").rows
+    assert rows == [[number] for number in range(1, store.db.schema_version() + 1)]
+    return store.db.schema_version() == 2
+
+
+def is_whole(store: Corral) -> None:
+    assert [letter.body for letter in store.mail.list().items] == ["hello"]
+    store.mail.put("agent:ada", "again")
+    check_store(store)
+
+
+def copy_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///") + ".before-0002")
+
+
+def test_an_older_store_is_brought_up_to_date(old: str, later: Later) -> None:
+    later(GOOD)
+    upgrade(old)
+    with corral.open(old) as store:
+        assert is_upgraded(store)
+        assert store.db.sql("SELECT id, size FROM extra").rows == [["one", 1]]
+        is_whole(store)
+
+
+def test_sqlite_keeps_a_private_copy_of_what_it_changes(
+    old: str, later: Later, engine: str
+) -> None:
+    later(GOOD)
+    upgrade(old)
+    if engine == "postgres":
+        assert not copy_of(old).exists()  # there, the server's own back-ups serve
+        return
+    assert oct(copy_of(old).stat().st_mode & 0o777) == "0o600"
+    with corral.open(f"sqlite:///{copy_of(old)}", upgrade=True) as store:
+        assert store.db.schema_version() == 1
+        assert [row[0] for row in store.db.sql("SELECT body FROM letters").rows] == ['"hello"']
+
+
+def test_a_migration_that_fails_leaves_the_old_store_whole(old: str, later: Later) -> None:
+    later(BAD)
+    with pytest.raises(corral.errors.CorralError):
+        upgrade(old)
+    with corral.open(old, upgrade=True) as store:
+        assert not is_upgraded(store)
+        with pytest.raises(corral.errors.Invalid, match="extra"):
+            store.db.sql("SELECT * FROM extra")
+        is_whole(store)
+
+
+def test_a_migration_that_failed_can_be_made_good(old: str, later: Later) -> None:
+    later(BAD)
+    with pytest.raises(corral.errors.CorralError):
+        upgrade(old)
+    later(GOOD)
+    upgrade(old)
+    with corral.open(old) as store:
+        assert is_upgraded(store)
+        is_whole(store)
+
+
+@pytest.mark.parametrize("moment", [0, 1], ids=["before commit", "after commit"])
+def test_a_migration_whose_process_dies_is_done_or_not_done(
+    old: str, later: Later, moment: int
+) -> None:
+    later(GOOD)
+    with Child(lambda: upgrade(old, Probe(kill_at=moment))) as child:
+        assert child.ended_by() is signal.SIGKILL
+    wait_until_alone(old)
+    with corral.open(old, upgrade=True) as store:
+        assert is_upgraded(store) == (moment == 1)
+    upgrade(old)
+    with corral.open(old) as store:
+        assert is_upgraded(store)
+        is_whole(store)
+
+
+def test_ten_processes_that_upgrade_at_once_all_succeed(old: str, later: Later) -> None:
+    later(GOOD)
+    at_once([lambda: upgrade(old)] * 10)
+    with corral.open(old) as store:
+        assert is_upgraded(store)
+        assert store.db.sql("SELECT id, size FROM extra").rows == [["one", 1]]
+        is_whole(store)
+
+
+def test_an_older_postgres_store_is_upgraded_only_when_that_is_asked_for(
+    old: str, later: Later, engine: str
+) -> None:
+    later(GOOD)
+    if engine == "sqlite":
+        corral.open(old).close()
+        assert copy_of(old).exists()
+        return
+    with pytest.raises(StoreUnavailable, match="corral db migrate") as caught:
+        corral.open(old)
+    assert caught.value.reason == "older"
+    with corral.open(old, upgrade=True) as store:
+        assert store.db.schema_version() == 1, "nothing was changed by the refusal"
+        assert store.db.migrate() == [2]
+        assert store.db.migrate() == []
+    corral.open(old).close()
+
+
+def test_a_process_that_still_has_the_old_store_open_goes_on_working(
+    old: str, later: Later
+) -> None:
+    with corral.open(old) as store:
+        later(GOOD)
+        with Child(lambda: upgrade(old)) as child:
+            child.result()
+        is_whole(store)

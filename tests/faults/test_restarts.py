@@ -1,0 +1,183 @@
+"""A PostgreSQL server that goes away: for a moment, or for good."""
+
+import signal
+import threading
+import time
+from collections import Counter
+from functools import partial
+
+import pytest
+
+import corral
+from corral.db import postgres
+from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.errors import StoreUnavailable
+from corral.library import Corral
+from tests.support.invariants import check_store
+from tests.support.postgres import PostgresServer
+from tests.support.threads import Racer
+
+WORKERS = 4
+RESTARTS = {"stopped": signal.SIGINT, "killed": signal.SIGQUIT}
+
+
+def restart(server: PostgresServer, how: signal.Signals) -> None:
+    server.stop(how)
+    server.start()
+
+
+def put_and_work(store: Corral, me: int, stop: threading.Event) -> tuple[list[str], int]:
+    """A worker's round, over and over: the keys whose letters were accepted, and how often
+    the outcome of a put was unknown."""
+    accepted: list[str] = []
+    unknown = 0
+    number = 0
+    while not stop.is_set():
+        number += 1
+        key = f"{me}-{number}"
+        try:
+            store.mail.put("queue:work", key, key=key)
+            accepted.append(key)
+        except StoreUnavailable as error:
+            if error.reason != "unknown_outcome":
+                raise
+            unknown += 1
+        for letter in store.mail.claim("queue:work", owner=f"worker {me}"):
+            store.mail.renew(letter)
+            store.mail.ack(letter)
+    return accepted, unknown
+
+
+@pytest.mark.parametrize("how", RESTARTS)
+def test_a_restart_in_the_middle_of_work_loses_and_doubles_nothing(
+    own_server: PostgresServer, own_url: str, how: str
+) -> None:
+    clock = SetClock()
+    stop = threading.Event()
+    with corral.open(own_url, clock=clock) as store:
+        workers = [Racer(partial(put_and_work, store, me, stop)) for me in range(WORKERS)]
+        for _ in range(2):
+            time.sleep(0.3)
+            restart(own_server, RESTARTS[how])
+        time.sleep(0.3)
+        stop.set()
+        results = [worker.result() for worker in workers]
+        accepted = [key for keys, _ in results for key in keys]
+        print(f"{len(accepted)} accepted, {sum(unknown for _, unknown in results)} unknown")
+        assert len(accepted) > 50
+
+        # A claim whose answer was lost holds its letter until the lease is over.
+        clock.advance(HOUR)
+        for letter in store.mail.claim("queue:work", owner="the last one", limit=1_000):
+            store.mail.ack(letter)
+        with corral.open(own_url) as other:
+            found = other.db.sql("SELECT key, state FROM letters", limit=100_000).rows
+            acks = other.db.sql("SELECT subject FROM events WHERE verb = 'ack'", limit=100_000).rows
+        assert {key for key, _ in found} >= set(accepted), "an accepted letter is gone"
+        assert len(found) == len({key for key, _ in found})
+        assert {state for _, state in found} == {"done"}
+        assert set(Counter(subject for (subject,) in acks).values()) == {1}
+        assert len(acks) == len(found)
+        check_store(store)
+
+
+def test_a_restart_while_nobody_used_the_store_is_not_noticed(
+    own_server: PostgresServer, own_url: str
+) -> None:
+    """The connections on the shelf are dead, and nothing was asked of the server through them."""
+    with corral.open(own_url) as store:
+        store.mail.put("queue:work", "before")
+        restart(own_server, signal.SIGINT)
+        store.mail.put("queue:work", "after")
+        assert [letter.body for letter in store.mail.list().items] == ["before", "after"]
+
+
+def test_a_claim_that_waits_goes_on_waiting_through_a_restart(
+    own_server: PostgresServer, own_url: str
+) -> None:
+    with corral.open(own_url) as store, corral.open(own_url) as other:
+        waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=20_000))
+        time.sleep(0.2)
+        restart(own_server, signal.SIGINT)
+        other.mail.put("agent:ada", "hello", key="k")
+        put = time.monotonic()
+        (letter,) = waiting.result(20)
+        print(f"woken {time.monotonic() - put:.3f} s after the commit")
+        assert letter.body == "hello"
+        assert time.monotonic() - put < 3
+
+
+def test_a_follower_goes_on_following_through_a_restart(
+    own_server: PostgresServer, own_url: str
+) -> None:
+    with corral.open(own_url) as store, corral.open(own_url) as other:
+        other.mail.put("agent:ada", 1, key="1")
+
+        def follow() -> list[str]:
+            seen = []
+            for event in store.events.follow("0-0", timeout_ms=15_000):
+                seen.append(event.subject)
+                if len(seen) == 3:
+                    break
+            return seen
+
+        following = Racer(follow)
+        time.sleep(0.2)
+        restart(own_server, signal.SIGQUIT)
+        for number in (2, 3):
+            other.mail.put("agent:ada", number, key=str(number))
+        seen = following.result(20)
+        assert len(seen) == len(set(seen)) == 3
+
+
+def test_a_claim_that_begins_to_wait_during_a_restart_is_as_patient_as_any_other(
+    own_server: PostgresServer, own_url: str
+) -> None:
+    with corral.open(own_url) as store:
+        own_server.stop()
+        waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=10_000))
+        time.sleep(0.3)
+        own_server.start()
+        with corral.open(own_url) as other:
+            other.mail.put("agent:ada", "hello")
+        assert [letter.body for letter in waiting.result(20)] == ["hello"]
+
+
+def test_a_server_that_stays_away_is_given_up_after_a_while_and_found_again_later(
+    own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "PATIENCE", 1.0)
+    with corral.open(own_url) as store:
+        store.mail.put("queue:work", "before", key="before")
+        own_server.stop()
+        for use in (
+            lambda: store.mail.list(),
+            lambda: store.mail.claim("queue:work", owner="me"),
+            lambda: store.settings.set("mail.max_attempts", 3),
+            lambda: store.timers.set("agent:ada", "tea", delay_ms=5_000),
+            lambda: list(store.events.follow("0-0", timeout_ms=10_000)),
+            lambda: store.mail.claim("agent:ada", owner="me", wait_ms=10_000),
+        ):
+            start = time.monotonic()
+            asking = Racer(use).join(10)
+            assert isinstance(asking.error, StoreUnavailable)
+            assert asking.error.reason == "unreachable"
+            assert time.monotonic() - start < 5
+        own_server.start()
+        assert [letter.body for letter in store.mail.list().items] == ["before"]
+        store.mail.put("queue:work", "after", key="after")
+        check_store(store)
+
+
+def test_a_connection_that_the_server_ends_is_replaced(own_url: str) -> None:
+    """What an administrator does, or a proxy that has waited for too long."""
+    import psycopg
+
+    with corral.open(own_url) as store, psycopg.connect(own_url, autocommit=True) as admin:
+        store.mail.put("queue:work", 1, key="1")
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        store.mail.put("queue:work", 2, key="2")
+        assert len(store.mail.list().items) == 2

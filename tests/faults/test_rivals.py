@@ -1,0 +1,186 @@
+"""Others who use the same file: programs that do not stand in line, machines, children."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+import corral
+from corral.db import filesystem, sqlite
+from corral.kernel.errors import StoreUnavailable
+from corral.library import Corral
+from tests.support.processes import Child
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "corral.db"
+    with corral.open(path) as store:
+        store.mail.put("agent:ada", "hello")
+    return path
+
+
+# -- another program ----------------------------------------------------------------------------
+
+
+def test_a_program_that_holds_the_file_is_named_as_the_reason_after_a_while(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_MS", 100)
+    with corral.open(file) as store:
+        browser = apsw.Connection(str(file))
+        browser.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreUnavailable, match="database browser") as caught:
+            store.mail.put("agent:ada", "while it is held")
+        assert caught.value.reason == "locked"
+        assert len(store.mail.list().items) == 1, "reading goes on"
+        browser.execute("ROLLBACK")
+        browser.close()
+        store.mail.put("agent:ada", "once it is free")
+        assert [letter.body for letter in store.mail.list().items] == ["hello", "once it is free"]
+
+
+def test_a_program_that_holds_the_file_for_a_moment_is_waited_for(file: Path) -> None:
+    told, tell = os.pipe()
+
+    def hold_for_a_moment() -> None:
+        browser = apsw.Connection(str(file))
+        browser.execute("BEGIN EXCLUSIVE")
+        os.write(tell, b"x")
+        time.sleep(0.3)
+        browser.execute("ROLLBACK")
+
+    with Child(hold_for_a_moment) as child, corral.open(file) as store:
+        os.read(told, 1)
+        store.mail.put("agent:ada", "after it")
+        child.result()
+
+
+def test_a_file_that_is_held_can_not_be_made_a_store_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_MS", 100)
+    path = tmp_path / "corral.db"
+    browser = apsw.Connection(str(path))
+    browser.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreUnavailable) as caught:
+        corral.open(path)
+    assert caught.value.reason == "locked"
+    browser.execute("ROLLBACK")
+    browser.close()
+    corral.open(path).close()
+
+
+# -- an old SQLite ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"), [("3.51.2", False), ("3.9.9", False), ("3.51.3", True)]
+)
+def test_a_sqlite_that_can_damage_files_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, fits: bool
+) -> None:
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: version)
+    path = tmp_path / "corral.db"
+    if fits:
+        corral.open(path).close()
+        return
+    with pytest.raises(StoreUnavailable, match="pip install -U apsw") as caught:
+        corral.open(path)
+    assert caught.value.reason == "old_sqlite"
+    assert not path.exists()
+
+
+# -- a network file system ----------------------------------------------------------------------
+
+
+def reason_in_another_process(path: Path) -> str | None:
+    def open_it() -> str | None:
+        try:
+            corral.open(path).close()
+        except StoreUnavailable as error:
+            return error.reason
+        return None
+
+    with Child(open_it) as child:
+        return child.result()
+
+
+def test_on_a_network_file_system_one_process_at_a_time_has_the_store(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filesystem, "file_system", lambda path: "nfs")
+    with corral.open(file) as store:
+        assert reason_in_another_process(file) == "network_file_system"
+        store.mail.put("agent:ada", "the first one works on")
+        assert len(store.mail.list().items) == 2
+    assert reason_in_another_process(file) is None
+
+
+def test_a_process_that_dies_gives_a_store_on_a_network_file_system_free(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filesystem, "file_system", lambda path: "nfs")
+    told, tell = os.pipe()
+
+    def open_and_stay() -> None:
+        with corral.open(file):
+            os.write(tell, b"x")
+            time.sleep(60)
+
+    with Child(open_and_stay) as child:
+        os.read(told, 1)
+        with pytest.raises(StoreUnavailable, match=f"process {child.pid}"):
+            corral.open(file)
+        child.kill()
+    corral.open(file).close()
+
+
+def test_on_a_disk_of_its_own_many_processes_have_the_store(file: Path) -> None:
+    with corral.open(file):
+        assert reason_in_another_process(file) is None
+
+
+# -- children -----------------------------------------------------------------------------------
+
+USES: dict[str, Callable[[Corral], object]] = {
+    "write": lambda store: store.mail.put("agent:ada", "from the child"),
+    "single write": lambda store: store.mail.claim("agent:ada", owner="child"),
+    "read": lambda store: store.mail.list(),
+    "transaction": lambda store: store.transaction().__enter__(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_store_that_was_opened_before_a_fork_is_refused_in_the_child(url: str, use: str) -> None:
+    with corral.open(url) as store:
+        store.mail.put("agent:ada", "before the fork")
+
+        def use_it() -> str:
+            try:
+                USES[use](store)
+            except RuntimeError as error:
+                return str(error)
+            return "it was not refused"
+
+        with Child(use_it) as child:
+            assert "opened before a fork; open it again" in child.result()
+        # The parent's connection was not harmed by the child's attempt.
+        store.mail.put("agent:ada", "after the fork")
+        assert [letter.body for letter in store.mail.list().items] == [
+            "before the fork",
+            "after the fork",
+        ]
+
+
+def test_closing_in_a_child_what_the_parent_opened_does_not_harm_the_parent(url: str) -> None:
+    """Code that forks often closes what it carried over, on its way out."""
+    with corral.open(url) as store:
+        store.mail.put("agent:ada", "before the fork")
+        with Child(store.close) as child:
+            child.result()
+        store.mail.put("agent:ada", "after the fork")
+        assert len(store.mail.list().items) == 2

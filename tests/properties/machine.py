@@ -1,0 +1,67 @@
+"""What the machines have in common: a fresh store for each story, and the same time on both sides.
+
+A machine does the same to a room and to a plain model of it, step by step, as hypothesis makes up
+the story, and compares the two. The model is written from what the room promises, without a look
+at how it keeps the promise.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+import corral
+from corral.kernel.clock import SetClock
+from corral.kernel.errors import CorralError
+from tests.support.invariants import check_store
+
+FreshUrl = Callable[[], str]
+
+# A story that fails is told again and again until it is short; that may take a while.
+while_it_is_made_short = pytest.mark.timeout(420)
+
+
+class RoomMachine(RuleBasedStateMachine):
+    """One story, on one fresh store."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.clock = SetClock()
+        self.store = corral.open(url, clock=self.clock, actor="user:tester")
+
+    @property
+    def now(self) -> int:
+        return self.clock.now()
+
+    def refused(self, error: type[CorralError] | None, call: Callable[[], Any]) -> bool:
+        """Whether the model expects a refusal, which the room must then give."""
+        if error is None:
+            return False
+        with pytest.raises(error) as caught:
+            call()
+        assert type(caught.value) is error
+        return True
+
+    def teardown(self) -> None:
+        try:
+            check_store(self.store)
+        finally:
+            self.store.close()
+
+
+def tell_stories(
+    machine: Callable[[str], RoomMachine], fresh_url: FreshUrl, *, stories: int, steps: int
+) -> None:
+    run_state_machine_as_test(
+        lambda: machine(fresh_url()),
+        settings=settings(
+            max_examples=stories,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,222 @@
+"""Schedules beside a plain model: which moments are put, and when the next one comes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, invariant, multiple, rule
+
+from corral.kernel.clock import HOUR, MINUTE, SECOND
+from corral.kernel.errors import IllegalMove, Refused
+from corral.rooms.mail.model import Letter
+from corral.rooms.schedules.model import Schedule
+from tests.properties.machine import (
+    FreshUrl,
+    RoomMachine,
+    tell_stories,
+    while_it_is_made_short,
+)
+
+BOX = "queue:due"
+CATCH_UP = 100
+GRACE = MINUTE
+FIVE_MINUTES = 5 * MINUTE
+
+
+@dataclass
+class Plan:
+    """A schedule as the model sees it: moments a fixed step apart, or a single one."""
+
+    id: str
+    first: int
+    step: int | None
+    misfire: str
+    overlap: str
+    next_at: int | None
+    state: str = "active"
+    last_at: int | None = None
+    open: str | None = None
+    """The key of its last letter, while that is open."""
+
+    def is_pending(self) -> bool:
+        return self.state in ("active", "paused")
+
+    def after(self, moment: int) -> int | None:
+        """The first moment of the rule that is later."""
+        if self.step is None:
+            return self.first if self.first > moment else None
+        if moment < self.first:
+            return self.first
+        return self.first + ((moment - self.first) // self.step + 1) * self.step
+
+    def due(self, now: int) -> tuple[list[int], int | None]:
+        """What is put now, by the rule and the misfire policy, and what comes after that."""
+        assert self.next_at is not None
+        missed = [self.next_at]
+        while (more := self.after(missed[-1])) is not None and more <= now:
+            missed.append(more)
+        if self.misfire == "all":
+            put = missed[:CATCH_UP]
+            return put, self.after(put[-1])
+        latest = missed[-1]
+        in_time = self.misfire == "latest" or now - latest <= GRACE
+        return [latest] if in_time else [], self.after(max(now, latest))
+
+
+class ScheduleMachine(RoomMachine):
+    plans = Bundle("plans")
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.all: list[Plan] = []
+        self.put: list[str] = []
+
+    def keep(self, made: Schedule, first: int, step: int | None) -> Plan:
+        plan = Plan(made.id, first, step, made.misfire, made.overlap, next_at=first)
+        self.all.append(plan)
+        return plan
+
+    # -- making them ----------------------------------------------------------------------------
+
+    @rule(
+        target=plans,
+        step=st.sampled_from([5 * SECOND, 7 * SECOND, MINUTE, HOUR]),
+        misfire=st.sampled_from(["all", "latest", "skip"]),
+        overlap=st.sampled_from(["allow", "skip", "replace"]),
+    )
+    def every(self, step: int, misfire: str, overlap: str) -> Plan:
+        made = self.store.schedules.create(
+            BOX, "tick", every_ms=step, misfire=misfire, overlap=overlap
+        )
+        return self.keep(made, self.now + step, step)
+
+    @rule(
+        target=plans,
+        misfire=st.sampled_from(["all", "latest", "skip"]),
+        overlap=st.sampled_from(["allow", "skip", "replace"]),
+    )
+    def cron(self, misfire: str, overlap: str) -> Plan:
+        made = self.store.schedules.create(
+            BOX, "tick", cron="*/5 * * * *", misfire=misfire, overlap=overlap
+        )
+        return self.keep(made, (self.now // FIVE_MINUTES + 1) * FIVE_MINUTES, FIVE_MINUTES)
+
+    @rule(target=plans, delay=st.sampled_from([5 * SECOND, MINUTE, HOUR]))
+    def timer(self, delay: int) -> Any:
+        def call() -> Schedule:
+            return self.store.timers.set(BOX, "tea", delay_ms=delay)
+
+        pending = [plan for plan in self.all if plan.step is None and plan.is_pending()]
+        if self.refused(Refused if len(pending) >= 20 else None, call):
+            return multiple()
+        return self.keep(call(), self.now + delay, None)
+
+    # -- firing ---------------------------------------------------------------------------------
+
+    @rule()
+    def fire_due(self) -> None:
+        expected: list[str] = []
+        due = [p for p in self.all if p.state == "active" and p.next_at <= self.now]  # type: ignore[operator]
+        for plan in sorted(due, key=lambda plan: (plan.next_at, plan.id))[:20]:
+            expected += self.fire(plan)
+        told = self.store.schedules.fire_due(limit=20)
+        assert [letter.key for letter in told] == expected
+        self.put += expected
+
+    def fire(self, plan: Plan) -> list[str]:
+        keys = []
+        moments, plan.next_at = plan.due(self.now)
+        for moment in moments:
+            if plan.overlap == "skip" and plan.open:
+                continue
+            plan.open = f"{plan.id}@{moment}"
+            plan.last_at = moment
+            keys.append(plan.open)
+        if plan.next_at is None:
+            plan.state = "finished"
+        return keys
+
+    @rule(data=st.data())
+    def work_on_a_letter(self, data: Any) -> None:
+        letters = self.store.mail.claim(BOX, owner="me", limit=data.draw(st.integers(1, 3)))
+        for letter in letters:
+            self.store.mail.ack(letter)
+            for plan in self.all:
+                if plan.open == letter.key:
+                    plan.open = None
+
+    # -- changing them --------------------------------------------------------------------------
+
+    @rule(plan=plans, how=st.sampled_from(["pause", "pause", "resume", "resume", "cancel"]))
+    def change(self, plan: Plan, how: str) -> None:
+        getattr(self, how)(plan)
+
+    def pause(self, plan: Plan) -> None:
+        def call() -> Schedule:
+            return self.store.schedules.pause(plan.id)
+
+        if not self.refused(None if plan.state == "active" else IllegalMove, call):
+            call()
+            plan.state, plan.next_at = "paused", None
+
+    def resume(self, plan: Plan) -> None:
+        def call() -> Schedule:
+            return self.store.schedules.resume(plan.id)
+
+        if not self.refused(None if plan.state == "paused" else IllegalMove, call):
+            call()
+            # A single moment that passed meanwhile is made up for; others simply go on.
+            plan.state, plan.next_at = "active", plan.after(self.now) or self.now
+
+    def cancel(self, plan: Plan) -> None:
+        def call() -> Schedule:
+            return self.store.schedules.delete(plan.id)
+
+        may = plan.state in ("active", "paused")
+        if not self.refused(None if may else IllegalMove, call):
+            call()
+            plan.state, plan.next_at = "cancelled", None
+
+    @rule(ms=st.sampled_from([SECOND, 5 * SECOND, 90 * SECOND, 20 * MINUTE, 3 * HOUR]))
+    def wait(self, ms: int) -> None:
+        self.clock.advance(ms)
+
+    # -- always ---------------------------------------------------------------------------------
+
+    @invariant()
+    def every_schedule_is_as_the_model_has_it(self) -> None:
+        found = [
+            *self.store.schedules.list(all=True, limit=1_000).items,
+            *self.store.timers.list(all=True, limit=1_000).items,
+        ]
+        assert sorted((one.id, one.state, one.next_at, one.last_at) for one in found) == sorted(
+            (plan.id, plan.state, plan.next_at, plan.last_at) for plan in self.all
+        )
+        soon = [plan.next_at for plan in self.all if plan.next_at is not None]
+        assert self.store.schedules.next_at() == min(soon, default=None)
+
+    @invariant()
+    def what_does_not_overlap_has_one_open_letter_at_the_most(self) -> None:
+        still_open = [letter.key for letter in self.letters(all=False)]
+        for plan in self.all:
+            own = [key for key in still_open if str(key).startswith(plan.id)]
+            if plan.overlap != "allow":
+                assert own == ([plan.open] if plan.open else [])
+
+    def letters(self, *, all: bool) -> list[Letter]:
+        page = self.store.mail.list(all=all, limit=1_000)
+        found = page.items
+        while page.next is not None:
+            page = self.store.mail.list(all=all, limit=1_000, after=page.next)
+            found = [*found, *page.items]
+        return found
+
+    def teardown(self) -> None:
+        keys = [letter.key for letter in self.letters(all=True)]
+        assert keys[::-1] == self.put, "each moment once, in order"
+        super().teardown()
+
+
+@while_it_is_made_short
+def test_schedules_are_what_the_model_says(fresh_url: FreshUrl) -> None:
+    tell_stories(ScheduleMachine, fresh_url, stories=40, steps=25)

@@ -1,0 +1,123 @@
+"""Numbers are given out before they are committed: the feed waits for whoever was first."""
+
+import psycopg
+import pytest
+
+import corral
+from corral.kernel.clock import SetClock
+from corral.kernel.errors import CorralError
+from corral.library import Corral
+from corral.rooms.mail import ops as mail
+
+INSERT = "INSERT INTO events (at, actor, kind, verb, subject) VALUES (1, 'x', 'k', 'v', %s)"
+
+
+@pytest.fixture
+def engine() -> str:
+    """PostgreSQL alone: on SQLite the number is given out under the lock that commits."""
+    return "postgres"
+
+
+def seen(store: Corral, cursor: str | None = None) -> tuple[list[str], str | None]:
+    page = store.events.after(cursor)
+    return [event.subject for event in page.items], page.next
+
+
+def test_an_event_that_took_its_number_earlier_and_commits_later_is_not_skipped(
+    store: Corral, url: str
+) -> None:
+    with psycopg.connect(url) as slow, psycopg.connect(url) as fast:
+        slow.execute(INSERT, ["slow"])  # number 1, not committed
+        fast.execute(INSERT, ["fast"])  # number 2
+        fast.commit()
+        before, cursor = seen(store)
+        assert before == [], "number 2 is held back while number 1 may still come"
+        slow.commit()
+        after, _ = seen(store, cursor)
+    assert after == ["slow", "fast"]
+
+
+def test_a_reader_in_the_middle_sees_every_event_once_whatever_the_order_of_commits(
+    store: Corral, url: str
+) -> None:
+    found: list[str] = []
+    cursor: str | None = None
+
+    def read() -> None:
+        nonlocal cursor
+        new, cursor = seen(store, cursor)
+        found.extend(new)
+
+    writers = [psycopg.connect(url) for _ in range(4)]
+    try:
+        for n, writer in enumerate(writers):
+            writer.execute(INSERT, [f"w{n}"])
+            read()
+        for n in (2, 0, 3, 1):
+            writers[n].commit()
+            read()
+    finally:
+        for writer in writers:
+            writer.close()
+    assert sorted(found) == ["w0", "w1", "w2", "w3"]
+    assert len(found) == 4
+
+
+def test_a_number_that_is_rolled_back_holds_up_nobody(store: Corral, url: str) -> None:
+    with psycopg.connect(url) as slow:
+        slow.execute(INSERT, ["never"])
+        store.mail.put("agent:ada", 1)
+        assert seen(store)[0] == []
+        slow.rollback()
+    assert seen(store)[0] == ["let_1"]
+
+
+def test_a_transaction_that_writes_a_second_time_late_is_shown_whole(
+    store: Corral, url: str
+) -> None:
+    with psycopg.connect(url) as slow:
+        slow.execute(INSERT, ["slow 1"])
+        store.mail.put("agent:ada", 1)
+        slow.execute(INSERT, ["slow 2"])  # a number behind that of the letter
+        slow.commit()
+    found, _ = seen(store)
+    assert sorted(found) == ["let_1", "slow 1", "slow 2"]
+    first, cursor = [], None
+    for _ in range(3):
+        page = store.events.after(cursor, limit=1)
+        first += [event.subject for event in page.items]
+        cursor = page.next
+    assert first == found, "page by page it is the same feed"
+
+
+def test_the_newest_events_wait_for_the_slow_one_too(store: Corral, url: str) -> None:
+    with psycopg.connect(url) as slow:
+        slow.execute(INSERT, ["slow"])
+        store.mail.put("agent:ada", 1)
+        end = store.events.newest().next
+        slow.commit()
+    assert sorted(seen(store, end)[0]) == ["let_1", "slow"]
+
+
+def test_the_store_s_own_transactions_are_held_back_alike(
+    store: Corral, url: str, clock: SetClock
+) -> None:
+    with corral.open(url, clock=clock) as other, other.transaction() as tx:
+        slow = mail.put(tx, "agent:ada", "slow")
+        fast = store.mail.put("queue:x", "fast")
+        assert seen(store)[0] == []
+    assert seen(store)[0] == [slow.id, fast.id]
+
+
+def test_a_transaction_that_only_reads_holds_up_nobody(store: Corral, url: str) -> None:
+    with psycopg.connect(url) as reader:
+        reader.execute("SELECT count(*) FROM events")
+        store.mail.put("agent:ada", 1)
+        assert seen(store)[0] == ["let_1"]
+
+
+def test_a_refused_operation_holds_up_nobody(store: Corral) -> None:
+    with pytest.raises(CorralError):
+        store.mail.drop("let_9")
+    store.mail.put("agent:ada", 1)
+    assert seen(store)[0] == ["let_1"]

@@ -1,0 +1,275 @@
+"""Back-ups: one private file, of either engine, for either engine."""
+
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import corral
+from corral.db.schema import tables
+from corral.db.statement import Statement
+from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
+from corral.kernel.errors import Invalid
+from corral.library import Corral
+from tests.support.store import refuses
+
+ENGINES = ["sqlite", "postgres"]
+EACH_WAY = pytest.mark.parametrize(("source", "target"), [(a, b) for a in ENGINES for b in ENGINES])
+
+Open = Callable[[str], Corral]
+
+
+@pytest.fixture
+def open_on(request: pytest.FixtureRequest, tmp_path: Path, clock: SetClock) -> Iterator[Open]:
+    """A function that opens a new store on an engine, as often as it is asked."""
+    with ExitStack() as stack:
+        made = 0
+
+        def open_new(engine: str) -> Corral:
+            nonlocal made
+            made += 1
+            if engine == "sqlite":
+                url = f"sqlite:///{tmp_path}/store-{made}.db"
+            else:
+                server = request.getfixturevalue("postgres_server")
+                url = server.new_database(template=request.getfixturevalue("postgres_template"))
+                stack.callback(server.drop_database, url)
+            return stack.enter_context(corral.open(url, clock=clock, actor="user:tester"))
+
+        yield open_new
+
+
+def live(store: Corral, clock: SetClock, folder: Path) -> None:
+    """Something of everything, in every state that is easily reached."""
+    project = store.projects.register(folder, command="claude", prompt="ünï ☃")
+    store.settings.set("mail.backoff_ms", [MINUTE], scope=f"project:{project.id}")
+    store.secrets.set("token", "env:TOKEN")
+    store.nodes.join("host", "boot", owner="d", labels=["gpu"])
+    store.nodes.take_lead("loop", owner="d")
+    store.schedules.create("agent:ada", {"z": 1, "a": [None]}, cron="0 9 * * *", name="daily")
+    store.timers.set("agent:ada", "tick", delay_ms=HOUR)
+    clock.advance(HOUR)
+    store.schedules.fire_due()
+    store.mail.put("agent:ada", "open", key="k", priority=5, sender="user:eve")
+    store.mail.doubt(store.mail.claim("agent:ada", owner="o")[0])
+    for n in range(12):
+        store.mail.put("queue:x", {"n": n}, expires_at=clock.now() + DAY, project=project.id)
+    store.mail.ack(store.mail.claim("queue:x", owner="o")[0])
+    store.mail.refuse(store.mail.claim("queue:x", owner="o")[0], "no")
+    store.mail.claim("queue:x", owner="o")
+
+
+def content(store: Corral) -> dict[str, list[list[Any]]]:
+    """All rows by the columns that both engines have, as plain values."""
+    found = {}
+    with store.transaction() as tx:
+        for table in tables():
+            if table.name not in ("migrations", "store"):
+                names = ", ".join(column.name for column in table.columns)
+                rows = tx.run(Statement(f"SELECT {names} FROM {table.name} ORDER BY 1, 2"))
+                found[table.name] = [
+                    [cell.decode() if isinstance(cell, bytes) else cell for cell in row]
+                    for row in rows
+                ]
+    return found
+
+
+@EACH_WAY
+def test_a_back_up_brings_everything_back_on_either_engine(
+    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    live(old, clock, tmp_path)
+    before = content(old)
+    assert all(before.values()), "the test covers every table"
+    new.mail.put("agent:other", "is replaced")
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert content(new) == before
+    assert content(old) == before
+
+
+@EACH_WAY
+def test_new_rows_after_a_restore_get_fresh_numbers(
+    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    for n in range(5):
+        old.mail.put("agent:ada", n)
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert new.mail.put("agent:ada", "new").id == "let_6"
+    assert [event.id for event in new.events.after().items] == [f"evt_{n}" for n in range(1, 7)]
+
+
+@EACH_WAY
+def test_numbers_that_were_forgotten_before_the_back_up_are_not_given_out_again(
+    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    for n in range(3):
+        old.mail.put("queue:x", n)
+    for letter in old.mail.claim("queue:x", owner="o", limit=3):
+        old.mail.ack(letter)
+    clock.advance(31 * DAY)
+    old.db.prune()
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert new.mail.put("agent:ada", "new").id == "let_4"
+
+
+@EACH_WAY
+def test_a_restored_store_works_on(
+    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    old.mail.put("agent:ada", 1, key="k")
+    (letter,) = old.mail.claim("agent:ada", owner="o")
+    timer = old.timers.set("agent:ada", "tick", delay_ms=HOUR)
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert new.mail.put("agent:ada", 2, key="k").body == 1
+    assert new.mail.ack(letter).state == "done"
+    clock.advance(HOUR)
+    assert [each.body for each in new.schedules.fire_due()] == ["tick"]
+    assert new.timers.get(timer.id).state == "finished"
+    assert all(finding.state == "ok" for finding in new.db.verify())
+
+
+@EACH_WAY
+def test_a_feed_that_was_followed_before_the_restore_goes_on_behind_it(
+    open_on: Open, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    old.mail.put("agent:ada", 1)
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    cursor = new.events.after().next
+    late = new.mail.put("agent:ada", 2)
+    assert [event.subject for event in new.events.after(cursor).items] == [late.id]
+
+
+# -- the file --------------------------------------------------------------------------------
+
+
+def test_a_back_up_is_one_private_file_that_any_tool_can_read(
+    store: Corral, tmp_path: Path
+) -> None:
+    store.mail.put("agent:ada", 1)
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    file = store.db.backup(str(folder / "b.db"))
+    assert [each.name for each in folder.iterdir()] == ["b.db"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    plain = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+    assert plain.execute("SELECT body FROM letters").fetchall() == [("1",)]
+    assert plain.pragma("journal_mode") == "delete"
+    plain.close()
+
+
+def test_a_back_up_opens_as_a_store(store: Corral, tmp_path: Path) -> None:
+    letter = store.mail.put("agent:ada", 1)
+    file = store.db.backup(tmp_path / "b.db")
+    with corral.open(file) as copy:
+        assert copy.mail.get(letter.id) == letter
+
+
+def test_a_file_that_is_there_is_not_overwritten(store: Corral, tmp_path: Path) -> None:
+    (tmp_path / "b.db").write_text("precious")
+    with refuses(store, Invalid):
+        store.db.backup(tmp_path / "b.db")
+    assert (tmp_path / "b.db").read_text() == "precious"
+
+
+@pytest.mark.parametrize("where", ["missing/b.db", ".", "file/b.db"])
+def test_a_place_that_cannot_be_written_is_refused(
+    store: Corral, tmp_path: Path, where: str
+) -> None:
+    (tmp_path / "file").touch()
+    with refuses(store, Invalid):
+        store.db.backup(tmp_path / where)
+
+
+def test_what_is_no_back_up_is_refused_and_the_store_stays_as_it_was(
+    store: Corral, tmp_path: Path
+) -> None:
+    store.mail.put("agent:ada", 1)
+    (tmp_path / "text").write_text("this is no database, and rather long for a header " * 40)
+    (tmp_path / "empty").touch()
+    (tmp_path / "folder").mkdir()
+    other = apsw.Connection(str(tmp_path / "other.db"))
+    other.execute("CREATE TABLE a (b)")
+    other.close()
+    for name in ("missing", "text", "empty", "folder", "other.db"):
+        with refuses(store, Invalid):
+            store.db.restore(tmp_path / name)
+
+
+def test_a_damaged_back_up_is_refused_and_the_store_stays_as_it_was(
+    store: Corral, tmp_path: Path
+) -> None:
+    for n in range(300):
+        store.mail.put("agent:ada", "x" * 200 + str(n))
+    file = store.db.backup(tmp_path / "b.db")
+    data = bytearray(file.read_bytes())
+    data[4096 * 5 : 4096 * 30] = bytes(4096 * 25)
+    file.write_bytes(data)
+    with refuses(store, Invalid):
+        store.db.restore(file)
+
+
+def test_a_back_up_of_a_newer_corral_is_refused(store: Corral, tmp_path: Path) -> None:
+    file = store.db.backup(tmp_path / "b.db")
+    newer = apsw.Connection(str(file))
+    newer.execute("PRAGMA user_version = 999")
+    newer.close()
+    with refuses(store, Invalid) as caught:
+        store.db.restore(file)
+    assert "newer" in caught.value.message
+
+
+def test_what_a_sqlite_store_held_before_is_kept_beside_it(open_on: Open, tmp_path: Path) -> None:
+    store = open_on("sqlite")
+    file = store.db.backup(tmp_path / "empty.db")
+    store.mail.put("agent:ada", "before")
+    kept = store.db.restore(file)
+    assert kept is not None
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert store.mail.list().items == []
+    store.db.restore(kept)
+    assert [letter.body for letter in store.mail.list().items] == ["before"]
+
+
+def test_others_that_have_the_store_open_see_what_was_restored(
+    store: Corral, url: str, clock: SetClock, tmp_path: Path
+) -> None:
+    store.mail.put("agent:ada", "restored")
+    file = store.db.backup(tmp_path / "b.db")
+    with corral.open(url, clock=clock) as other:
+        other.mail.put("agent:ada", "gone")
+        store.db.restore(file)
+        assert [letter.body for letter in other.mail.list().items] == ["restored"]
+        assert other.mail.put("agent:ada", "later").id == "let_2"
+    assert [letter.body for letter in store.mail.list().items] == ["restored", "later"]
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_a_live_store_given_as_a_back_up_loses_nothing_that_was_accepted(
+    open_on: Open, target: str
+) -> None:
+    living, store = open_on("sqlite"), open_on(target)
+    living.mail.put("agent:ada", "in the log beside the file")
+    assert living.db.path is not None
+    store.db.restore(living.db.path)
+    assert [letter.body for letter in store.mail.list().items] == ["in the log beside the file"]
+
+
+def test_the_durability_that_a_back_up_had_is_obeyed_at_once(open_on: Open, tmp_path: Path) -> None:
+    store = open_on("sqlite")
+    store.db.durability("full")
+    file = store.db.backup(tmp_path / "full.db")
+    store.db.durability("normal")
+    store.db.restore(file)
+    assert store.db.durability() == "full"
+    store.mail.put("agent:ada", 1)
+    writer: Any = store._database._writer  # type: ignore[attr-defined]
+    assert writer.connection.pragma("synchronous") == 2

@@ -1,0 +1,96 @@
+"""How an engine means to run a statement: the indexes it names, and what it should not do."""
+
+import json
+import re
+from typing import Any, NamedTuple
+
+import apsw
+import psycopg
+from psycopg import sql
+
+from corral.db.postgres import STEADY_PLANS
+from corral.db.statement import Params, Statement
+
+
+class Plan(NamedTuple):
+    indexes: set[str]
+    """In PostgreSQL's way of naming them, on both engines."""
+    faults: list[str]
+    """Whole tables that are read, and sorts."""
+    text: str
+
+
+def sqlite_plan(connection: apsw.Connection, statement: Statement, params: Params) -> Plan:
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # as the store's own connections
+    found = connection.execute(f"EXPLAIN QUERY PLAN {statement.sqlite}", params).fetchall()
+    lines = [str(row[3]) for row in found]
+    indexes: set[str] = set()
+    faults: list[str] = []
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
+    aliases = dict(re.findall(r"(?:FROM|JOIN) (\w+) AS (\w+)", statement.sqlite))
+    named = {alias: table for table, alias in aliases.items()}
+    for line in lines:
+        match = re.match(r"(SCAN|SEARCH) (\w+)(?:.* USING (?:COVERING )?INDEX (\w+))?", line)
+        if match:
+            table = named.get(match[2], match[2])
+            if "INTEGER PRIMARY KEY" in line:
+                indexes.add(f"{table}_pkey")
+            elif match[3]:
+                indexes.add(_known_as(connection, match[3]))
+            if match[1] == "SCAN" and table in tables:
+                faults.append(line)
+        if "TEMP B-TREE" in line or "AUTOMATIC" in line:
+            faults.append(line)
+    return Plan(indexes, faults, "\n".join(lines))
+
+
+def _known_as(connection: apsw.Connection, index: str) -> str:
+    """PostgreSQL's name for an index that SQLite made for a constraint."""
+    match = re.fullmatch(r"sqlite_autoindex_(\w+)_\d+", index)
+    if match is None:
+        return index
+    table = match[1]
+    listed = connection.execute("SELECT name, origin FROM pragma_index_list(?)", (table,))
+    if (index, "pk") in listed.fetchall():
+        return f"{table}_pkey"
+    columns = connection.execute("SELECT name FROM pragma_index_info(?)", (index,)).fetchall()
+    return "_".join([table, *(str(column[0]) for column in columns), "key"])
+
+
+def postgres_plans(
+    connection: "psycopg.Connection[Any]", statement: Statement, params: Params
+) -> list[Plan]:
+    """The plan that the server makes at first, and the one that it settles on after a while."""
+    text, names = statement.postgres
+    connection.execute(STEADY_PLANS.encode())  # as the store's own connections
+    connection.execute(f"PREPARE looked_at AS {text}".encode())
+    values = sql.SQL(", ").join(sql.Literal(params[name]) for name in names)
+    arguments = sql.SQL("({})").format(values) if names else sql.SQL("")
+    explain = sql.SQL("EXPLAIN (FORMAT JSON) EXECUTE looked_at") + arguments
+    try:
+        # From the sixth time on the server may keep one plan for whatever values come.
+        told = [connection.execute(explain).fetchone() for _ in range(8)]
+    finally:
+        connection.execute("DEALLOCATE looked_at")
+    return [_postgres_plan(row[0]) for row in (told[0], told[-1]) if row is not None]
+
+
+def _postgres_plan(told: Any) -> Plan:
+    tree = (json.loads(told) if isinstance(told, str) else told)[0]["Plan"]
+    indexes: set[str] = set()
+    faults: list[str] = []
+    lines: list[str] = []
+
+    def visit(node: dict[str, Any], depth: int) -> None:
+        kind = node["Node Type"]
+        on = node.get("Index Name") or node.get("Relation Name") or node.get("CTE Name") or ""
+        lines.append(f"{'  ' * depth}{kind} {on}")
+        if "Index Name" in node:
+            indexes.add(node["Index Name"])
+        if kind == "Seq Scan" or kind.endswith("Sort"):
+            faults.append(f"{kind} {on}")
+        for child in node.get("Plans", ()):
+            visit(child, depth + 1)
+
+    visit(tree, 0)
+    return Plan(indexes, faults, "\n".join(lines))

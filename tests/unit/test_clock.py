@@ -1,0 +1,85 @@
+"""Durations as people write them, and clocks that are handed in."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.kernel.clock import (
+    DAY,
+    HOUR,
+    MINUTE,
+    SECOND,
+    SetClock,
+    SystemClock,
+    format_duration,
+    parse_duration,
+)
+from corral.kernel.errors import Invalid
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("250ms", 250),
+        ("90s", 90 * SECOND),
+        ("10m", 10 * MINUTE),
+        ("1h30m", 90 * MINUTE),
+        ("7d", 7 * DAY),
+        ("2w", 14 * DAY),
+        ("1.5h", 90 * MINUTE),
+        ("0s", 0),
+        ("1d2h3m4s5ms", DAY + 2 * HOUR + 3 * MINUTE + 4 * SECOND + 5),
+        (" 5s ", 5 * SECOND),
+    ],
+)
+def test_a_duration_is_read(text: str, ms: int) -> None:
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "5", "s", "5 s", "1h 30m", "-5s", "+5s", "5x", "5s!", "1,5s", "1e3s", "5S", ".5s"],
+)
+def test_what_is_no_duration_is_refused_and_shown_how_one_looks(text: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_duration(text)
+    assert "90s" in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["\u0663s", "\uff15s"])
+def test_digits_of_other_scripts_are_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_duration(text)
+
+
+@given(st.integers(0, 400 * DAY))
+def test_what_is_written_is_read_back(ms: int) -> None:
+    assert parse_duration(format_duration(ms)) == ms
+
+
+@given(st.integers(0, 10**9))
+def test_a_fraction_loses_no_millisecond(ms: int) -> None:
+    assert parse_duration(f"{ms // 1_000}.{ms % 1_000:03}s") == ms
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"), [(0, "0s"), (1, "1ms"), (90_000, "1m30s"), (DAY, "1d"), (HOUR + 1, "1h1ms")]
+)
+def test_a_duration_is_written_in_its_largest_units(ms: int, text: str) -> None:
+    assert format_duration(ms) == text
+
+
+def test_a_set_clock_stands_still_until_it_is_moved() -> None:
+    clock = SetClock(5)
+    assert (clock.now(), clock.now()) == (5, 5)
+    clock.advance(3)
+    assert clock.now() == 8
+
+
+def test_the_systems_clock_counts_milliseconds() -> None:
+    before = time.time() * 1_000
+    now = SystemClock().now()
+    assert isinstance(now, int)
+    assert before - 1 <= now <= time.time() * 1_000

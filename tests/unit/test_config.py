@@ -1,0 +1,111 @@
+"""Where things are: the store's URL, the home folder, and who acts."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral import config
+from corral.db import connect
+from corral.kernel.errors import Invalid, StoreUnavailable
+
+
+def test_the_store_that_was_named_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_STORE", "sqlite:///from-the-environment.db")
+    assert config.store_url("sqlite:///named.db") == "sqlite:///named.db"
+    assert config.store_url() == "sqlite:///from-the-environment.db"
+
+
+def test_without_a_name_the_store_is_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_STORE", "")
+    assert config.store_url() == f"sqlite:///{tmp_path}/home/corral.db"
+    assert not (tmp_path / "home").exists(), "to ask is not to make"
+
+
+def test_the_home_folder_may_be_written_with_the_home_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CORRAL_HOME", "~/mine")
+    assert config.home() == tmp_path / "mine"
+
+
+def test_without_a_home_folder_the_platforms_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CORRAL_HOME")
+    assert config.home().is_absolute()
+    assert config.home().name == "corral"
+
+
+def test_the_agent_acts_when_corral_started_one_and_else_the_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert config.actor() == "user:tester"
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    assert config.actor() == "agent:ada"
+
+
+def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("USER")
+    monkeypatch.delenv("LOGNAME", raising=False)
+    assert config.actor() == f"user:{os.getuid()}"
+
+
+@pytest.mark.parametrize("slashes", ["sqlite:///store.db", "sqlite:///./store.db"])
+def test_three_slashes_are_relative_to_where_we_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slashes: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with corral.open(slashes) as store:
+        assert store.db.path == tmp_path / "store.db"
+
+
+def test_four_slashes_are_absolute(tmp_path: Path) -> None:
+    with corral.open(f"sqlite:///{tmp_path}/store.db") as store:
+        assert store.db.path == tmp_path / "store.db"
+        assert store.db.url == f"sqlite:///{tmp_path}/store.db"
+
+
+def test_a_path_is_a_store_too(tmp_path: Path) -> None:
+    with corral.open(tmp_path / "store.db") as store:
+        assert store.db.path == tmp_path / "store.db"
+
+
+def test_missing_folders_are_made_private(tmp_path: Path) -> None:
+    with corral.open(tmp_path / "a" / "b" / "store.db") as store:
+        assert store.db.path is not None
+        assert store.db.path.stat().st_mode & 0o777 == 0o600
+        assert store.db.path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "store.db",
+        "sqlite:",
+        "sqlite:/",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://host/x.db",
+        "sqlite:///a\0b",
+        "mysql://host/db",
+        "postgresql:",
+        "http://host/db",
+        "://",
+        " sqlite:///a.db",
+        "SQLITE:///a.db",
+    ],
+    ids=ascii,
+)
+def test_what_is_no_store_is_refused_and_shown_how_one_looks(url: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        connect(url, actor="user:x")
+    assert "sqlite:///" in caught.value.message
+
+
+def test_a_folder_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        corral.open(tmp_path)
+    assert caught.value.reason == "unwritable"

@@ -1,0 +1,149 @@
+"""Ids: they order by time, ascend within a millisecond, and may be shortened."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.kernel.errors import Invalid
+from corral.kernel.ids import ALPHABET, LENGTH, id_range, new_id, number_of
+
+MOMENT = 1_800_000_000_000
+
+
+def test_an_id_is_its_prefix_and_26_characters_that_nobody_misreads() -> None:
+    prefix, _, tail = new_id("prj", MOMENT).partition("_")
+    assert (prefix, len(tail)) == ("prj", LENGTH)
+    assert {*tail} <= {*ALPHABET}
+    assert not {*"ilou"} & {*ALPHABET}
+
+
+def test_ids_of_one_millisecond_ascend() -> None:
+    made = [new_id("x", MOMENT + 10_000) for _ in range(2_000)]
+    assert made == sorted(made)
+    assert len({*made}) == len(made)
+
+
+def test_ids_ascend_when_the_clock_is_set_back() -> None:
+    first = new_id("x", MOMENT + 20_000)
+    assert new_id("x", MOMENT + 19_000) > first
+
+
+@given(st.integers(1, 2**47), st.integers(1, 2**20))
+def test_later_moments_give_larger_ids(moment: int, step: int) -> None:
+    # A child process begins anew, so what this one made before does not count here.
+    early, late = encoded(moment), encoded(moment + step)
+    assert early < late
+
+
+def encoded(moment: int) -> str:
+    """The part of an id that a moment alone decides, by the alphabet's own arithmetic."""
+    bits = moment << 80
+    return "".join(ALPHABET[(bits >> shift) & 31] for shift in range(125, -1, -5))
+
+
+def test_the_moment_stands_at_the_front_of_an_id() -> None:
+    # In a process of its own: here, an id of a later moment may have been made before.
+    code = f"from corral.kernel.ids import new_id; print(new_id('x', {MOMENT}))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    value = 0
+    for character in said.stdout.strip().partition("_")[2]:
+        value = value * 32 + ALPHABET.index(character)
+    assert value >> 80 == MOMENT
+
+
+def test_threads_never_make_the_same_id() -> None:
+    made: list[str] = []
+    threads = [
+        threading.Thread(
+            target=lambda: made.extend([new_id("x", MOMENT + 40_000) for _ in range(500)])
+        )
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({*made}) == len(made) == 4_000
+
+
+def test_a_forked_child_does_not_count_on_from_its_parents_last_id() -> None:
+    moment = MOMENT + 50_000
+    new_id("x", moment)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        os.write(writer, new_id("x", moment).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reader, 100).decode()
+    os.close(reader)
+    os.close(writer)
+    assert theirs != new_id("x", moment)
+
+
+# -- shortened -------------------------------------------------------------------------------
+
+
+@given(st.integers(1, LENGTH))
+def test_every_beginning_of_an_id_holds_the_id(length: int) -> None:
+    whole = new_id("prj", MOMENT)
+    low, high = id_range("prj", whole[: 4 + length])
+    assert low <= whole < high
+
+
+def test_a_range_holds_nothing_that_begins_otherwise() -> None:
+    low, high = id_range("prj", "prj_0b")
+    assert low <= "prj_0b" < high
+    assert low <= "prj_0bzzzz" < high
+    assert not low <= "prj_0a" + "z" * 24 < high
+    assert not low <= "prj_0c" < high
+    assert not low <= "prk_0b" < high
+
+
+@pytest.mark.parametrize("typed", ["prj_0b", "0b", "0B", "PRJ_0B", "  prj_0b\n"])
+def test_the_prefix_may_be_left_out_and_case_does_not_matter(typed: str) -> None:
+    assert id_range("prj", typed).low == "prj_0b"
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["", " ", "prj_", "sch_0b", "prj_u", "prj_o", "0-b", "é", "prj_" + "0" * 27, "0\0"],
+)
+def test_what_can_be_no_id_is_refused_and_shown_how_one_looks(typed: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        id_range("prj", typed)
+    assert "prj_" in caught.value.message
+
+
+# -- numbers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "number"),
+    [("let_184", 184), ("184", 184), (184, 184), (" let_7 ", 7), ("let_007", 7), ("0", 0)],
+)
+def test_the_number_in_an_id(typed: str | int, number: int) -> None:
+    assert number_of("let", typed) == number
+
+
+def test_the_largest_number_that_is_read_fits_64_bits() -> None:
+    assert number_of("let", "9" * 18) < 2**63
+    with pytest.raises(Invalid):
+        number_of("let", "9" * 19)
+
+
+@pytest.mark.parametrize("typed", ["", "let_", "evt_1", "let_1.0", "-1", "let_-1", "+1", "1e3"])
+def test_what_holds_no_number_is_refused(typed: str) -> None:
+    with pytest.raises(Invalid):
+        number_of("let", typed)
+
+
+@pytest.mark.parametrize("typed", ["²", "\u0663", "\uff11", "1_000", "0x1", "let_1\0", -1])
+def test_digits_of_other_scripts_are_no_numbers(typed: str | int) -> None:
+    with pytest.raises(Invalid):
+        number_of("let", typed)

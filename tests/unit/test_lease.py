@@ -1,0 +1,43 @@
+"""Leases: their bounds, and the words for one who comes late."""
+
+import pytest
+
+from corral.kernel.clock import DAY, SECOND
+from corral.kernel.errors import Conflict, Held, Invalid
+from corral.kernel.lease import Lease, lease_end, taken_over
+
+
+@pytest.mark.parametrize("term", [SECOND, 30 * SECOND, DAY])
+def test_a_lease_ends_its_term_after_now(term: int) -> None:
+    assert lease_end(1_000, term) == 1_000 + term
+
+
+@pytest.mark.parametrize("term", [-1, 0, SECOND - 1, DAY + 1, 2**70])
+def test_a_term_that_protects_nothing_or_for_ever_is_refused(term: int) -> None:
+    with pytest.raises(Invalid) as caught:
+        lease_end(1_000, term)
+    assert caught.value.details["lease_ms"] == term
+
+
+@pytest.mark.parametrize(
+    ("owner", "until", "held"),
+    [("a", 11, True), ("a", 10, False), ("a", None, False), (None, 11, False)],
+)
+def test_a_lease_is_held_by_an_owner_until_its_end(
+    owner: str | None, until: int | None, held: bool
+) -> None:
+    assert Lease(owner, 1, until).held(10) is held
+
+
+def test_the_late_owner_is_told_by_whom_and_what_to_do() -> None:
+    error = taken_over("let_1", yours=1, found=3, owner="bob")
+    assert isinstance(error, Held)
+    assert isinstance(error, Conflict)
+    assert error.details == {"fence": 3, "yours": 1, "owner": "bob"}
+    assert "let_1" in error.message
+    assert "by bob" in error.message
+    assert "claim again" in error.message
+
+
+def test_nobody_is_named_when_nobody_holds_it() -> None:
+    assert " by " not in taken_over("let_1", yours=1, found=3, owner=None).message

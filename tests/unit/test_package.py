@@ -1,0 +1,48 @@
+"""What users import, by the names that the documents promise."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import corral
+
+NAMES = ["CorralError", "NotFound", "Conflict", "IllegalMove", "Held", "Refused", "Invalid"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "StoreUnavailable", "Ambiguous"])
+def test_an_error_is_found_under_its_public_name(name: str) -> None:
+    assert issubclass(getattr(corral.errors, name), corral.errors.CorralError)
+
+
+def test_errors_may_be_imported_from_their_module() -> None:
+    assert importlib.import_module("corral.errors").Held is corral.errors.Held
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    found = [
+        value
+        for value in vars(corral.errors).values()
+        if isinstance(value, type) and issubclass(value, corral.errors.CorralError)
+    ]
+    assert len(found) >= 9
+    assert len({error.code for error in found}) == len(found)
+
+
+def test_an_error_carries_its_sentence_and_its_facts() -> None:
+    error = corral.errors.StoreUnavailable("It is gone.", reason="missing", path="/x")
+    assert (str(error), error.message) == ("It is gone.", "It is gone.")
+    assert error.details == {"reason": "missing", "path": "/x"}
+    assert error.reason == "missing"
+
+
+def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError):
+        corral.nothing  # noqa: B018
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    code = "import sys, corral; print([m for m in sys.modules if m.startswith('corral.')])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

@@ -1,0 +1,363 @@
+"""When rules fire: no drift, and the wall clock of the zone twice a year."""
+
+import time
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR
+from corral.kernel.errors import Invalid
+from corral.rooms.schedules.model import Kind
+from corral.rooms.schedules.recurrence import Rule, check_cron, check_every, zone
+
+BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
+
+
+def at(text: str, zone_name: str = "UTC") -> int:
+    """The moment of a wall-clock time that exists once, or of `+02:00` when it is given."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=ZoneInfo(zone_name))
+    return int(moment.timestamp() * 1_000)
+
+
+def wall(moment: int | None, zone_name: str) -> str:
+    assert moment is not None
+    there = datetime.fromtimestamp(moment / 1_000, UTC).astimezone(ZoneInfo(zone_name))
+    return there.isoformat(timespec="minutes")
+
+
+def cron(text: str, zone_name: str = "UTC") -> Rule:
+    return Rule(Kind.CRON, text, zone_name, 0)
+
+
+def firings(rule: Rule, start: int, end: int, zone_name: str) -> list[str]:
+    """Every moment after `start` and up to `end`, on the wall clock of the zone."""
+    found: list[str] = []
+    moment = rule.next(start)
+    while moment is not None and moment <= end:
+        found.append(wall(moment, zone_name))
+        moment = rule.next(moment)
+    return found
+
+
+def firings_backwards(rule: Rule, start: int, end: int, zone_name: str) -> list[str]:
+    found: list[str] = []
+    moment = rule.latest(end)
+    while moment is not None and moment > start:
+        found.append(wall(moment, zone_name))
+        moment = rule.latest(moment - 1)
+    return found[::-1]
+
+
+# -- once and every --------------------------------------------------------------------------
+
+
+def test_once_has_one_moment() -> None:
+    rule = Rule(Kind.ONCE, "", "UTC", 100)
+    assert [rule.next(after) for after in (0, 99, 100, 101)] == [100, 100, None, None]
+    assert [rule.latest(when) for when in (0, 99, 100, 101)] == [None, None, 100, 100]
+
+
+def test_every_counts_from_its_anchor_and_never_from_who_looked() -> None:
+    rule = Rule(Kind.EVERY, "10", "UTC", 100)
+    assert [rule.next(after) for after in (0, 99, 100, 101, 109, 110)] == [
+        100,
+        100,
+        110,
+        110,
+        110,
+        120,
+    ]
+    assert [rule.latest(when) for when in (99, 100, 109, 110, 115)] == [None, 100, 100, 110, 110]
+
+
+@given(st.integers(5_000, YEAR), st.integers(0, 2**45), st.integers(0, 2**45))
+def test_every_moment_is_a_whole_number_of_steps_from_the_anchor(
+    step: int, anchor: int, after: int
+) -> None:
+    moment = Rule(Kind.EVERY, str(step), "UTC", anchor).next(after)
+    assert moment is not None
+    assert moment > after
+    assert (moment - anchor) % step == 0
+    assert moment == anchor or moment - step <= after
+
+
+# -- cron ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "after", "expected"),
+    [
+        ("* * * * *", "2027-01-15T08:00:00", "2027-01-15T08:01"),
+        ("* * * * *", "2027-01-15T08:00:59.999", "2027-01-15T08:01"),
+        ("30 9 * * *", "2027-01-15T09:30:00", "2027-01-16T09:30"),
+        ("30 9 * * *", "2027-01-15T09:29:59.999", "2027-01-15T09:30"),
+        ("0 0 1 * *", "2027-01-31T12:00:00", "2027-02-01T00:00"),
+        ("0 0 31 * *", "2027-04-01T00:00:00", "2027-05-31T00:00"),
+        ("0 0 29 2 *", "2027-01-01T00:00:00", "2028-02-29T00:00"),
+        ("0 9 * * mon-fri", "2027-01-15T09:00:00", "2027-01-18T09:00"),
+        ("0 9 * * 0", "2027-01-15T09:00:00", "2027-01-17T09:00"),
+        ("0 9 * * 7", "2027-01-15T09:00:00", "2027-01-17T09:00"),
+        ("*/20 8-9 * * *", "2027-01-15T09:40:00", "2027-01-16T08:00"),
+        ("0 0 * jan,jul *", "2027-01-31T00:00:00", "2027-07-01T00:00"),
+    ],
+)
+def test_a_cron_rule_fires_next_at(rule: str, after: str, expected: str) -> None:
+    assert wall(cron(rule).next(at(after)), "UTC") == f"{expected}+00:00"
+
+
+def test_a_cron_rule_is_read_on_the_wall_clock_of_its_zone() -> None:
+    after = at("2027-01-15T08:00:00")
+    assert wall(cron("0 9 * * *", BERLIN).next(after), BERLIN) == "2027-01-16T09:00+01:00"
+    assert wall(cron("0 9 * * *", NEW_YORK).next(after), NEW_YORK) == "2027-01-15T09:00-05:00"
+    assert wall(cron("0 9 * * *", "Asia/Kathmandu").next(after), "UTC") == "2027-01-16T03:15+00:00"
+
+
+# Clocks go forward in Berlin on 28 March 2027 (02:00 becomes 03:00) and back on 31 October (03:00
+# becomes 02:00); in New York on 14 March and 7 November, each an hour of the local night earlier.
+SPRING = [(BERLIN, "2027-03-28", "+01:00", "+02:00"), (NEW_YORK, "2027-03-14", "-05:00", "-04:00")]
+AUTUMN = [(BERLIN, "2027-10-31", "+02:00", "+01:00"), (NEW_YORK, "2027-11-07", "-04:00", "-05:00")]
+EACH_SPRING = pytest.mark.parametrize(("zone_name", "day", "before", "after"), SPRING, ids=str)
+EACH_AUTUMN = pytest.mark.parametrize(("zone_name", "day", "before", "after"), AUTUMN, ids=str)
+
+
+def night(zone_name: str, day: str) -> tuple[int, int]:
+    """From midnight of a day, not counted, to noon."""
+    return at(f"{day}T00:00:00", zone_name), at(f"{day}T12:00:00", zone_name)
+
+
+def both_ways(rule: Rule, span: tuple[int, int], zone_name: str) -> list[str]:
+    found = firings(rule, *span, zone_name)
+    assert firings_backwards(rule, *span, zone_name) == found
+    return found
+
+
+@EACH_SPRING
+def test_an_hour_that_is_left_out_fires_right_after_the_gap(
+    zone_name: str, day: str, before: str, after: str
+) -> None:
+    rule = cron("30 2 * * *", zone_name)
+    assert both_ways(rule, night(zone_name, day), zone_name) == [f"{day}T03:00{after}"]
+
+
+@EACH_SPRING
+def test_the_day_after_a_gap_the_rule_is_back_at_its_time(
+    zone_name: str, day: str, before: str, after: str
+) -> None:
+    rule = cron("30 2 * * *", zone_name)
+    start, _ = night(zone_name, day)
+    first = rule.next(start)
+    assert first is not None
+    assert wall(rule.next(first), zone_name)[11:] == f"02:30{after}"
+    assert wall(rule.latest(start), zone_name)[11:] == f"02:30{before}"
+
+
+@EACH_SPRING
+def test_a_time_outside_the_gap_fires_once_on_that_day(
+    zone_name: str, day: str, before: str, after: str
+) -> None:
+    for text, expected in (
+        ("59 1 * * *", f"{day}T01:59{before}"),
+        ("0 3 * * *", f"{day}T03:00{after}"),
+        ("30 3 * * *", f"{day}T03:30{after}"),
+        ("0 9 * * *", f"{day}T09:00{after}"),
+    ):
+        assert both_ways(cron(text, zone_name), night(zone_name, day), zone_name) == [expected]
+
+
+@EACH_SPRING
+def test_an_hourly_rule_fires_every_real_hour_across_the_gap(
+    zone_name: str, day: str, before: str, after: str
+) -> None:
+    found = both_ways(cron("0 * * * *", zone_name), night(zone_name, day), zone_name)
+    assert found[:3] == [f"{day}T01:00{before}", f"{day}T03:00{after}", f"{day}T04:00{after}"]
+    assert len(found) == 11
+
+
+@EACH_SPRING
+def test_a_rule_of_every_quarter_of_an_hour_keeps_its_step_across_the_gap(
+    zone_name: str, day: str, before: str, after: str
+) -> None:
+    rule = cron("*/15 * * * *", zone_name)
+    span = night(zone_name, day)
+    assert len(both_ways(rule, span, zone_name)) == 11 * 4
+    moment = rule.next(span[0])
+    while moment is not None and moment < span[1]:
+        following = rule.next(moment)
+        assert following == moment + 15 * MINUTE
+        moment = following
+
+
+@EACH_AUTUMN
+def test_an_hour_that_comes_twice_fires_once(
+    zone_name: str, day: str, before: str, after: str
+) -> None:
+    hour = 2 if zone_name == BERLIN else 1
+    rule = cron(f"30 {hour} * * *", zone_name)
+    assert both_ways(rule, night(zone_name, day), zone_name) == [f"{day}T0{hour}:30{before}"]
+
+
+@EACH_AUTUMN
+def test_the_day_after_a_doubled_hour_the_rule_is_back_at_its_time(
+    zone_name: str, day: str, before: str, after: str
+) -> None:
+    hour = 2 if zone_name == BERLIN else 1
+    rule = cron(f"30 {hour} * * *", zone_name)
+    first = rule.next(night(zone_name, day)[0])
+    assert first is not None
+    assert rule.next(first) == first + 25 * HOUR
+
+
+@EACH_AUTUMN
+def test_an_hourly_rule_fires_in_both_of_the_doubled_hours(
+    zone_name: str, day: str, before: str, after: str
+) -> None:
+    hour = 2 if zone_name == BERLIN else 1
+    found = both_ways(cron("0 * * * *", zone_name), night(zone_name, day), zone_name)
+    assert f"{day}T0{hour}:00{before}" in found
+    assert f"{day}T0{hour}:00{after}" in found
+    assert len(found) == 13
+
+
+@EACH_AUTUMN
+def test_a_daily_rule_outside_of_the_doubled_hour_fires_once(
+    zone_name: str, day: str, before: str, after: str
+) -> None:
+    for text in ("0 0 * * *", "59 0 * * *", "30 3 * * *", "0 9 * * *"):
+        start = at(f"{day}T00:00:00", zone_name) - 1
+        found = both_ways(cron(text, zone_name), (start, start + 25 * HOUR), zone_name)
+        assert len(found) == 1, text
+
+
+# -- latest is the mirror of next ------------------------------------------------------------
+
+RULES = [
+    "* * * * *",
+    "0 * * * *",
+    "*/15 * * * *",
+    "30 2 * * *",
+    "30 1 * * *",
+    "0 2 * * *",
+    "0 3 * * *",
+    "0 0 * * *",
+    "0 12 * * sun",
+    "0 0 1 * *",
+    "15 2,14 * * *",
+    "0 0 29 2 *",
+    "*/7 1-3 * * *",
+]
+ZONES = ["UTC", BERLIN, NEW_YORK, "Australia/Lord_Howe", "America/Sao_Paulo", "Asia/Kolkata"]
+# Around the nights on which clocks change, where it is hard, and anywhere else.
+MOMENTS = st.one_of(
+    st.integers(at("2024-01-01T00:00:00"), at("2030-01-01T00:00:00")),
+    st.sampled_from(["2027-03-28T01", "2027-10-31T01", "2027-03-14T07", "2027-11-07T06"]).flatmap(
+        lambda hour: st.integers(-3 * HOUR, 3 * HOUR).map(lambda off: at(f"{hour}:00:00") + off)
+    ),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(RULES), st.sampled_from(ZONES), MOMENTS)
+@example("30 2 * * *", BERLIN, at("2027-03-28T01:00:00"))
+@example("30 2 * * *", BERLIN, at("2027-10-31T01:30:00"))
+@example("30 2 * * *", BERLIN, at("2027-10-31T00:59:59"))
+@example("0 * * * *", NEW_YORK, at("2027-11-07T06:00:00"))
+def test_latest_is_the_mirror_of_next(text: str, zone_name: str, moment: int) -> None:
+    rule = cron(text, zone_name)
+    following, before = rule.next(moment), rule.latest(moment)
+    assert following is not None
+    assert before is not None
+    assert before <= moment < following
+    assert rule.latest(following) == following, "a moment is its own latest"
+    assert rule.latest(following - 1) == before, "nothing lies between the two"
+    assert rule.next(before) == following
+    assert rule.next(before - 1) == before
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(5_000, YEAR), st.integers(0, 2**44), st.integers(0, 2**44))
+def test_latest_is_the_mirror_of_next_for_steps_too(step: int, anchor: int, moment: int) -> None:
+    rule = Rule(Kind.EVERY, str(step), "UTC", anchor)
+    following, before = rule.next(moment), rule.latest(moment)
+    assert following is not None
+    assert rule.latest(following) == following
+    if before is None:
+        assert moment < anchor == following
+    else:
+        assert before <= moment < following == before + step
+
+
+# -- what is refused -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["0 0 30 2 *", "0 0 31 4 *", "0 0 31 2,4,6,9,11 *"])
+def test_a_rule_that_never_fires_is_refused_quickly(text: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(Invalid) as caught:
+        check_cron(text, "UTC", at("2027-01-01T00:00:00"))
+    assert time.monotonic() - began < 2
+    assert caught.value.details["rule"] == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "* * * *",
+        "* * * * * *",
+        "* * * * * * *",
+        "60 * * * *",
+        "* 24 * * *",
+        "* * 0 * *",
+        "* * * 13 *",
+        "* * * * 8",
+        "a b c d e",
+        "*/0 * * * *",
+        "5-1 * * * *",
+        "@daily",
+        "* * * * *\0",
+        "\u0663 * * * *",
+    ],
+    ids=ascii,
+)
+def test_what_is_no_cron_rule_is_refused_and_shown_how_one_looks(text: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        check_cron(text, "UTC", at("2027-01-01T00:00:00"))
+    assert "five fields" in caught.value.message
+
+
+def test_a_rule_that_fires_rarely_is_found_quickly() -> None:
+    began = time.monotonic()
+    assert check_cron("0 0 29 2 mon", "UTC", at("2027-01-01T00:00:00")) == "0 0 29 2 mon"
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("ms", [5 * SECOND, DAY, YEAR])
+def test_a_step_within_bounds_is_kept_as_text(ms: int) -> None:
+    assert check_every(ms) == str(ms)
+
+
+@pytest.mark.parametrize("ms", [5 * SECOND - 1, YEAR + 1, 0, -5_000])
+def test_a_step_out_of_bounds_is_refused(ms: int) -> None:
+    with pytest.raises(Invalid) as caught:
+        check_every(ms)
+    assert caught.value.details["every_ms"] == ms
+
+
+@pytest.mark.parametrize("name", ["UTC", BERLIN, "America/Argentina/Buenos_Aires", "Etc/GMT+5"])
+def test_a_time_zone_is_found_by_its_name(name: str) -> None:
+    assert zone(name).key == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "Mars/Olympus", "CETT", "../../etc/passwd", "/etc/localtime", "a\0b", "\ud800", "Europe"],
+)
+def test_what_is_no_time_zone_is_refused_and_shown_how_one_looks(name: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        zone(name)
+    assert "Europe/Berlin" in caught.value.message

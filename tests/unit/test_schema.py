@@ -1,0 +1,97 @@
+"""The schema that the migrations tell: every table, every column, every comment."""
+
+import re
+
+import pytest
+
+from corral.db.migrate import FOLDER, migrations, newest, split_statements
+from corral.db.schema import TableDoc, tables
+from corral.library import Corral
+from tests.support.store import rows
+
+TABLES = {table.name: table for table in tables()}
+EACH_TABLE = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+
+
+def test_migrations_are_numbered_without_a_gap() -> None:
+    assert [migration.number for migration in migrations()] == list(range(1, newest() + 1))
+    assert len(list(FOLDER.glob("*.sql"))) == newest()
+
+
+def test_a_migration_is_known_by_the_checksum_of_its_text() -> None:
+    first = migrations()[0]
+    assert re.fullmatch("[0-9a-f]{64}", first.checksum)
+    assert first._replace(text=first.text + " ").checksum != first.checksum
+    assert (first.number, first.name) == (1, "core")
+
+
+def test_statements_are_split_at_the_semicolon_that_ends_a_line() -> None:
+    assert split_statements("A;\nB 'x;y' C;  \nD\n") == ["A", "B 'x;y' C", "D\n"]
+
+
+def test_every_table_of_the_migrations_is_found() -> None:
+    text = "".join(migration.text for migration in migrations())
+    assert list(TABLES) == re.findall(r"CREATE TABLE (\w+)", text)
+
+
+@EACH_TABLE
+def test_every_table_and_column_is_documented_and_names_its_writer(table: TableDoc) -> None:
+    assert "Writer:" in table.doc
+    assert not table.doc.startswith("--")
+    for column in table.columns:
+        assert column.doc, f"{table.name}.{column.name} has no comment"
+        assert column.type
+        assert "{" not in column.type
+
+
+@EACH_TABLE
+def test_a_table_has_the_columns_that_the_engine_reports(store: Corral, table: TableDoc) -> None:
+    if store.db.engine == "sqlite":
+        found = rows(store, "SELECT name FROM pragma_table_info(:name)", name=table.name)
+    else:
+        found = rows(
+            store,
+            "SELECT column_name FROM information_schema.columns"
+            " WHERE table_name = CAST(:name AS TEXT) AND column_name <> 'xid'"
+            " ORDER BY ordinal_position",
+            name=table.name,
+        )
+    assert [name for (name,) in found] == [column.name for column in table.columns]
+
+
+def test_every_index_of_the_engine_stands_in_the_document_of_its_table(store: Corral) -> None:
+    documented = {
+        name
+        for table in TABLES.values()
+        for text in table.indexes
+        for name in re.findall(r"INDEX (\w+) ON", text)
+    }
+    if store.db.engine == "sqlite":
+        found = rows(store, "SELECT name FROM sqlite_schema WHERE type = 'index' AND sql <> ''")
+    else:
+        found = rows(
+            store,
+            "SELECT indexname FROM pg_indexes WHERE schemaname = 'public'"
+            " AND indexname NOT LIKE '%_pkey' AND indexname NOT LIKE '%_key'"
+            " UNION SELECT indexname FROM pg_indexes"
+            " WHERE indexname = 'letters_by_key'",
+        )
+    own = {"events_feed"}  # an engine's own words, behind a token
+    assert {name for (name,) in found} - own == documented
+
+
+def test_what_was_once_shipped_says_of_itself_what_it_keeps() -> None:
+    letters = TABLES["letters"]
+    types = {column.name: column.type for column in letters.columns}
+    assert types["seq"] == "serial"
+    assert types["mailbox"] == "key not null"
+    assert types["expires_at"] == "integer"
+    assert any("ended_at IS NULL" in rule for rule in letters.rules)
+    assert any("letters_line" in index for index in letters.indexes)
+
+
+@EACH_TABLE
+def test_moments_and_durations_are_named_as_such(table: TableDoc) -> None:
+    for column in table.columns:
+        if column.name.endswith(("_at", "_ms", "_until")):
+            assert column.type.startswith("integer"), f"{table.name}.{column.name}"

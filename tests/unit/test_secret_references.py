@@ -1,0 +1,206 @@
+"""From a reference to the value; an error never shows what was found."""
+
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import secrets
+from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
+
+VALUE = "hunter2-do-not-tell"
+
+
+def error_of(reference: str, kind: type[CorralError]) -> CorralError:
+    """The refusal of a reference, after a look that nothing in it tells the value."""
+    with pytest.raises(kind) as caught:
+        secrets.resolve(reference)
+    assert caught.type is kind
+    shown = "".join(traceback.format_exception(caught.value))
+    for text in (str(caught.value), repr(caught.value), str(caught.value.details), shown):
+        assert VALUE not in text
+    return caught.value
+
+
+def private(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+# -- environment -----------------------------------------------------------------------------
+
+
+def test_a_value_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", VALUE)
+    assert secrets.resolve("env:TOKEN") == VALUE
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_a_variable_that_is_not_set_is_named(
+    monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    monkeypatch.delenv("TOKEN", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TOKEN", value)
+    assert "TOKEN" in error_of("env:TOKEN", NotFound).message
+
+
+# -- file ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+def test_a_value_from_a_file_without_its_line_end(tmp_path: Path, end: str) -> None:
+    assert secrets.resolve(f"file:{private(tmp_path / 's', VALUE + end)}") == VALUE
+
+
+def test_spaces_and_inner_lines_belong_to_the_value(tmp_path: Path) -> None:
+    file = private(tmp_path / "s", "  a\nb  \n")
+    assert secrets.resolve(f"file:{file}") == "  a\nb  "
+
+
+def test_the_home_sign_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    private(tmp_path / "s", VALUE)
+    assert secrets.resolve("file:~/s") == VALUE
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o620, 0o610])
+def test_a_file_that_others_can_reach_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+    file = private(tmp_path / "s", VALUE)
+    file.chmod(mode)
+    assert f"chmod 600 {file}" in error_of(f"file:{file}", Refused).message
+
+
+def test_a_file_that_is_missing_empty_or_a_folder_is_not_found(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing", private(tmp_path / "empty", "\n"), tmp_path):
+        assert str(path) in error_of(f"file:{path}", NotFound).message
+
+
+def test_a_file_that_is_no_text_is_not_found(tmp_path: Path) -> None:
+    file = tmp_path / "s"
+    file.write_bytes(VALUE.encode() + b"\xff\xfe")
+    file.chmod(0o600)
+    error_of(f"file:{file}", NotFound)
+
+
+# -- command ---------------------------------------------------------------------------------
+
+
+def python(code: str) -> str:
+    return f"cmd:{sys.executable} -c '{code}'"
+
+
+def test_a_value_from_a_command() -> None:
+    assert secrets.resolve(python(f'print("{VALUE[:7]}" + "{VALUE[7:]}")')) == VALUE
+
+
+def test_a_command_is_split_like_a_shell_does_and_run_without_one(tmp_path: Path) -> None:
+    code = "import sys; print(sys.argv[1])"
+    assert secrets.resolve(f"cmd:{sys.executable} -c '{code}' \"a  b; $HOME\"") == "a  b; $HOME"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'import sys; print("hunter2" + "-do-not-tell"); sys.exit(3)',
+        'import sys; sys.stderr.write("hunter2" + "-do-not-tell"); sys.exit(1)',
+        "pass",
+        'import os; print("hunter2" + "-do-not-tell", flush=True); os.kill(os.getpid(), 9)',
+    ],
+    ids=["prints and fails", "complains", "says nothing", "is killed"],
+)
+def test_a_command_that_fails_is_not_found_and_what_it_printed_is_not_shown(code: str) -> None:
+    assert "by hand" in error_of(python(code), NotFound).message
+
+
+def test_a_command_that_prints_no_text_is_not_found() -> None:
+    code = 'import sys; sys.stdout.buffer.write(b"hunter2" + b"-do-not-tell" + bytes([255]))'
+    error_of(python(code), NotFound)
+
+
+@pytest.mark.parametrize("command", ["/no/such/program", "no-such-program-here x", "'unclosed"])
+def test_a_command_that_cannot_be_run_is_not_found(command: str) -> None:
+    error_of(f"cmd:{command}", NotFound)
+
+
+def test_a_command_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "COMMAND_SECONDS", 0.3)
+    code = 'import time; print("hunter2" + "-do-not-tell", flush=True); time.sleep(60)'
+    began = time.monotonic()
+    error_of(python(code), NotFound)
+    assert time.monotonic() - began < 10
+
+
+def test_a_command_is_given_no_input() -> None:
+    code = 'import sys; print("input:" + sys.stdin.read())'
+    assert secrets.resolve(python(code)) == "input:"
+
+
+# -- key ring --------------------------------------------------------------------------------
+
+
+def test_without_the_package_the_user_is_told_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    assert "corral[keyring]" in error_of("keyring:corral/token", Invalid).message
+    with pytest.raises(Invalid):
+        secrets.keep_in_keyring("token", VALUE)
+
+
+class Ring:
+    """A key ring of our own, because a test must not look into the user's."""
+
+    def __init__(self, entries: dict[tuple[str, str], str], broken: bool = False) -> None:
+        self.entries = entries
+        self.broken = broken
+
+    def get_password(self, service: str, name: str) -> str | None:
+        if self.broken:
+            raise RuntimeError(f"locked, and it held {VALUE}")
+        return self.entries.get((service, name))
+
+    def set_password(self, service: str, name: str, value: str) -> None:
+        if self.broken:
+            raise RuntimeError(f"locked, and was given {value}")
+        self.entries[service, name] = value
+
+
+def test_a_value_from_a_key_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", Ring({("corral", "a/b"): VALUE}))
+    assert secrets.resolve("keyring:corral/a/b") == VALUE
+    assert "corral/other" in error_of("keyring:corral/other", NotFound).message
+
+
+def test_a_key_ring_that_does_not_answer_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", Ring({}, broken=True))
+    assert "RuntimeError" in error_of("keyring:corral/token", NotFound).message
+    with pytest.raises(Refused) as caught:
+        secrets.keep_in_keyring("token", VALUE)
+    assert VALUE not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_value_put_into_a_key_ring_is_found_by_its_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", Ring({}))
+    assert secrets.resolve(secrets.keep_in_keyring("token", VALUE)) == VALUE
+
+
+# -- keeping ---------------------------------------------------------------------------------
+
+
+def test_a_value_kept_in_a_file_is_found_by_its_reference(tmp_path: Path) -> None:
+    reference = secrets.keep_in_file(tmp_path / "kept", "token", VALUE)
+    assert reference == f"file:{tmp_path}/kept/token"
+    assert secrets.resolve(reference) == VALUE
+    assert (tmp_path / "kept" / "token").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("reference", ["", "token", "vault:x", "env:", "cmd:  ", VALUE])
+def test_what_is_no_reference_is_refused_and_not_repeated(reference: str) -> None:
+    error_of(reference, Invalid)

@@ -1,0 +1,138 @@
+"""One SQL text for two engines: parameters, tokens, and rows that become records."""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.db.dialect import TOKENS
+from corral.db.statement import Query, Statement, for_engine, record_maker
+
+
+@pytest.mark.parametrize(
+    ("text", "positional", "names"),
+    [
+        ("SELECT 1", "SELECT 1", ()),
+        ("SELECT :a", "SELECT $1", ("a",)),
+        ("SELECT :a, :b", "SELECT $1, $2", ("a", "b")),
+        ("SELECT :b, :a, :b", "SELECT $1, $2, $1", ("b", "a")),
+        ("SELECT :a_1 + :a", "SELECT $1 + $2", ("a_1", "a")),
+        ("SELECT ':a', :b", "SELECT ':a', $1", ("b",)),
+        ("SELECT 'it''s :a', :b", "SELECT 'it''s :a', $1", ("b",)),
+        ("SELECT '', :b", "SELECT '', $1", ("b",)),
+        ("SELECT :a::text", "SELECT $1::text", ("a",)),
+        ("SELECT x::bigint, :a", "SELECT x::bigint, $1", ("a",)),
+        ("SELECT (:a,:b)", "SELECT ($1,$2)", ("a", "b")),
+        ("SELECT 'let_' || :seq", "SELECT 'let_' || $1", ("seq",)),
+        ("WHERE a=:a AND b=:b", "WHERE a=$1 AND b=$2", ("a", "b")),
+        ("LIMIT :limit\n", "LIMIT $1\n", ("limit",)),
+    ],
+)
+def test_named_parameters_become_numbers(
+    text: str, positional: str, names: tuple[str, ...]
+) -> None:
+    assert Statement(text).postgres == (positional, names)
+
+
+def test_sqlite_keeps_the_names() -> None:
+    assert Statement("SELECT ':a', :b, :b").sqlite == "SELECT ':a', :b, :b"
+
+
+def test_more_than_nine_parameters_are_numbered_in_tens() -> None:
+    names = [f"p{n}" for n in range(12)]
+    text, found = Statement(", ".join(f":{name}" for name in [*names, "p0", "p11"])).postgres
+    assert found == tuple(names)
+    assert text.endswith("$10, $11, $12, $1, $12")
+
+
+@given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=20))
+def test_every_place_gets_the_number_of_its_name(names: list[str]) -> None:
+    text, found = Statement(" ".join(f":{name}" for name in names)).postgres
+    assert [found[int(place[1:]) - 1] for place in text.split()] == names
+    assert len({*found}) == len(found)
+
+
+@pytest.mark.parametrize("token", sorted(TOKENS))
+def test_every_token_has_words_for_both_engines(token: str) -> None:
+    assert {*TOKENS[token]} == {"sqlite", "postgres"}
+    for engine in ("sqlite", "postgres"):
+        assert for_engine(f"a {{{token}}} b", engine) == f"a {TOKENS[token][engine]} b"
+        assert "{" not in TOKENS[token][engine], "a token stands for words and not for tokens"
+
+
+def test_a_token_that_does_not_exist_is_a_mistake_of_the_program() -> None:
+    with pytest.raises(KeyError):
+        for_engine("{no_such}", "sqlite")
+
+
+def test_parameters_inside_a_token_count_too() -> None:
+    after = Statement("WHERE {feed_after} LIMIT :limit").postgres
+    assert after.names == ("xid", "seq", "limit")
+
+
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [
+        ("SELECT 1", True),
+        ("\n    SELECT 1", True),
+        ("INSERT INTO a VALUES (1)", False),
+        ("UPDATE a SET b = 1", False),
+        ("WITH a AS (DELETE FROM b RETURNING c) SELECT * FROM a", False),
+    ],
+)
+def test_only_what_begins_with_select_is_taken_to_read(text: str, reads: bool) -> None:
+    assert Statement(text).reads is reads
+
+
+# -- rows to records -------------------------------------------------------------------------
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Thing(msgspec.Struct, frozen=True):
+    id: str
+    count: int
+    colour: Colour
+    maybe_colour: Colour | None
+    maybe_text: str | None
+    body: Any
+    tags: list[str]
+    note: str = "none"
+
+
+def test_a_row_becomes_a_record_with_enums_and_json_decoded() -> None:
+    make = record_maker(Thing)
+    thing = make(("a", 1, "red", None, None, '{"x":[1]}', '["t"]'))
+    assert thing == Thing("a", 1, Colour.RED, None, None, {"x": [1]}, ["t"])
+    assert thing.colour is Colour.RED
+
+
+def test_json_may_come_as_bytes_and_null_stays_null() -> None:
+    make = record_maker(Thing)
+    assert make(("a", 1, "red", "red", "x", b'"text"', b"[]", "n")).body == "text"
+    assert make(("a", 1, "red", None, None, None, "[]")).body is None
+    assert make(("a", 1, "red", None, None, "null", "[]")).body is None
+
+
+def test_a_value_that_the_enum_does_not_have_is_not_let_in() -> None:
+    with pytest.raises((KeyError, ValueError)):
+        record_maker(Thing)(("a", 1, "blue", None, None, "1", "[]"))
+
+
+class Plain(msgspec.Struct):
+    a: str
+    b: int | None
+
+
+def test_a_record_of_plain_columns_is_built_as_it_comes() -> None:
+    assert Query(Plain, "SELECT a, b FROM c").make(("x", None)) == Plain("x", None)
+
+
+def test_a_row_of_too_many_columns_is_a_mistake_of_the_program() -> None:
+    with pytest.raises(TypeError):
+        record_maker(Plain)(("x", 1, 2))

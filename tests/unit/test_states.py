@@ -1,0 +1,53 @@
+"""Tables of legal moves."""
+
+from enum import StrEnum
+
+import pytest
+
+from corral.kernel.states import Move, Moves, move
+
+
+class Light(StrEnum):
+    RED = "red"
+    GREEN = "green"
+    BROKEN = "broken"
+
+
+LIGHTS = Moves(
+    "light",
+    Light,
+    begin="install",
+    initial=Light.RED,
+    verbs={
+        "go": move(Light.RED, to=Light.GREEN),
+        "stop": move(Light.GREEN, to=Light.RED),
+        "blink": move(Light.RED, Light.GREEN, to=Light.GREEN),
+        "smash": move(Light.RED, Light.GREEN, to=Light.BROKEN),
+    },
+)
+
+
+def test_a_move_knows_its_sources_and_where_it_leads() -> None:
+    assert LIGHTS["blink"] == Move((Light.RED, Light.GREEN), Light.GREEN)
+
+
+def test_an_unknown_verb_is_a_mistake_of_the_program() -> None:
+    with pytest.raises(KeyError):
+        LIGHTS["fly"]
+
+
+@pytest.mark.parametrize(
+    ("state", "verbs"),
+    [
+        ("red", ["go", "blink", "smash"]),
+        (Light.GREEN, ["stop", "blink", "smash"]),
+        ("broken", []),
+        ("purple", []),
+    ],
+)
+def test_the_verbs_that_lead_on_come_in_the_tables_order(state: str, verbs: list[str]) -> None:
+    assert LIGHTS.allowed_from(state) == verbs
+
+
+def test_the_states_that_nothing_leaves_are_terminal() -> None:
+    assert LIGHTS.terminal == [Light.BROKEN]
