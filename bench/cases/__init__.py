@@ -1,0 +1,38 @@
+"""What is measured, group by group: each a module with a `TITLE`, an `ABOUT` and `measure`."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bench.cases import (
+    group_commit,
+    history,
+    mail_on_postgres,
+    mail_on_sqlite,
+    peers_on_sqlite,
+    saturation,
+    start_up,
+    wakeups,
+)
+from bench.harness import Bench, Row
+
+
+class Case(NamedTuple):
+    name: str
+    title: str
+    about: str
+    measure: Callable[[Bench], list[Row]]
+
+
+CASES = [
+    Case(name, module.TITLE, " ".join(module.ABOUT.split()), module.measure)
+    for name, module in {
+        "sqlite": mail_on_sqlite,
+        "postgres": mail_on_postgres,
+        "peers": peers_on_sqlite,
+        "saturation": saturation,
+        "threads": group_commit,
+        "wakeups": wakeups,
+        "history": history,
+        "start-up": start_up,
+    }.items()
+]

@@ -1,0 +1,57 @@
+"""Sixty-four threads of one process at full durability: do they share their fsyncs?"""
+
+import threading
+import time
+
+from bench.harness import Bar, Bench, Rates, Rival, Row, Spread, percentile
+from bench.opponents import BODY, MAILBOX, open_store
+from corral.library import Corral
+
+TITLE = "Sixty-four threads at full durability, SQLite"
+ABOUT = """
+    With `durability = full` each commit waits for the disk. Threads of one process share commits,
+    so together they do more than one thread that waits for each of its own. One thread is 1. The
+    slower the disk, the larger the gain.
+"""
+THREADS = 64
+
+
+def measure(bench: Bench) -> list[Row]:
+    seconds = bench.pick(1.5, 0.7)
+    waits: list[float] = []
+    with open_store(f"sqlite:///{bench.new_file()}") as store:
+        store.db.durability("full")
+
+        def alone() -> Rates:
+            return {"put": len(_put_for(store, 1, seconds)) / seconds}
+
+        def together() -> Rates:
+            took = _put_for(store, THREADS, seconds)
+            waits.append(percentile(took, 99) * 1_000)
+            return {"put": len(took) / seconds}
+
+        found = bench.compare(
+            Rival("one thread", alone), [Rival("64 threads", together)], rounds=bench.pick(7, 3)
+        )
+    return [
+        Row("puts by 64 threads", found.speed_of("64 threads", "put"), Bar(">=", 4)),
+        Row("time of a put among 64 threads, p99", Spread.of(waits), unit="ms"),
+    ]
+
+
+def _put_for(store: Corral, threads: int, seconds: float) -> list[float]:
+    """How long each call took that `threads` threads could make in so many seconds."""
+    took: list[float] = []
+    end = time.perf_counter() + seconds
+
+    def work() -> None:
+        while (began := time.perf_counter()) < end:
+            store.mail.put(MAILBOX, BODY)
+            took.append(time.perf_counter() - began)
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return took

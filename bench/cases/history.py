@@ -1,0 +1,127 @@
+"""Does the past cost anything? The same calls in a store with a short and with a long history."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import apsw
+import psycopg
+
+from bench.harness import Bar, Bench, Rates, Rival, Row
+from bench.opponents import BODY, MAILBOX, CorralQueue, now_ms, open_store
+from corral.kernel.page import encode_cursor
+from corral.library import Corral
+
+TITLE = "The cost of a long history"
+ABOUT = """
+    The time of a call in a store with a long history (letters that are done, and as many events)
+    over its time in a store with 10,000 rows of each. Half of the letters are those of the
+    mailbox that is worked on. Pages are of 50 letters or 100 events.
+"""
+Engine = Literal["sqlite", "postgres"]
+ENGINES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
+BAR = Bar("<=", 1.5)
+SHORT = 10_000
+WAITING = 200  # letters on their way: the present, alike in both stores
+PIECE = 10_000  # rows in a transaction while loading; PostgreSQL's feed goes by transaction
+LOOKS = 100
+
+# Half of the past is that of the very mailbox that is worked on.
+LETTERS = """
+    INSERT INTO letters (mailbox, body, rank, state, due_at, line_at, owner, fence, attempts,
+                         created_at, ended_at)
+    SELECT CASE WHEN n % 2 = 0 THEN 'queue:bench' ELSE 'agent:' || (n % 50) END,
+           '{{"task": "index"}}', 0, 'done', {now} - n, {now} - n, 'worker', 1, 1,
+           {now} - n, {now} - n
+    FROM {numbers}
+"""
+EVENTS = """
+    INSERT INTO events (at, actor, kind, verb, subject)
+    SELECT {now} - n, 'user:bench', 'letter', 'ack', 'let_' || n FROM {numbers}
+"""
+NUMBERS: dict[Engine, str] = {
+    "sqlite": "(WITH RECURSIVE count (n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM count"
+    " WHERE n < {last}) SELECT n FROM count)",
+    "postgres": "generate_series({first}, {last}) AS n",
+}
+
+
+def measure(bench: Bench) -> list[Row]:
+    long = bench.pick(1_000_000, 200_000)
+    rows = []
+    for engine, name in ENGINES.items():
+        short_store, long_store = (
+            bench.once(f"{engine} {size}", partial(_store_with_history, bench, engine, size))
+            for size in (SHORT, long)
+        )
+        found = bench.compare(
+            Rival("short", partial(_look_around, short_store)),
+            [Rival("long", partial(_look_around, long_store))],
+            rounds=bench.pick(7, 3),
+        )
+        rows += [
+            Row(f"{name}, {long:,} rows: {what}", found.speed_of_base_over("long", what), BAR)
+            for what in found.measured
+        ]
+    return rows
+
+
+def _store_with_history(bench: Bench, engine: Engine, size: int) -> Corral:
+    bench.told(f"writing {size:,} letters and events of the past on {engine}")
+    if engine == "sqlite":
+        path = bench.new_file()
+        store = open_store(f"sqlite:///{path}")
+        _load(apsw.Connection(str(path)).execute, engine, size)
+    else:
+        url = bench.server.new_database()
+        store = open_store(url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            _load(connection.execute, engine, size)
+            connection.execute("VACUUM (ANALYZE)")
+    for _ in range(WAITING):
+        store.mail.put("agent:ada", BODY)
+    return bench.closing.enter_context(store)
+
+
+def _load(run: Callable[[str], Any], engine: Engine, size: int) -> None:
+    for first in range(1, size + 1, PIECE):
+        numbers = NUMBERS[engine].format(first=first, last=first + PIECE - 1)
+        run("BEGIN")
+        run(LETTERS.format(now=now_ms(), numbers=numbers))
+        run(EVENTS.format(now=now_ms(), numbers=numbers))
+        run("COMMIT")
+
+
+def _looks(store: Corral) -> dict[str, Callable[[], Any]]:
+    """Pages that people and programs ask for, some of them deep in the past."""
+    ((middle,),) = store.db.sql("SELECT max(seq) / 2 FROM letters").rows
+    xid = "xid" if store.db.engine == "postgres" else "0"
+    ((at, seq),) = store.db.sql(f"SELECT {xid}, seq FROM events WHERE seq = {middle}").rows
+    return {
+        "list": partial(store.mail.list),
+        "list a mailbox": partial(store.mail.list, mailbox="agent:ada"),
+        "a page in the middle of all letters": partial(
+            store.mail.list, all=True, after=encode_cursor(middle)
+        ),
+        "a page in the middle of a mailbox": partial(
+            store.mail.list, all=True, mailbox=MAILBOX, after=encode_cursor(middle)
+        ),
+        "events after the middle": partial(store.events.after, f"{at}-{seq}"),
+        "newest events": partial(store.events.newest),
+    }
+
+
+def _look_around(store: Corral) -> Rates:
+    rates = {what: _rate_of(look, LOOKS) for what, look in _looks(store).items()}
+    queue = CorralQueue(store)
+    for _ in range(LOOKS):
+        queue.put()
+    return {"claim + ack": _rate_of(queue.take, LOOKS), **rates}
+
+
+def _rate_of(call: Callable[[], Any], count: int) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+        call()
+    return count / (time.perf_counter() - began)

@@ -1,0 +1,69 @@
+"""Mail on SQLite, one process: Corral against the same statements written by hand."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from bench.harness import Bar, Bench, Rates, Rival, Row
+from bench.opponents import MAILBOX, OWNER, CorralQueue, open_store, put_then_take
+from bench.opponents.raw_sqlite import PLAIN_CLAIM, RawSqlite
+from corral.library import Corral
+
+TITLE = "Mail on SQLite, one process"
+ABOUT = """
+    The same work on the same tables: a letter row and an event row for a put; a claim that
+    honours priority and due time; an acknowledgement guarded by the fence, with its event row. By
+    hand it is APSW with prepared statements and Corral's own pragmas, and nothing else: no
+    records, no checks of input, no fair line of writers. By hand is 1; NORMAL durability on both
+    sides.
+"""
+BAR = Bar(">=", 0.7)
+
+
+def measure(bench: Bench) -> list[Row]:
+    count = bench.pick(500, 300)
+    store = open_store(f"sqlite:///{bench.new_file()}")
+    plain = RawSqlite(bench.new_file(), claim=PLAIN_CLAIM)
+    found = bench.compare(
+        Rival("by hand", partial(put_then_take, RawSqlite(bench.new_file()), count)),
+        [
+            Rival("Corral", partial(put_then_take, CorralQueue(store), count)),
+            Rival("ordered", partial(put_then_take, CorralQueue(store, "agent:ada"), count)),
+            Rival("fused", partial(_emptied_by, _take_fused, store, count)),
+            Rival("tens", partial(_emptied_by, _take_tens, store, count)),
+            Rival("plain", partial(put_then_take, plain, count)),
+        ],
+        rounds=bench.pick(21, 5),
+    )
+    store.close()
+    return [
+        Row("put", found.speed_of("Corral", "put"), BAR),
+        Row("claim + ack", found.speed_of("Corral", "claim + ack"), BAR),
+        Row("claim + ack in a mailbox that keeps order", found.speed_of("ordered", "claim + ack")),
+        Row("ack and claim the next in one call", found.speed_of("fused", "claim + ack")),
+        Row("claim ten at a time, ack each", found.speed_of("tens", "claim + ack")),
+        Row(
+            "by hand, with a claim that walks past what is not due yet",
+            found.speed_of("plain", "claim + ack"),
+        ),
+    ]
+
+
+def _emptied_by(empty: Callable[[Corral], None], store: Corral, count: int) -> Rates:
+    for _ in range(count):
+        CorralQueue(store).put()
+    began = time.perf_counter()
+    empty(store)
+    return {"claim + ack": count / (time.perf_counter() - began)}
+
+
+def _take_fused(store: Corral) -> None:
+    letters = store.mail.claim(MAILBOX, owner=OWNER)
+    while letters:
+        letters = store.mail.ack_and_claim(letters[0], owner=OWNER)
+
+
+def _take_tens(store: Corral) -> None:
+    while letters := store.mail.claim(MAILBOX, owner=OWNER, limit=10):
+        for letter in letters:
+            store.mail.ack(letter)

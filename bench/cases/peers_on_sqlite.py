@@ -1,0 +1,100 @@
+"""Mail on SQLite against queues that people use from Python, one process."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+from bench.crew import Crew
+from bench.harness import Bar, Bench, Comparison, Rates, Rival, Row
+from bench.opponents import MAILBOX, OWNER, CorralQueue, Queue, open_store, put_then_take
+from bench.opponents.on_sqlite import Huey, Litequeue, PersistQueue, hire_dbos
+from corral.library import Corral
+
+TITLE = "Mail on SQLite against peers, one process"
+ABOUT = """
+    Peers are driven the way their own workers drive them, with the same body: fill the queue with
+    1,000 pieces, then empty it. "A worker's loop" is what a Corral worker would call,
+    ack_and_claim, against the same loops of the peers. The bars are for huey set to NORMAL and
+    for the others as they are shipped; the rest shows both settings of each. They use the
+    standard library's SQLite, and none of them keeps a record of events. DBOS is a workflow
+    engine: it also records each workflow, and its claiming cannot be told apart from its putting;
+    its queue is asked to poll every few milliseconds.
+"""
+FASTER = Bar(">", 1)
+TWENTY_TIMES = Bar(">=", 20)
+LOOP = "a worker's loop"
+
+
+def measure(bench: Bench) -> list[Row]:
+    count = bench.pick(1_000, 400)
+    with open_store(f"sqlite:///{bench.new_file()}") as store:
+        corral = Rival("Corral", partial(_sample_corral, store, count))
+        return [*_against_queues(bench, corral, count), *_against_dbos(bench, corral)]
+
+
+def _against_queues(bench: Bench, corral: Rival, count: int) -> list[Row]:
+    peers: dict[str, tuple[Queue, Bar | None]] = {
+        "huey at NORMAL": (Huey(bench.new_file(), normal=True), FASTER),
+        "huey as shipped (FULL)": (Huey(bench.new_file(), normal=False), None),
+        "litequeue as shipped (NORMAL)": (Litequeue(bench.new_file()), FASTER),
+        "persist-queue at NORMAL": (PersistQueue(bench.new_file(), normal=True), None),
+        "persist-queue as shipped (FULL)": (PersistQueue(bench.new_file(), normal=False), FASTER),
+    }
+    rivals = [Rival(name, _sampler(queue, count)) for name, (queue, _) in peers.items()]
+    found = bench.compare(corral, rivals, rounds=bench.pick(5, 2))
+    return [
+        row
+        for name, (_, bar) in peers.items()
+        for row in _rows(found, name, ("put", "claim + ack", LOOP), bar)
+    ]
+
+
+def _against_dbos(bench: Bench, corral: Rival) -> list[Row]:
+    ways = {
+        "DBOS as shipped (FULL), one at a time": (False, True, TWENTY_TIMES),
+        "DBOS at NORMAL, one at a time": (True, True, None),
+        "DBOS at NORMAL, all at once": (True, False, None),
+    }
+    rows = []
+    for name, (normal, one_at_a_time, bar) in ways.items():
+        args = (bench.new_file(), bench.pick(100, 30), normal, one_at_a_time)
+        with Crew(1, hire_dbos, *args) as crew:
+            dbos = Rival(name, partial(_sample_alone, crew))
+            found = bench.compare(corral, [dbos], rounds=bench.pick(5, 2))
+        rows += _rows(found, name, ("put", "put + claim + ack"), bar)
+    return rows
+
+
+def _sample_corral(store: Corral, count: int) -> Rates:
+    queue = CorralQueue(store)
+    rates = put_then_take(queue, count)
+    for _ in range(count):
+        queue.put()
+    began = time.perf_counter()
+    letters = store.mail.claim(MAILBOX, owner=OWNER)
+    while letters:
+        letters = store.mail.ack_and_claim(letters[0], owner=OWNER)
+    return {**rates, LOOP: count / (time.perf_counter() - began)}
+
+
+def _sample_alone(crew: Crew) -> Rates:
+    (rates,) = crew.shift(0)
+    return cast(Rates, rates)
+
+
+def _sampler(queue: Queue, count: int) -> Callable[[], Rates]:
+    def sample() -> Rates:
+        rates = put_then_take(queue, count)
+        if isinstance(queue, PersistQueue):
+            queue.forget()
+        return {**rates, LOOP: rates["claim + ack"]}
+
+    return sample
+
+
+def _rows(found: Comparison, peer: str, calls: tuple[str, ...], bar: Bar | None) -> list[Row]:
+    return [
+        Row(f"{call} on SQLite", found.speed_of_base_over(peer, call), bar, over=peer)
+        for call in calls
+    ]

@@ -1,0 +1,160 @@
+"""Sixteen processes that write one SQLite file as fast as they can: is each served, and in time?"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from bench.crew import Crew, Task
+from bench.harness import Bar, Bench, Row, Spread
+from bench.opponents import BODY, MAILBOX, OWNER, open_store
+from bench.opponents.raw_sqlite import RawSqlite
+
+TITLE = "Sixteen processes saturating one SQLite file"
+ABOUT = """
+    Each puts, claims and acknowledges through the library as fast as it can. Nothing lost means
+    that every call that returned is found in the letters and in the events, once. Plain SQLite
+    lets a writer that finds the file busy sleep and try again, so some wait for very long;
+    Corral's writers stand in line, which costs a change of process for each transaction.
+"""
+PROCESSES = 16
+T = TypeVar("T")
+
+
+class Shift(msgspec.Struct):
+    """What one process did, and the longest that one call made it wait."""
+
+    put: int = 0
+    done: int = 0
+    longest_ms: float = 0.0
+    errors: list[str] = msgspec.field(default_factory=list)
+
+    def timed(self, call: Callable[[], T]) -> T:
+        began = time.monotonic()
+        try:
+            return call()
+        finally:
+            self.longest_ms = max(self.longest_ms, (time.monotonic() - began) * 1_000)
+
+
+Cycle = Callable[[Shift], None]
+
+
+def measure(bench: Bench) -> list[Row]:
+    seconds = bench.pick(10.0, 3.0)
+    ours, plain = bench.new_file(), bench.new_file()
+    open_store(f"sqlite:///{ours}").close()
+    RawSqlite(plain)
+    bench.told(f"Corral for {seconds:.0f} s")
+    shifts = _saturate(hire_corral, ours, seconds)
+    bench.told(f"APSW by hand with busy_timeout for {seconds:.0f} s")
+    plain_shifts = _saturate(hire_by_hand, plain, seconds)
+    return [
+        Row("rows lost, or there twice", _one(_lost(ours, shifts)), Bar("=", 0), ""),
+        Row("errors that reached a caller", _one(_errors(shifts)), Bar("=", 0), ""),
+        Row("least served over most served", _one(_fairness(shifts)), Bar(">=", 0.3)),
+        Row("longest wait of any call", _one(_longest(shifts)), Bar("<", 1_000), "ms"),
+        Row(
+            "throughput; plain APSW with busy_timeout is 1",
+            _one(_total(shifts) / _total(plain_shifts)),
+        ),
+        Row("plain APSW: errors", _one(_errors(plain_shifts)), unit=""),
+        Row("plain APSW: least over most served", _one(_fairness(plain_shifts))),
+        Row("plain APSW: longest wait", _one(_longest(plain_shifts)), unit="ms"),
+    ]
+
+
+def _saturate(hire: Callable[..., Any], path: Path, seconds: float) -> list[Shift]:
+    with Crew(PROCESSES, hire, path) as crew:
+        return crew.shift(seconds)
+
+
+@contextmanager
+def hire_corral(number: int, path: Path) -> Iterator[Task]:
+    with open_store(f"sqlite:///{path}") as store:
+        mail, owner = store.mail, f"{OWNER}-{number}"
+
+        def cycle(shift: Shift) -> None:
+            shift.timed(partial(mail.put, MAILBOX, BODY))
+            shift.put += 1
+            for letter in shift.timed(partial(mail.claim, MAILBOX, owner=owner)):
+                shift.timed(partial(mail.ack, letter))
+                shift.done += 1
+
+        yield partial(_work, cycle)
+
+
+@contextmanager
+def hire_by_hand(number: int, path: Path) -> Iterator[Task]:
+    raw = RawSqlite(path)
+
+    def cycle(shift: Shift) -> None:
+        shift.timed(raw.put)
+        shift.put += 1
+        claimed = shift.timed(raw.claim)
+        if claimed is not None:
+            seq, fence, _, _ = claimed
+            shift.timed(partial(raw.ack, seq, fence))
+            shift.done += 1
+
+    yield partial(_work, cycle)
+
+
+def _work(cycle: Cycle, end: float) -> Shift:
+    shift = Shift()
+    while time.monotonic() < end:
+        try:
+            cycle(shift)
+        except Exception as error:  # whatever reaches the caller is what is counted here
+            shift.errors.append(repr(error))
+    return shift
+
+
+def _lost(path: Path, shifts: list[Shift]) -> int:
+    """Calls that returned and have left no trace in the store, or that left more than one."""
+    with open_store(f"sqlite:///{path}") as store:
+        ((put, done),) = store.db.sql(
+            "SELECT count(*), count(*) FILTER (WHERE state = 'done') FROM letters",
+            timeout_ms=60_000,
+        ).rows
+        ((put_noted, done_noted),) = store.db.sql(
+            "SELECT count(*) FILTER (WHERE verb = 'put'), count(*) FILTER (WHERE verb = 'ack')"
+            " FROM events",
+            timeout_ms=60_000,
+        ).rows
+    said_put = sum(shift.put for shift in shifts)
+    said_done = sum(shift.done for shift in shifts)
+    return sum(
+        abs(said - found)
+        for said, found in (
+            (said_put, put),
+            (said_put, put_noted),
+            (said_done, done),
+            (said_done, done_noted),
+        )
+    )
+
+
+def _errors(shifts: list[Shift]) -> int:
+    return sum(len(shift.errors) for shift in shifts)
+
+
+def _fairness(shifts: list[Shift]) -> float:
+    served = [shift.put + shift.done for shift in shifts]
+    return min(served) / max(served)
+
+
+def _longest(shifts: list[Shift]) -> float:
+    return max(shift.longest_ms for shift in shifts)
+
+
+def _total(shifts: list[Shift]) -> int:
+    return sum(shift.put + shift.done for shift in shifts)
+
+
+def _one(value: float) -> Spread:
+    return Spread.of([value])

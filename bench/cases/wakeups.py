@@ -1,0 +1,76 @@
+"""From the putting of a letter to its pick-up by another process that waits for it."""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bench.crew import Crew, Task
+from bench.harness import Bar, Bench, Row, Spread, percentile
+from bench.opponents import BODY, MAILBOX, OWNER, open_store
+
+TITLE = "Pick-up by a process that waits"
+ABOUT = """
+    One process waits in `claim(wait_ms=…)`, another puts a letter at a moment chosen by chance.
+    Counted from the return of put, which is its commit, to the return of claim, whose own commit
+    is included. The spread is that of three parts of the sample.
+"""
+ROUNDS = 3
+BAR = Bar("<", 20)
+LONGEST_PAUSE = 0.06
+
+
+def measure(bench: Bench) -> list[Row]:
+    count = bench.pick(300, 90)
+    stores = {
+        "SQLite": f"sqlite:///{bench.new_file()}",
+        "PostgreSQL": bench.server.new_database(),
+    }
+    rows = []
+    for engine, url in stores.items():
+        bench.told(f"{count} letters on {engine}")
+        waits = _pick_ups(url, count)
+        thirds = [waits[start::ROUNDS] for start in range(ROUNDS)]
+        rows += [
+            Row(f"{engine}, p99", _percentile(waits, thirds, 99), BAR, "ms"),
+            Row(f"{engine}, p50", _percentile(waits, thirds, 50), unit="ms"),
+        ]
+    return rows
+
+
+def _percentile(waits: list[float], thirds: list[list[float]], percent: float) -> Spread:
+    of_thirds = [percentile(third, percent) for third in thirds]
+    return Spread(percentile(waits, percent), min(of_thirds), max(of_thirds))
+
+
+def _pick_ups(url: str, count: int) -> list[float]:
+    """Milliseconds from the return of `put` to the return of `claim`, at moments chosen by chance.
+
+    The steady clock is one for all processes of a machine. A claim may well return before the put
+    that it answers has; that counts as no time at all.
+    """
+    patience = 10.0
+    with open_store(url) as store, Crew(1, hire_waiter, url) as waiter:
+        waits = []
+        for _ in range(count):
+            waiter.order(patience)
+            time.sleep(random.uniform(0.02, LONGEST_PAUSE))  # it is asleep by then
+            store.mail.put(MAILBOX, BODY)
+            committed = time.monotonic()
+            (picked_up,) = waiter.answers(patience)
+            waits.append(max(picked_up - committed, 0) * 1_000)
+    return waits
+
+
+@contextmanager
+def hire_waiter(number: int, url: str) -> Iterator[Task]:
+    with open_store(url) as store:
+
+        def wait_for_one(end: float) -> float:
+            patience_ms = int((end - time.monotonic()) * 1_000)
+            (letter,) = store.mail.claim(MAILBOX, owner=OWNER, wait_ms=patience_ms)
+            picked_up = time.monotonic()
+            store.mail.ack(letter)
+            return picked_up
+
+        yield wait_for_one

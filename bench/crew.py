@@ -1,0 +1,84 @@
+"""Processes that work at the same time, for what one process cannot show."""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+HEAD_START = 0.05  # between giving the order and the moment at which all begin
+PATIENCE = 60.0
+
+Task = Callable[[float], Any]
+"""Works until a moment of the steady clock, and says how it went."""
+
+
+class Crew:
+    """A few processes, each with its own set-up, that do a shift together whenever they are told.
+
+    `hire(number, *args)` runs in the new process; inside of what it gives back the task is ready.
+    """
+
+    def __init__(
+        self, size: int, hire: Callable[..., AbstractContextManager[Task]], *args: Any
+    ) -> None:
+        # Fresh interpreters: an open store does not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for number in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(theirs, hire, (number, *args)), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        self.answers()
+
+    def shift(self, seconds: float) -> list[Any]:
+        """Let all work for so long, and gather what each has to say."""
+        self.order(seconds, HEAD_START)
+        return self.answers(seconds)
+
+    def order(self, seconds: float, head_start: float = 0) -> None:
+        """Tell all to begin, together, and to work for so long."""
+        start = time.monotonic() + head_start
+        for pipe in self._pipes:
+            pipe.send((start, start + seconds))
+
+    def answers(self, seconds: float = 0) -> list[Any]:
+        """What each process has to say, once it is done."""
+        deadline = time.monotonic() + seconds + PATIENCE
+        answers = []
+        for pipe in self._pipes:
+            if not pipe.poll(max(deadline - time.monotonic(), 0)):
+                raise RuntimeError("a process of the bench did not answer")
+            answers.append(pipe.recv())
+        return answers
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            with suppress(OSError):  # it may have died; whoever waited for it was told so
+                pipe.send(None)
+        for process in self._processes:
+            process.join(PATIENCE)
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _serve(
+    pipe: Connection, hire: Callable[..., AbstractContextManager[Task]], args: tuple[Any, ...]
+) -> None:
+    with hire(*args) as task:
+        pipe.send("ready")
+        while (order := pipe.recv()) is not None:
+            start, end = order
+            time.sleep(max(start - time.monotonic(), 0))
+            pipe.send(task(end))

@@ -1,0 +1,186 @@
+"""How things are measured here, so that a noisy machine still gives an honest answer.
+
+Nothing is compared with a figure from another run. A base and its rivals take turns in one run; the
+base runs again after every rival, and each sample is divided by the base runs on both sides of it,
+so a slow minute of the machine slows both alike. The order of the rivals is rotated from round to
+round. Shown are the median of these ratios, and the lowest and the highest.
+"""
+
+import math
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from tests.support.postgres import PostgresServer
+
+T = TypeVar("T")
+Rates = Mapping[str, float]
+"""What one sample found: how many a second, by the name of what was done."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """The middle of several measurements, and how far they lie apart."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(statistics.median(values), min(values), max(values))
+
+    def inverse(self) -> "Spread":
+        return Spread(1 / self.median, 1 / self.high, 1 / self.low)
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """What a measurement must reach."""
+
+    sense: Literal[">=", "<=", ">", "<", "="]
+    value: float
+
+    def holds(self, measured: float) -> bool:
+        match self.sense:
+            case ">=":
+                return measured >= self.value
+            case "<=":
+                return measured <= self.value
+            case ">":
+                return measured > self.value
+            case "<":
+                return measured < self.value
+            case "=":
+                return measured == self.value
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line of the report: what was measured, and what it had to reach, if anything."""
+
+    what: str
+    measured: Spread
+    bar: Bar | None = None
+    unit: Literal["x", "ms", ""] = "x"
+    over: str = ""
+    """The peer whose speed is 1; empty where Corral is not compared with a peer."""
+    first_look: Spread | None = None
+    """What was measured first, when that missed the bar."""
+
+    @property
+    def holds(self) -> bool:
+        return self.bar is None or self.bar.holds(self.measured.median)
+
+    def after_a_first_look(self, first: "Row") -> "Row":
+        return msgspec.structs.replace(self, first_look=first.measured)
+
+
+class Rival(msgspec.Struct, frozen=True):
+    """A way to do the work: each call of `sample` does a batch of it and says how fast that was."""
+
+    name: str
+    sample: Callable[[], Rates]
+
+
+class Comparison:
+    """The samples of a base and its rivals, taken in turns."""
+
+    def __init__(self) -> None:
+        self._ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+
+    @property
+    def measured(self) -> list[str]:
+        """What was compared, in the order in which it was done."""
+        return list(dict.fromkeys(what for _, what in self._ratios))
+
+    def add(self, rival: str, got: Rates, before: Rates, after: Rates) -> None:
+        for what, rate in got.items():
+            if what in before:
+                around = statistics.mean((before[what], after[what]))
+                self._ratios[rival, what].append(rate / around)
+
+    def speed_of(self, rival: str, what: str) -> Spread:
+        """How fast the rival was, the base being 1."""
+        return Spread.of(self._ratios[rival, what])
+
+    def speed_of_base_over(self, rival: str, what: str) -> Spread:
+        """How fast the base was, the rival being 1; also how much longer the rival took."""
+        return self.speed_of(rival, what).inverse()
+
+
+class Bench:
+    """One run of the bench: how thorough it is, where its stores are, and how far it has come."""
+
+    def __init__(self, *, quick: bool, told: Callable[[str], None]) -> None:
+        self.quick = quick
+        self.told = told
+        """Told what is being measured; shown to whoever waits."""
+        self.closing = ExitStack()
+        """Whatever is to be closed at the end of the run."""
+        self._kept: dict[str, Any] = {}
+        self._stores = 0
+
+    @cached_property
+    def folder(self) -> Path:
+        folder = tempfile.TemporaryDirectory(prefix="corral-bench-")
+        return Path(self.closing.enter_context(folder))
+
+    @cached_property
+    def server(self) -> PostgresServer:
+        """A PostgreSQL with fsync, as people run it."""
+        server = PostgresServer(durable=True)
+        self.closing.callback(server.close)
+        return server
+
+    def pick(self, thorough: T, quick: T) -> T:
+        """A size or a number of rounds, as the run is thorough or quick."""
+        return quick if self.quick else thorough
+
+    def new_file(self) -> Path:
+        """The path of a SQLite file that nobody uses yet, in a folder of its own."""
+        self._stores += 1
+        folder = self.folder / str(self._stores)
+        folder.mkdir()
+        return folder / "store.db"
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """What was made under this name before, or is made now; a second look needs it again."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        kept: T = self._kept[name]
+        return kept
+
+    def compare(self, base: Rival, rivals: Sequence[Rival], *, rounds: int) -> Comparison:
+        """Let the base and its rivals take turns; what each does first, to get warm, is dropped."""
+        comparison = Comparison()
+        self.told("warming up")
+        for rival in (base, *rivals):
+            rival.sample()
+        for number in range(rounds):
+            before = base.sample()
+            for rival in _rotated(rivals, number):
+                self.told(f"round {number + 1} of {rounds}, {rival.name}")
+                got = rival.sample()
+                after = base.sample()
+                comparison.add(rival.name, got, before, after)
+                before = after
+        return comparison
+
+    def close(self) -> None:
+        self.closing.close()
+
+
+def _rotated(rivals: Sequence[Rival], by: int) -> Iterator[Rival]:
+    start = by % len(rivals)
+    yield from rivals[start:]
+    yield from rivals[:start]
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that `percent` of all values do not exceed."""
+    ordered = sorted(values)
+    return ordered[math.ceil(len(ordered) * percent / 100) - 1]

@@ -1,0 +1,149 @@
+"""Queues on SQLite that people use from Python, each driven the way its own worker drives it.
+
+Every one comes in two settings: as it is shipped, and set to write-ahead log and `synchronous =
+NORMAL`, which is what Corral does by default. Only the second compares like with like. None of
+them writes an event row or has a fence.
+"""
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.crew import Task
+from bench.harness import Rates
+from bench.opponents import BODY
+
+NORMAL = "PRAGMA synchronous = NORMAL"
+
+
+class Huey:
+    """Dequeue and execute, as in its consumer. A task is gone from the file once it is dequeued;
+    it returns something, so that its completion is recorded."""
+
+    def __init__(self, path: Path, *, normal: bool) -> None:
+        from huey import SqliteHuey
+
+        logging.getLogger("huey").setLevel(logging.WARNING)
+        self._huey = SqliteHuey("bench", filename=str(path))
+        if normal:
+            self._huey.storage.conn.execute(NORMAL)
+        self._work = self._huey.task()(_done)
+
+    def put(self) -> None:
+        self._huey.enqueue(self._work.s(BODY))
+
+    def take(self) -> None:
+        self._huey.execute(self._huey.dequeue())
+
+
+class Litequeue:
+    """Write-ahead log and NORMAL as it is shipped."""
+
+    def __init__(self, path: Path) -> None:
+        from litequeue import LiteQueue
+
+        self._queue = LiteQueue(path)
+
+    def put(self) -> None:
+        self._queue.put(msgspec.json.encode(BODY).decode())
+
+    def take(self) -> None:
+        message = self._queue.pop()
+        msgspec.json.decode(message.data)
+        self._queue.done(message.message_id)
+
+
+class PersistQueue:
+    """The variety that has acknowledgements."""
+
+    def __init__(self, path: Path, *, normal: bool) -> None:
+        from persistqueue import SQLiteAckQueue
+        from persistqueue.serializers import json
+
+        self._queue = SQLiteAckQueue(str(path.parent), serializer=json)
+        if normal:
+            self._queue._putter.execute(NORMAL)  # type: ignore[attr-defined]
+
+    def put(self) -> None:
+        self._queue.put(BODY)
+
+    def take(self) -> None:
+        item = self._queue.get(raw=True)
+        self._queue.ack(id=item["pqid"])
+
+    def forget(self) -> None:
+        """It walks past all that was ever acknowledged to find what comes next."""
+        self._queue.clear_acked_data(max_delete=1_000_000, keep_latest=0)
+
+
+def _done(body: dict[str, Any]) -> str:
+    return "done"
+
+
+@contextmanager
+def hire_dbos(
+    number: int, path: Path, count: int, normal: bool, one_at_a_time: bool
+) -> Iterator[Task]:
+    """DBOS, with its queue's thread, in a process of its own, for it goes on polling when idle.
+
+    It is asked to poll every few milliseconds and not every second as it is shipped, and the clock
+    stops when the last workflow has run, before its end is recorded.
+    """
+    import sqlalchemy
+    from dbos import DBOS
+
+    if normal:
+
+        @sqlalchemy.event.listens_for(sqlalchemy.Engine, "connect")
+        def tune(connection: sqlite3.Connection, _: Any) -> None:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(NORMAL)
+
+    DBOS(
+        config={
+            "name": "bench",
+            "system_database_url": f"sqlite:///{path}",
+            "log_level": "ERROR",
+            "executor_id": "bench",
+        }
+    )
+    finished = threading.Semaphore(0)
+
+    @DBOS.workflow()
+    def workflow(body: dict[str, Any]) -> None:
+        finished.release()
+
+    DBOS.listen_queues(["bench"])
+    DBOS.launch()
+    queue = DBOS.register_queue(
+        "bench",
+        worker_concurrency=1 if one_at_a_time else None,
+        polling_interval_sec=0.001 if one_at_a_time else 0.02,
+    )
+    unheard = DBOS.register_queue("unheard")
+    queue.enqueue(workflow, BODY)
+    finished.acquire()  # its thread has found the queue
+
+    def fill_and_wait(end: float) -> Rates:
+        began = time.perf_counter()
+        for _ in range(count):
+            unheard.enqueue(workflow, BODY)
+        filled = time.perf_counter()
+        for _ in range(count):
+            queue.enqueue(workflow, BODY)
+        for _ in range(count):
+            finished.acquire()
+        emptied = time.perf_counter()
+        return {"put": count / (filled - began), "put + claim + ack": count / (emptied - filled)}
+
+    try:
+        yield fill_and_wait
+    finally:
+        DBOS.destroy()

@@ -1,0 +1,119 @@
+"""Corral's work on SQLite, written by hand: the same tables, rows and promises, and no library.
+
+It has every advantage that Corral gives itself: statements stay prepared, the plan does not
+change with the parameters, temporary tables stay in memory, claims are one statement in
+autocommit. What it lacks is what Corral's callers get on top: records, checks of input, errors in
+words, a fair line of writers, group commit.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from bench.opponents import ACTOR, BODY, LEASE_MS, MAILBOX, OWNER, now_ms, open_store
+
+PUT = """
+    INSERT INTO letters
+        (mailbox, body, rank, state, due_at, line_at, fence, attempts, created_at)
+    VALUES (:mailbox, :body, 0, 'waiting', :now, :now, 0, 0, :now)
+    RETURNING seq
+"""
+
+# The oldest letter at the highest priority at which one is due, however many others wait for
+# another day: one look-up for each priority in use. Corral promises the same.
+CLAIM = """
+    WITH RECURSIVE level (rank) AS (
+        SELECT min(rank) FROM letters WHERE mailbox = :mailbox AND state = 'waiting'
+        UNION ALL
+        SELECT (SELECT min(later.rank) FROM letters AS later
+                WHERE later.mailbox = :mailbox AND later.state = 'waiting'
+                  AND later.rank > level.rank)
+        FROM level
+        WHERE rank IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM letters AS due
+            WHERE due.mailbox = :mailbox AND due.state = 'waiting'
+              AND due.rank = level.rank AND due.line_at <= :now AND due.due_at <= :now)
+    )
+    UPDATE letters
+    SET owner = :owner, fence = fence + 1, attempts = attempts + 1,
+        due_at = :until, line_at = :until
+    WHERE seq = (
+        SELECT seq FROM letters
+        WHERE mailbox = :mailbox AND state = 'waiting' AND rank = (SELECT max(rank) FROM level)
+          AND line_at <= :now AND due_at <= :now
+        ORDER BY line_at, seq LIMIT 1)
+    RETURNING seq, fence, attempts, body
+"""
+
+# The same letter, found by walking along the line past all that is not due yet.
+PLAIN_CLAIM = """
+    UPDATE letters
+    SET owner = :owner, fence = fence + 1, attempts = attempts + 1,
+        due_at = :until, line_at = :until
+    WHERE seq = (
+        SELECT seq FROM letters
+        WHERE mailbox = :mailbox AND state = 'waiting' AND line_at <= :now AND due_at <= :now
+        ORDER BY rank, line_at, seq LIMIT 1)
+    RETURNING seq, fence, attempts, body
+"""
+
+ACK = """
+    UPDATE letters SET state = 'done', ended_at = :now
+    WHERE seq = :seq AND fence = :fence AND state IN ('waiting', 'unknown')
+    RETURNING seq
+"""
+
+NOTE = """
+    INSERT INTO events (at, actor, kind, verb, subject)
+    VALUES (:now, :actor, 'letter', :verb, :subject)
+"""
+
+
+BUSY_MS = 10_000
+
+
+class RawSqlite:
+    def __init__(self, path: Path, *, claim: str = CLAIM) -> None:
+        open_store(f"sqlite:///{path}").close()  # makes the tables
+        connection = apsw.Connection(str(path), statementcachesize=512)
+        connection.set_busy_timeout(BUSY_MS)
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        for pragma in ("synchronous = NORMAL", "temp_store = MEMORY", "foreign_keys = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        self._run: Callable[..., Any] = connection.execute
+        self._claim = claim
+        self._encode = msgspec.json.Encoder().encode
+        self._decode = msgspec.json.Decoder().decode
+
+    def put(self) -> None:
+        run, now = self._run, now_ms()
+        run("BEGIN IMMEDIATE")
+        letter = {"mailbox": MAILBOX, "body": self._encode(BODY).decode(), "now": now}
+        ((seq,),) = run(PUT, letter).fetchall()
+        run(NOTE, {"now": now, "actor": ACTOR, "verb": "put", "subject": f"let_{seq}"})
+        run("COMMIT")
+
+    def claim(self) -> tuple[int, int, int, Any] | None:
+        now = now_ms()
+        lease = {"mailbox": MAILBOX, "owner": OWNER, "now": now, "until": now + LEASE_MS}
+        rows = self._run(self._claim, lease).fetchall()
+        if not rows:
+            return None
+        seq, fence, attempts, body = rows[0]
+        return seq, fence, attempts, self._decode(body)
+
+    def ack(self, seq: int, fence: int) -> None:
+        run, now = self._run, now_ms()
+        run("BEGIN IMMEDIATE")
+        assert run(ACK, {"now": now, "seq": seq, "fence": fence}).fetchall()
+        run(NOTE, {"now": now, "actor": ACTOR, "verb": "ack", "subject": f"let_{seq}"})
+        run("COMMIT")
+
+    def take(self) -> None:
+        claimed = self.claim()
+        assert claimed is not None
+        seq, fence, _, _ = claimed
+        self.ack(seq, fence)

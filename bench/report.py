@@ -1,0 +1,173 @@
+"""The results as text for the terminal, as JSON, and as a page of the documentation."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.cases import CASES, Case
+from bench.harness import Bar, Row, Spread
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "bench" / "results.json"
+PAGE = ROOT / "docs" / "performance.md"
+
+HEAD = """\
+<!-- Written by `make bench`. Do not edit: the next run writes it anew. -->
+
+# Performance
+
+{verdict}
+
+All figures are ratios inside one run, so they say what Corral costs and not how fast a
+machine is. To repeat them: `make bench` (about ten minutes), or `python -m bench --quick CASE …`
+for a first look; the raw results are in `bench/results.json`.
+
+**What is compared.** Corral is always called through its public library or its command, as users
+call it. Its opponents do the same work: the raw driver, by hand, on the very same tables, shows
+what Corral adds to the price of the database; other queues show what people would have used
+instead.
+
+**At which durability.** A SQLite store is at `normal` unless said otherwise: write-ahead log,
+`synchronous = NORMAL`; what was accepted survives the death of any process, and a power cut may
+take the last commits. At `full`, every commit waits for the disk. PostgreSQL always runs with
+fsync. Both sides of a comparison have the same setting, unless it says "as shipped".
+
+**How.** A base and its rivals take turns in one run, in an order that rotates from round to
+round, and the base runs again after each rival; every sample is divided by the base runs on both
+sides of it. Shown are the median and, in brackets, the lowest and highest ratio. What misses its
+bar is measured once more before it is said to miss it; a bar is no test, and a busy machine can
+miss one.
+"""
+
+
+class Results(msgspec.Struct, frozen=True):
+    """What a run has found: the facts of its machine, and the rows of each case by its name."""
+
+    facts: dict[str, str]
+    cases: dict[str, list[Row]]
+
+    @property
+    def barred(self) -> list[Row]:
+        return [row for rows in self.cases.values() for row in rows if row.bar is not None]
+
+
+def write(results: Results) -> None:
+    RESULTS.write_text(as_json(results))
+    PAGE.write_text(as_page(results))
+
+
+def as_text(case: Case, rows: Sequence[Row]) -> str:
+    lines = [
+        (_what(row), _measured(row), _bar(row.bar, row.unit), _verdict(row) if row.bar else "")
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = (
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+    return "\n".join([f"\n{case.title}", *(f"  {line}" for line in padded)])
+
+
+def as_json(results: Results) -> str:
+    def plain(row: Row) -> dict[str, Any]:
+        return {**msgspec.to_builtins(row), "holds": row.holds}
+
+    values = {
+        "facts": results.facts,
+        "cases": {name: [plain(row) for row in rows] for name, rows in results.cases.items()},
+    }
+    return msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n"
+
+
+def as_page(results: Results) -> str:
+    held = sum(row.holds for row in results.barred)
+    every = len(results.barred)
+    verdict = f"{'All' if held == every else f'{held} of'} {every} bars hold."
+    measured = [case for case in CASES if case.name in results.cases]
+    parts = [HEAD.format(verdict=verdict), "## Bars\n"]
+    for case in measured:
+        if own := [row for row in results.cases[case.name] if not row.over]:
+            parts += [f"### {case.title}\n", f"{_wrapped(case.about)}\n", _own_table(own)]
+    parts.append("## Against peers\n")
+    for case in measured:
+        rows = results.cases[case.name]
+        if peers := [row for row in rows if row.over]:
+            if len(peers) == len(rows):
+                parts += [f"### {case.title}\n", f"{_wrapped(case.about)}\n"]
+            else:
+                parts.append(f"### {case.title}, against peers\n")
+            parts.append(_peer_table(peers))
+    parts += ["## Measured with\n", _table(("", ""), results.facts.items())]
+    return "\n".join(parts)
+
+
+def _own_table(rows: Iterable[Row]) -> str:
+    return _table(
+        ("what", "bar", "measured (spread)", "holds?"),
+        ((row.what, _bar(row.bar, row.unit), _measured(row), _verdict(row)) for row in rows),
+    )
+
+
+def _peer_table(rows: Iterable[Row]) -> str:
+    return _table(
+        ("what", "peer", "bar", "Corral over the peer (spread)", "holds?"),
+        (
+            (row.what, row.over, _bar(row.bar, row.unit), _measured(row), _verdict(row))
+            for row in rows
+        ),
+    )
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ["---"] * len(head), *lines))
+
+
+def _what(row: Row) -> str:
+    return f"{row.what}, over {row.over}" if row.over else row.what
+
+
+def _bar(bar: Bar | None, unit: str) -> str:
+    if bar is None:
+        return ""
+    sense = {">=": "≥", "<=": "≤"}.get(bar.sense, bar.sense)
+    return f"{sense} {bar.value:,g}{_unit(unit)}"
+
+
+def _measured(row: Row) -> str:
+    return _spread(row.measured, row.unit)
+
+
+def _spread(spread: Spread, unit: str) -> str:
+    middle = f"{_number(spread.median)}{_unit(unit)}"
+    if spread.low == spread.high:
+        return middle
+    return f"{middle} ({_number(spread.low)} to {_number(spread.high)})"
+
+
+def _verdict(row: Row) -> str:
+    if row.bar is None:
+        return "for information"
+    said = "yes" if row.holds else "**no**"
+    if row.first_look is None:
+        return said
+    return f"{said}, at the second look (first: {_spread(row.first_look, row.unit)})"
+
+
+def _unit(unit: str) -> str:
+    return {"x": "x", "ms": " ms"}.get(unit, "")
+
+
+def _number(value: float) -> str:
+    if float(value).is_integer():
+        return f"{value:,.0f}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 100)
