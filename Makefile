@@ -23,6 +23,9 @@ demo: setup ## the story in a minute, in a temporary home
 test: setup ## every test, on SQLite and on a PostgreSQL that it starts itself
 	@$(BIN)/pytest -n $(WORKERS)
 
+up: setup ## put letters when their moments come, until stopped
+	@$(BIN)/corral schedule fire --watch
+
 fmt: setup ## format, and mend what can be mended
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format --quiet .

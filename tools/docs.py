@@ -112,7 +112,7 @@ def library() -> str:
             doc = " ".join((rooms()[attribute].__doc__ or "").split())
             lines += ["", f"## store.{attribute}", "", doc, "", "| | |", "|---|---|"]
         signature = re.sub(r"corral\.[\w.]+\.", "", str(row.signature)).replace("|", "\\|")
-        signature = signature.replace("typing.", "").replace("pathlib.", "")
+        signature = re.sub(r"(typing|pathlib|collections\\.abc)\\.", "", signature)
         lines.append(f"| `{row.verb}{signature}` | {row.help} |")
     return "\n".join(lines) + "\n"
 

@@ -97,7 +97,7 @@ def hire_by_hand(number: int, path: Path) -> Iterator[Task]:
         shift.put += 1
         claimed = shift.timed(raw.claim)
         if claimed is not None:
-            seq, fence, _, _ = claimed
+            seq, fence, _ = claimed
             shift.timed(partial(raw.ack, seq, fence))
             shift.done += 1
 

@@ -26,6 +26,7 @@ from bench.opponents import (
     now_ms,
     open_store,
 )
+from corral.db.postgres import STEADY_PLANS
 
 CLAIM = """
     WITH RECURSIVE level (rank) AS (
@@ -119,6 +120,7 @@ def hire_corral(number: int, url: str) -> Iterator[Task]:
 def hire_by_hand(number: int, url: str) -> Iterator[Task]:
     with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
         set_json_loads(msgspec.json.decode, connection)
+        connection.execute(STEADY_PLANS, prepare=False)  # the advantage that Corral gives itself
         run = psycopg.RawCursor(connection).execute
 
         def take() -> bool:

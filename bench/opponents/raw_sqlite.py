@@ -45,7 +45,8 @@ CLAIM = """
         WHERE mailbox = :mailbox AND state = 'waiting' AND rank = (SELECT max(rank) FROM level)
           AND line_at <= :now AND due_at <= :now
         ORDER BY line_at, seq LIMIT 1)
-    RETURNING seq, fence, attempts, body
+    RETURNING seq, fence, body, mailbox, sender, project_id, key, rank, state, due_at, line_at,
+        expires_at, owner, attempts, last_error, created_at, ended_at
 """
 
 # The same letter, found by walking along the line past all that is not due yet.
@@ -57,7 +58,8 @@ PLAIN_CLAIM = """
         SELECT seq FROM letters
         WHERE mailbox = :mailbox AND state = 'waiting' AND line_at <= :now AND due_at <= :now
         ORDER BY rank, line_at, seq LIMIT 1)
-    RETURNING seq, fence, attempts, body
+    RETURNING seq, fence, body, mailbox, sender, project_id, key, rank, state, due_at, line_at,
+        expires_at, owner, attempts, last_error, created_at, ended_at
 """
 
 ACK = """
@@ -96,14 +98,15 @@ class RawSqlite:
         run(NOTE, {"now": now, "actor": ACTOR, "verb": "put", "subject": f"let_{seq}"})
         run("COMMIT")
 
-    def claim(self) -> tuple[int, int, int, Any] | None:
+    def claim(self) -> tuple[int, int, Any] | None:
+        """The whole letter, as Corral's caller gets it, though only these parts are looked at."""
         now = now_ms()
         lease = {"mailbox": MAILBOX, "owner": OWNER, "now": now, "until": now + LEASE_MS}
         rows = self._run(self._claim, lease).fetchall()
         if not rows:
             return None
-        seq, fence, attempts, body = rows[0]
-        return seq, fence, attempts, self._decode(body)
+        seq, fence, body = rows[0][:3]
+        return seq, fence, self._decode(body)
 
     def ack(self, seq: int, fence: int) -> None:
         run, now = self._run, now_ms()
@@ -115,5 +118,5 @@ class RawSqlite:
     def take(self) -> None:
         claimed = self.claim()
         assert claimed is not None
-        seq, fence, _, _ = claimed
+        seq, fence, _ = claimed
         self.ack(seq, fence)

@@ -14,6 +14,13 @@ def home() -> Path:
     return Path(platformdirs.user_data_dir("corral", appauthor=False))
 
 
+def make_private_folder(path: Path) -> None:
+    """Make a folder and whatever is missing above it, each for its user alone."""
+    if not path.is_dir():
+        make_private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
 def store_url(given: str | None = None) -> str:
     """The store that was named, else `$CORRAL_STORE`, else the one in the home folder."""
     return given or os.environ.get("CORRAL_STORE") or f"sqlite:///{home() / 'corral.db'}"

@@ -33,7 +33,8 @@ def test_eight_processes_on_one_queue_ack_every_letter_once(url: str) -> None:
 
     with corral.open(url) as store:
         put_many(store, "queue:work", 240)
-        done = at_once([work] * 8)
+    done = at_once([work] * 8)
+    with corral.open(url) as store:
         assert Counter(body for bodies in done for body in bodies) == Counter(range(240))
         assert store.mail.list(mailbox="queue:work").items == []
         print("acked by each process:", [len(bodies) for bodies in done])
@@ -65,7 +66,8 @@ def test_an_ordered_mailbox_has_one_owner_at_a_time_and_keeps_its_order(url: str
 
     with corral.open(url) as store:
         put_many(store, "agent:ada", letters)
-        by_worker = at_once([work] * 4)
+    by_worker = at_once([work] * 4)
+    with corral.open(url) as store:
         held = sorted(one for worker in by_worker for one in worker)
         assert [one.body for one in held] == list(range(letters))
         assert all(one.until <= other.since for one, other in pairwise(held))

@@ -10,7 +10,7 @@ import corral
 from corral.db import wakeups
 from corral.library import mail as library_mail
 from corral.rooms.mail import ops as mail
-from tests.support.processes import Child
+from tests.support.processes import Child, Signal
 from tests.support.threads import Racer
 
 LETTERS = 15
@@ -70,7 +70,7 @@ def test_a_claim_that_waits_gets_a_letter_as_soon_as_another_process_put_it(url:
 
 def test_a_follower_gets_an_event_as_soon_as_another_process_made_it(url: str) -> None:
     latencies = []
-    with corral.open(url) as store, Child(send_slowly(url)) as sender:
+    with Child(send_slowly(url)) as sender, corral.open(url) as store:
         for event in store.events.follow("0-0", timeout_ms=5_000):
             latencies.append(time.monotonic() - store.mail.get(event.subject).body)
             if len(latencies) == LETTERS:
@@ -103,21 +103,26 @@ def test_a_claim_that_waits_wakes_when_a_letter_that_was_put_for_later_is_due(ur
 def test_a_waiting_claim_of_an_ordered_mailbox_wakes_when_the_owner_before_it_is_done(
     url: str,
 ) -> None:
+    ready, go = Signal(), Signal()
+
     def work() -> float:
         with corral.open(url) as store:
+            go.wait()
+            ready.send()
             (letter,) = store.mail.claim("agent:ada", owner="other", wait_ms=5_000)
             assert letter.body == "second"
             return time.monotonic()
 
-    with corral.open(url) as store:
+    with Child(work) as child, corral.open(url) as store:
         store.mail.put("agent:ada", "first")
         store.mail.put("agent:ada", "second")
         (first,) = store.mail.claim("agent:ada", owner="me")
-        with Child(work) as child:
-            time.sleep(0.2)
-            store.mail.ack(first)
-            acked = time.monotonic()
-            assert child.result() - acked < PROMPT
+        go.send()
+        ready.wait()
+        time.sleep(0.2)
+        store.mail.ack(first)
+        acked = time.monotonic()
+        assert child.result() - acked < PROMPT
 
 
 class TestOnSqlite:

@@ -18,6 +18,7 @@ from tests.support.invariants import check_store
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy, When
 
+COMMIT = "COMMIT\0"  # the whole statement, and not the end of READ COMMITTED
 BOTH = pytest.mark.parametrize("when", ["before", "after"])
 
 
@@ -99,7 +100,7 @@ def test_a_claim_in_order_never_hands_out_the_second_letter_before_the_first(
 ) -> None:
     for body in ("first", "second"):
         line.store.mail.put("agent:ada", body)
-    line.proxy.cut("COMMIT", when)
+    line.proxy.cut(COMMIT, when)
     try:
         letters = line.store.mail.claim("agent:ada", owner="worker")
     except StoreUnavailable:
@@ -112,7 +113,7 @@ def test_a_claim_in_order_never_hands_out_the_second_letter_before_the_first(
 def test_a_failure_may_end_unknown_and_is_not_counted_twice(line: Line, when: When) -> None:
     line.store.mail.put("queue:work", "hello")
     (letter,) = line.store.mail.claim("queue:work", owner="me")
-    line.proxy.cut("COMMIT", when)
+    line.proxy.cut(COMMIT, when)
     try:
         line.store.mail.fail(letter, "broken")
     except StoreUnavailable as error:
@@ -124,7 +125,7 @@ def test_a_failure_may_end_unknown_and_is_not_counted_twice(line: Line, when: Wh
 
 @BOTH
 def test_a_setting_is_set_whatever_happens(line: Line, when: When) -> None:
-    line.proxy.cut("COMMIT", when)
+    line.proxy.cut(COMMIT, when)
     line.store.settings.set("mail.max_attempts", 3)
     assert line.store.settings.get("mail.max_attempts").value == 3
 
@@ -133,7 +134,7 @@ def test_a_setting_is_set_whatever_happens(line: Line, when: When) -> None:
 def test_firing_again_puts_each_moment_once(line: Line, when: When) -> None:
     timer = line.store.timers.set("queue:due", "tea", delay_ms=5_000)
     line.clock.advance(5_000)
-    line.proxy.cut("COMMIT", when)
+    line.proxy.cut(COMMIT, when)
     line.store.schedules.fire_due()
     (letter,) = line.store.mail.list().items
     assert str(letter.key).startswith(timer.id)
@@ -146,7 +147,7 @@ def test_a_transaction_may_end_unknown_and_says_so(line: Line, when: When) -> No
             mail.put(tx, "queue:work", 1)
             mail.put(tx, "queue:work", 2)
 
-    line.proxy.cut("COMMIT", when)
+    line.proxy.cut(COMMIT, when)
     with pytest.raises(StoreUnavailable) as caught:
         put_two()
     assert unknown(caught)

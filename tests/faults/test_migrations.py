@@ -14,7 +14,7 @@ from corral.kernel.errors import StoreUnavailable
 from corral.library import Corral
 from tests.crash.harness import Probe
 from tests.support.invariants import check_store
-from tests.support.processes import Child, at_once
+from tests.support.processes import Child, Signal, at_once
 from tests.support.stores import wait_until_alone
 
 GOOD = """
@@ -83,7 +83,8 @@ def is_upgraded(store: Corral) -> bool:
 def is_whole(store: Corral) -> None:
     assert [letter.body for letter in store.mail.list().items] == ["hello"]
     store.mail.put("agent:ada", "again")
-    check_store(store)
+    if is_upgraded(store):
+        check_store(store)  # the look for tables of its own time cannot be made in an older one
 
 
 def copy_of(url: str) -> Path:
@@ -119,7 +120,7 @@ def test_a_migration_that_fails_leaves_the_old_store_whole(old: str, later: Late
         upgrade(old)
     with corral.open(old, upgrade=True) as store:
         assert not is_upgraded(store)
-        with pytest.raises(corral.errors.Invalid, match="extra"):
+        with pytest.raises(corral.errors.CorralError, match="extra"):
             store.db.sql("SELECT * FROM extra")
         is_whole(store)
 
@@ -181,8 +182,18 @@ def test_an_older_postgres_store_is_upgraded_only_when_that_is_asked_for(
 def test_a_process_that_still_has_the_old_store_open_goes_on_working(
     old: str, later: Later
 ) -> None:
-    with corral.open(old) as store:
+    opened, upgraded = Signal(), Signal()
+
+    def work_through_it() -> None:
+        with corral.open(old) as store:
+            opened.send()
+            upgraded.wait()
+            store.mail.put("agent:ada", "still there")
+            assert len(store.mail.list().items) == 2
+
+    with Child(work_through_it) as child:
+        opened.wait()
         later(GOOD)
-        with Child(lambda: upgrade(old)) as child:
-            child.result()
-        is_whole(store)
+        upgrade(old)
+        upgraded.send()
+        child.result()

@@ -1,8 +1,8 @@
 """Others who use the same file: programs that do not stand in line, machines, children."""
 
-import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import apsw
@@ -12,7 +12,9 @@ import corral
 from corral.db import filesystem, sqlite
 from corral.kernel.errors import StoreUnavailable
 from corral.library import Corral
-from tests.support.processes import Child
+from corral.rooms.mail import ops as mail
+from tests.support.invariants import check_store
+from tests.support.processes import Child, Signal
 
 
 @pytest.fixture
@@ -44,17 +46,18 @@ def test_a_program_that_holds_the_file_is_named_as_the_reason_after_a_while(
 
 
 def test_a_program_that_holds_the_file_for_a_moment_is_waited_for(file: Path) -> None:
-    told, tell = os.pipe()
+    held = Signal()
 
     def hold_for_a_moment() -> None:
         browser = apsw.Connection(str(file))
+        browser.set_busy_timeout(5_000)  # the store is being opened beside it
         browser.execute("BEGIN EXCLUSIVE")
-        os.write(tell, b"x")
+        held.send()
         time.sleep(0.3)
         browser.execute("ROLLBACK")
 
     with Child(hold_for_a_moment) as child, corral.open(file) as store:
-        os.read(told, 1)
+        held.wait()
         store.mail.put("agent:ada", "after it")
         child.result()
 
@@ -97,42 +100,51 @@ def test_a_sqlite_that_can_damage_files_is_refused(
 # -- a network file system ----------------------------------------------------------------------
 
 
-def reason_in_another_process(path: Path) -> str | None:
-    def open_it() -> str | None:
-        try:
-            corral.open(path).close()
-        except StoreUnavailable as error:
-            return error.reason
-        return None
-
-    with Child(open_it) as child:
-        return child.result()
+def reason_for(path: Path) -> str | None:
+    """Why the store cannot be opened, if it cannot."""
+    try:
+        corral.open(path).close()
+    except StoreUnavailable as error:
+        return error.reason
+    return None
 
 
 def test_on_a_network_file_system_one_process_at_a_time_has_the_store(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filesystem, "file_system", lambda path: "nfs")
-    with corral.open(file) as store:
-        assert reason_in_another_process(file) == "network_file_system"
-        store.mail.put("agent:ada", "the first one works on")
-        assert len(store.mail.list().items) == 2
-    assert reason_in_another_process(file) is None
+    opened, closed = Signal(), Signal()
+
+    def open_while_it_is_open_and_again() -> list[str | None]:
+        opened.wait()
+        first = reason_for(file)
+        closed.send()
+        opened.wait()
+        return [first, reason_for(file)]
+
+    with Child(open_while_it_is_open_and_again) as other:
+        with corral.open(file) as store:
+            opened.send()
+            closed.wait()
+            store.mail.put("agent:ada", "the first one works on")
+            assert len(store.mail.list().items) == 2
+        opened.send()
+        assert other.result() == ["network_file_system", None]
 
 
 def test_a_process_that_dies_gives_a_store_on_a_network_file_system_free(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filesystem, "file_system", lambda path: "nfs")
-    told, tell = os.pipe()
+    opened = Signal()
 
     def open_and_stay() -> None:
         with corral.open(file):
-            os.write(tell, b"x")
+            opened.send()
             time.sleep(60)
 
     with Child(open_and_stay) as child:
-        os.read(told, 1)
+        opened.wait()
         with pytest.raises(StoreUnavailable, match=f"process {child.pid}"):
             corral.open(file)
         child.kill()
@@ -140,8 +152,15 @@ def test_a_process_that_dies_gives_a_store_on_a_network_file_system_free(
 
 
 def test_on_a_disk_of_its_own_many_processes_have_the_store(file: Path) -> None:
-    with corral.open(file):
-        assert reason_in_another_process(file) is None
+    opened = Signal()
+
+    def open_too() -> str | None:
+        opened.wait()
+        return reason_for(file)
+
+    with Child(open_too) as other, corral.open(file):
+        opened.send()
+        assert other.result() is None
 
 
 # -- children -----------------------------------------------------------------------------------
@@ -166,8 +185,8 @@ def test_a_store_that_was_opened_before_a_fork_is_refused_in_the_child(url: str,
                 return str(error)
             return "it was not refused"
 
-        with Child(use_it) as child:
-            assert "opened before a fork; open it again" in child.result()
+        with Child(use_it, carrying=True) as child:
+            assert "opened before a fork" in child.result()
         # The parent's connection was not harmed by the child's attempt.
         store.mail.put("agent:ada", "after the fork")
         assert [letter.body for letter in store.mail.list().items] == [
@@ -180,7 +199,50 @@ def test_closing_in_a_child_what_the_parent_opened_does_not_harm_the_parent(url:
     """Code that forks often closes what it carried over, on its way out."""
     with corral.open(url) as store:
         store.mail.put("agent:ada", "before the fork")
-        with Child(store.close) as child:
+        with Child(store.close, carrying=True) as child:
             child.result()
         store.mail.put("agent:ada", "after the fork")
         assert len(store.mail.list().items) == 2
+
+
+@pytest.mark.parametrize("when", ["at rest", "in a transaction"])
+def test_a_store_opened_anew_in_a_forked_child_keeps_what_it_accepts(url: str, when: str) -> None:
+    """It may be refused, as SQLite cannot be carried through a fork; but nothing is lost."""
+    opened, closed = Signal(), Signal()
+
+    def open_anew_and_put() -> list[str]:
+        accepted: list[str] = []
+        try:
+            with corral.open(url) as mine:
+                for number in range(3):
+                    mine.mail.put("agent:ada", f"child {number}")
+                    accepted.append(f"child {number}")
+                    if number == 0:
+                        opened.send()
+                        closed.wait()
+        except (RuntimeError, StoreUnavailable) as error:
+            if "fork" not in str(error):
+                raise
+        finally:
+            opened.send()
+        return accepted
+
+    with ExitStack() as stack:
+        with corral.open(url) as store:
+            store.mail.put("agent:ada", "parent")
+            if when == "in a transaction":
+                with store.transaction() as tx:
+                    mail.put(tx, "agent:ada", "in the transaction")
+                    child = stack.enter_context(Child(open_anew_and_put, carrying=True))
+            else:
+                child = stack.enter_context(Child(open_anew_and_put, carrying=True))
+            opened.wait()
+        with corral.open(url) as other:
+            other.mail.put("agent:ada", "other")
+        closed.send()
+        accepted = child.result()
+    with corral.open(url) as other:
+        bodies = [letter.body for letter in other.mail.list().items]
+        assert [body for body in bodies if body.startswith("child")] == accepted
+        assert {"parent", "other"} <= set(bodies)
+        check_store(other)

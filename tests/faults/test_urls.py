@@ -35,23 +35,23 @@ def test_a_text_that_names_no_store_is_refused_with_the_right_spelling(url: str)
         corral.open(url)
 
 
-def unreachable(url: str) -> StoreUnavailable:
+def unavailable(url: str, reason: str = "unreachable") -> StoreUnavailable:
     start = time.monotonic()
     with pytest.raises(StoreUnavailable) as caught:
         corral.open(url)
-    assert caught.value.reason == "unreachable"
+    assert caught.value.reason == reason
     assert time.monotonic() - start < 3, "it took too long to say so"
     return caught.value
 
 
 def test_a_server_that_is_down_is_said_to_be_unreachable_at_once() -> None:
-    error = unreachable(f"postgresql://ada:secret@127.0.0.1:{free_port()}/corral")
+    error = unavailable(f"postgresql://ada:secret@127.0.0.1:{free_port()}/corral")
     assert "see that the server runs" in error.message
     assert "secret" not in f"{error.message} {error.details} {error.__cause__}"
 
 
 def test_a_database_that_does_not_exist_is_said_so(postgres_server: PostgresServer) -> None:
-    assert "nowhere" in unreachable(postgres_server.url("nowhere")).message
+    assert "nowhere" in unavailable(postgres_server.url("nowhere"), "missing").message
 
 
 def test_a_server_of_another_kind_is_said_to_be_unreachable() -> None:
@@ -61,7 +61,7 @@ def test_a_server_of_another_kind_is_said_to_be_unreachable() -> None:
         # It accepts the connection, by the kernel, and never answers.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(postgres, "CONNECT_SECONDS", 2)  # the least that libpq takes
-            unreachable(f"postgresql://ada@127.0.0.1:{port}/corral")
+            unavailable(f"postgresql://ada@127.0.0.1:{port}/corral")
 
 
 def test_a_port_that_is_no_number_is_no_reason_for_a_traceback() -> None:

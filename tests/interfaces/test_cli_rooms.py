@@ -116,7 +116,7 @@ def test_events_can_be_followed_from_a_cursor(cli: Cli) -> None:
     assert [event["verb"] for event in events] == ["put", "put", "put"]
     assert len(cli.json("events", "--after", events[0]["cursor"])) == 2
     assert len(cli.json("event", "--subject", events[2]["subject"])) == 1
-    lines = cli("events", "-f", "--after", events[1]["cursor"], "--timeout", "0").out.splitlines()
+    lines = cli("events", "-f", "--after", events[1]["cursor"], "--timeout", "0s").out.splitlines()
     assert len(lines) == 1
     assert lines[0].endswith(f"letter put {events[2]['subject']}")
 

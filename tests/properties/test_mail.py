@@ -269,9 +269,10 @@ class MailMachine(RoomMachine):
         def call() -> Letter:
             return self.store.mail.renew(claim.letter, lease_ms=2 * LEASE)
 
-        if not self.refused(Held if self.refusal(claim, *OPEN) else None, call):
+        paper = self.model.paper(claim.letter.id)
+        lapsed = paper.due_at <= self.now and not paper.mailbox.startswith("queue:")
+        if not self.refused(Held if lapsed or self.refusal(claim, *OPEN) else None, call):
             call()
-            paper = self.model.paper(claim.letter.id)
             paper.due_at = self.now + 2 * LEASE
             if paper.mailbox.startswith("queue:"):
                 paper.place = paper.due_at

@@ -194,13 +194,27 @@ def test_a_renewed_letter_keeps_its_place_in_line(store: Corral, clock: SetClock
     assert [letter.body for letter in taken] == ["hello", "second"]
 
 
-def test_a_lease_that_ran_out_may_be_renewed_while_nobody_took_the_letter(
+def test_in_a_queue_a_lease_that_ran_out_may_be_renewed_while_nobody_took_the_letter(
     store: Corral, clock: SetClock
 ) -> None:
-    letter = claimed(store)
+    store.mail.put("queue:builds", "hello")
+    (letter,) = store.mail.claim("queue:builds", owner="a")
     clock.advance(MINUTE)
     store.mail.renew(letter)
-    assert store.mail.claim("agent:ada", owner="b") == []
+    assert store.mail.claim("queue:builds", owner="b") == []
+
+
+def test_where_order_matters_a_lease_that_ran_out_is_not_renewed(
+    store: Corral, clock: SetClock
+) -> None:
+    """Another owner may have gone on with the mailbox since; two must not have letters out."""
+    letter = claimed(store)
+    clock.advance(MINUTE)
+    store.mail.put("agent:ada", "urgent", priority=5)
+    (urgent,) = store.mail.claim("agent:ada", owner="b")
+    with refuses(store, Held):
+        store.mail.renew(letter)
+    assert store.mail.ack(urgent).state == "done"
 
 
 def test_a_letter_that_ended_is_not_renewed(store: Corral) -> None:

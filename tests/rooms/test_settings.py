@@ -8,7 +8,7 @@ import pytest
 from corral.kernel.clock import DAY, MINUTE, SetClock
 from corral.kernel.errors import Invalid
 from corral.library import Corral
-from corral.rooms.settings.model import BOUNDS, KNOWN
+from corral.rooms.settings.model import KNOWN
 from tests.support.store import record, refuses, rows, unchanged
 
 NAME = "mail.max_attempts"
@@ -77,21 +77,21 @@ def test_a_choice_taken_back_lets_the_wider_one_count(store: Corral) -> None:
 
 def test_all_settings_are_listed_with_what_counts_for_a_scope(store: Corral) -> None:
     store.settings.set(NAME, 2)
-    store.settings.set("mail.keep_ms", DAY, scope="project:prj_1")
+    store.settings.set("schedules.max_timers", 5, scope="project:prj_1")
     listed = store.settings.list(scope="project:prj_1")
     assert [each.name for each in listed.items] == sorted(KNOWN)
     chosen = {each.name: (each.value, each.scope) for each in listed.items}
     assert chosen[NAME] == (2, "global")
-    assert chosen["mail.keep_ms"] == (DAY, "project:prj_1")
+    assert chosen["schedules.max_timers"] == (5, "project:prj_1")
     assert chosen["events.keep_ms"] == (KNOWN["events.keep_ms"].default, "default")
     plain = {each.name: each.scope for each in store.settings.list().items}
-    assert plain["mail.keep_ms"] == "default"
+    assert plain["schedules.max_timers"] == "default"
     assert all(each.help for each in listed.items)
 
 
-@pytest.mark.parametrize("name", sorted(BOUNDS))
+@pytest.mark.parametrize("name", sorted(name for name in KNOWN if KNOWN[name].type is int))
 def test_a_number_is_kept_within_its_bounds(store: Corral, name: str) -> None:
-    low, high = BOUNDS[name]
+    low, high = KNOWN[name].low, KNOWN[name].high
     assert store.settings.set(name, low).value == low
     assert store.settings.set(name, high).value == high
     for beyond in (low - 1, high + 1):
@@ -185,3 +185,17 @@ def test_an_agent_or_project_that_cannot_be_one_is_refused(
 def test_the_event_of_a_projects_setting_belongs_to_the_project(store: Corral) -> None:
     store.settings.set(NAME, 3, scope="project:prj_1")
     assert rows(store, "SELECT project_id FROM events") == [("prj_1",)]
+
+
+@pytest.mark.parametrize("scope", ["project:prj_1", "agent:ada"])
+def test_a_setting_is_not_taken_where_nobody_would_look(store: Corral, scope: str) -> None:
+    with refuses(store, Invalid):
+        store.settings.set("mail.keep_ms", DAY, scope=scope)
+
+
+def test_what_was_chosen_for_an_agent_counts_for_its_mailbox(store: Corral) -> None:
+    store.settings.set("mail.max_attempts", 1, scope="agent:ada")
+    for name, state in (("ada", "dead"), ("bob", "waiting")):
+        store.mail.put(f"agent:{name}", "x")
+        (letter,) = store.mail.claim(f"agent:{name}", owner="o")
+        assert store.mail.fail(letter, "boom").state == state

@@ -8,7 +8,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -34,10 +34,31 @@ class Gate:
         os.close(self._wait)
 
 
-class Child(Generic[T]):
-    """A forked process. It must open its own store: none may be carried through a fork."""
+class Signal:
+    """A word from one process to another; made before the fork that parts them."""
 
-    def __init__(self, work: Callable[[], T], gate: Gate | None = None) -> None:
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+
+    def send(self) -> None:
+        os.write(self._write, b"x")
+
+    def wait(self, seconds: float = SECONDS) -> None:
+        assert select.select([self._read], [], [], seconds)[0], "the word did not come"
+        os.read(self._read, 1)
+
+
+class Child(Generic[T]):
+    """A forked process, which opens its own store.
+
+    SQLite's connections must not be carried through a fork, so nobody may have one open then;
+    `carrying` is for the tests of just that.
+    """
+
+    def __init__(
+        self, work: Callable[[], T], gate: Gate | None = None, *, carrying: bool = False
+    ) -> None:
+        assert carrying or not _open_sqlite_files(), "close the store before the fork"
         self._read, write = os.pipe()
         with warnings.catch_warnings():
             # Newer Pythons warn of forks beside threads; the children here use nobody's locks.
@@ -116,6 +137,16 @@ class Child(Generic[T]):
         if self._read >= 0:
             os.close(self._read)
             self._read = -1
+
+
+def _open_sqlite_files() -> list[str]:
+    """The shared memory of each SQLite store that this process has open, if the system tells."""
+    found = []
+    with suppress(OSError):
+        for descriptor in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [name for name in found if name.endswith("-shm")]
 
 
 def at_once(works: Sequence[Callable[[], T]], seconds: float = SECONDS) -> list[T]:

@@ -13,9 +13,11 @@ import os
 import shlex
 import stat
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from corral.config import make_private_folder
 from corral.kernel.errors import Invalid, NotFound, Refused
 
 COMMAND_SECONDS = 30
@@ -128,19 +130,26 @@ def _is_utf8(value: str) -> bool:
 def keep_in_file(folder: Path, name: str, value: str) -> str:
     """Write a value to a private file and give back the reference to it."""
     _check_value(value)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     fresh = path.with_name(f"{name}.new-{os.getpid()}")
-    fresh.unlink(missing_ok=True)
     try:
+        make_private_folder(folder)
+        fresh.unlink(missing_ok=True)
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(value)
             file.flush()
             os.fsync(file.fileno())
         fresh.rename(path)
+    except OSError as error:
+        raise Refused(
+            f"The secret could not be kept in {folder} ({error.strerror}); mend the folder, or "
+            "refer to the secret where it is.",
+            path=str(folder),
+        ) from None
     finally:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
     return f"file:{path}"
 
 

@@ -1,4 +1,4 @@
-"""Due schedules become letters."""
+"""Due schedules become letters, and letters whose time has passed are ended."""
 
 from collections.abc import Iterator
 
@@ -19,6 +19,7 @@ def run_scheduler(store: Corral) -> Iterator[Letter]:
         while True:
             letters = store.schedules.fire_due()
             yield from letters
+            store.mail.expire_due()
             if not letters:
                 listener.wait(_pause(store))
 

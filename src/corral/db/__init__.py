@@ -8,7 +8,7 @@ from corral.kernel.clock import Clock, SystemClock
 from corral.kernel.errors import Invalid, StoreUnavailable
 
 if TYPE_CHECKING:
-    from corral.db.sqlite import Probe
+    from corral.db.database import Probe
 
 
 def connect(
@@ -25,7 +25,6 @@ def connect(
         if not rest.startswith("/") or len(rest) < 2 or "\0" in rest:
             raise Invalid(
                 f"{url!r} names no file; write sqlite:///relative.db or sqlite:////absolute.db.",
-                url=url,
             )
         from corral.db.sqlite import SqliteDatabase
 
@@ -46,7 +45,6 @@ def connect(
             ) from None
         return PostgresDatabase(url, clock=clock, actor=actor, probe=probe)
     raise Invalid(
-        f"{url!r} is no store; write sqlite:///relative.db, sqlite:////absolute.db or "
+        "That is no store's URL; write sqlite:///relative.db, sqlite:////absolute.db or "
         "postgresql://user@host/database.",
-        url=url,
     )

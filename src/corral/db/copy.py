@@ -6,25 +6,24 @@ restored on either engine without any other tool.
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import apsw
 
-from corral.db.filesystem import make_new_private_file
 from corral.db.migrate import newest, open_schema
 from corral.db.schema import TableDoc, tables
 from corral.db.sqlite import APPLICATION_ID, SqliteDatabase
+from corral.db.sqlite_errors import translate
 from corral.db.statement import Statement
+from corral.db.tx import Tx
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Invalid
 
 if TYPE_CHECKING:
     from corral.db.postgres import PostgresDatabase
-
-BATCH = 1_000
 
 # What every store has from its migrations; the rest is its content.
 _OWN = ("migrations", "store")
@@ -72,6 +71,8 @@ def _copy_file(source: Path, target: Path) -> None:
     try:
         with writer.backup("main", reader, "main") as task:
             task.step(-1)
+    except apsw.Error as error:
+        raise translate(error, target) from error
     finally:
         reader.close()
         writer.close()
@@ -79,8 +80,6 @@ def _copy_file(source: Path, target: Path) -> None:
 
 def copy_to_file(source: "PostgresDatabase", target: Path) -> None:
     """Write a PostgreSQL store, as it was at one moment, into a new SQLite file."""
-    make_new_private_file(target)
-    target.unlink()
     database = SqliteDatabase(target, clock=source.clock, actor=source.actor)
     try:
         open_schema(database)
@@ -99,22 +98,78 @@ def copy_to_file(source: "PostgresDatabase", target: Path) -> None:
 
 
 def copy_from_file(source: Path, target: "PostgresDatabase") -> None:
-    """Replace all that a PostgreSQL store holds by a back-up, in one transaction."""
-    file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        with target.transaction() as into:
-            for table in reversed(_content()):
-                into.run(Statement(f"DELETE FROM {table.name}"))
+    """Replace all that a PostgreSQL store holds by a back-up, in one transaction.
+
+    Others wait meanwhile. Sequences are only ever raised: that outlives a transaction that fails.
+    """
+    names = [table.name for table in _content()]
+    with target.transaction() as into:
+        into.run(Statement(f"LOCK TABLE {', '.join(names)} IN EXCLUSIVE MODE"))
+        go_on_behind(source, _given_out(into), into.now, into.actor)
+        file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            for name in reversed(names):
+                into.run(Statement(f"DELETE FROM {name}"))
             for table in _content():
-                names = [column.name for column in table.columns]
-                insert = _insert(table.name, names)
-                listed = ", ".join(names)
+                columns = [column.name for column in table.columns]
+                insert, listed = _insert(table.name, columns), ", ".join(columns)
                 for row in file.execute(f"SELECT {listed} FROM {table.name} ORDER BY 1"):
-                    into.run(insert, **dict(zip(names, row, strict=True)))
-                if names[0] == "seq":
-                    into.run(_next_number(table.name))
+                    into.run(insert, **dict(zip(columns, row, strict=True)))
+            for name in NUMBERED:
+                into.run(_raise_sequence(name))
+        except apsw.Error as error:
+            raise translate(error, source) from error
+        finally:
+            file.close()
+
+
+# Rows of these are known by their numbers, which must not be given out twice.
+NUMBERED = ("letters", "events")
+
+# Further than any fence of before can be: whoever had something out has no say in it any more.
+FENCE_LEAP = 1_000_000
+
+
+def _given_out(tx: Tx) -> dict[str, int]:
+    return {
+        table: int(tx.value(Statement(f"SELECT coalesce(max(seq), 0) FROM {table}")))
+        for table in NUMBERED
+    }
+
+
+def go_on_behind(copy: Path, given_out: Mapping[str, int], now: int, actor: str) -> None:
+    """Prepare a back-up to take a store's place, as something that happens to it.
+
+    Numbers go on behind those that the store has given out, so that ids and cursors stay true;
+    fences leap, so that owners of before are refused; and the record says that it was restored.
+    """
+    file = apsw.Connection(str(copy))
+    try:
+        file.execute("BEGIN IMMEDIATE")
+        for table in ("letters", "nodes", "leaders"):
+            file.execute(f"UPDATE {table} SET fence = fence + {FENCE_LEAP}")
+        file.execute(_KEEP_PLACE, {"seq": given_out["letters"], "now": now})
+        file.execute(_RESTORED, {"seq": given_out["events"], "now": now, "actor": actor})
+        file.execute("COMMIT")
+    except apsw.Error as error:
+        raise translate(error, copy) from error
     finally:
         file.close()
+
+
+_KEEP_PLACE = """
+    INSERT INTO letters (seq, mailbox, body, rank, state, due_at, line_at, fence, attempts,
+                         last_error, created_at, ended_at)
+    SELECT :seq, 'user:corral', '"a restore"', 0, 'refused', :now, :now, 0, 0,
+           'holds the place of the letters before a restore', :now, :now
+    WHERE :seq > (SELECT coalesce(max(seq), 0) FROM letters)
+"""
+
+_RESTORED = """
+    INSERT INTO events (seq, at, actor, kind, verb, subject)
+    SELECT max(:seq, coalesce(max(seq), 0)) + 1, :now, :actor, 'store', 'restore', 'store'
+    FROM events
+"""
 
 
 def _content() -> list[TableDoc]:
@@ -126,11 +181,13 @@ def _insert(table: str, names: list[str]) -> Statement:
     return Statement(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values})")
 
 
-def _next_number(table: str) -> Statement:
-    return Statement(
-        f"SELECT setval(pg_get_serial_sequence('{table}', 'seq'),"
-        f" coalesce((SELECT max(seq) FROM {table}), 0) + 1, false)"
-    )
+def _raise_sequence(table: str) -> Statement:
+    sequence = f"CAST(pg_get_serial_sequence('{table}', 'seq') AS REGCLASS)"
+    return Statement(f"""
+        SELECT setval({sequence}, greatest(
+            (SELECT max(seq) FROM {table}), pg_sequence_last_value({sequence}), 1
+        ))
+    """)
 
 
 def _tidy(path: Path) -> None:

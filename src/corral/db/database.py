@@ -16,6 +16,7 @@ from corral.kernel.clock import Clock
 
 R = TypeVar("R")
 Work = Callable[[Tx], R]
+Probe = Callable[[str], None]
 
 
 class Listener(Protocol):
@@ -85,13 +86,18 @@ class Database(ABC):
 
     def __init__(self) -> None:
         self._forks = _forks
+        self._closed = False
         self._listeners: list[Listener] = []
         self.working = Working()
 
     def require_same_process(self) -> None:
         """Refuse connections that a fork copied: parent and child would talk into each other."""
         if self._forks != _forks:
-            raise RuntimeError("the store was opened before a fork; open it again in the child")
+            raise RuntimeError(
+                "the store was opened before a fork; start the child with exec or spawn"
+            )
+        if self._closed:
+            raise RuntimeError("the store was closed; open it again")
 
     def require_outside_operation(self) -> None:
         """Refuse a write inside a write: it would wait for itself, or be kept without the other."""
@@ -138,8 +144,11 @@ class Database(ABC):
         try:
             yield listener
         finally:
-            listener.rest()
-            self._listeners.append(listener)
+            if self._closed:
+                listener.close()
+            else:
+                listener.rest()
+                self._listeners.append(listener)
 
     @abstractmethod
     def schema_version(self) -> int:
@@ -162,10 +171,15 @@ class Database(ABC):
         """Whether the engine finds the store sound."""
 
     @abstractmethod
-    def backup(self, target: Path) -> None: ...
+    def backup(self, target: Path) -> None:
+        """Fill an empty file with a whole copy, taken while others go on writing."""
 
     @abstractmethod
-    def restore(self, source: Path) -> None: ...
+    def restore(self, source: Path, kept: Path | None) -> None:
+        """Replace everything by a back-up that was checked and is ours to change.
+
+        What was there before goes into `kept`, on SQLite.
+        """
 
     @abstractmethod
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
@@ -178,6 +192,7 @@ class Database(ABC):
         """Let go of everything. In a child that was forked, leave all of it to the parent: to close
         a connection is to speak on it."""
         if self._forks == _forks:
+            self._closed = True
             while self._listeners:
                 self._listeners.pop().close()
             self._close()

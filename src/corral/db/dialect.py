@@ -35,6 +35,8 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     "key": {"sqlite": "TEXT", "postgres": 'TEXT COLLATE "C"'},
     # JSON comes back to the byte as it was put in; jsonb would reorder keys and round numbers.
     "json": {"sqlite": "TEXT", "postgres": "JSON"},
+    # What a new store promises: PostgreSQL commits to its disk, SQLite when it is asked to.
+    "durability": {"sqlite": "'normal'", "postgres": "'full'"},
     "strict": {"sqlite": "STRICT", "postgres": ""},
     # -- claiming -----------------------------------------------------------------------------
     # SQLite has one writer at a time, so nothing that it sees can be taken by another meanwhile.

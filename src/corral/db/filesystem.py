@@ -6,8 +6,10 @@ store lies on a network file system, as far as that can be told, one process at 
 
 import fcntl
 import os
+import re
 from pathlib import Path
 
+from corral.config import make_private_folder
 from corral.db.lockfile import LockFile
 from corral.kernel.errors import Invalid, StoreUnavailable
 
@@ -48,7 +50,7 @@ def make_private_file(path: Path, *, create: bool) -> None:
             os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except FileNotFoundError:
         raise StoreUnavailable(
-            f"There is no store at {path}; check the path, or make one with `corral db migrate`.",
+            f"There is no store at {path} yet; check the path. It is made when it is first used.",
             reason="missing",
             path=str(path),
         ) from None
@@ -66,13 +68,6 @@ def make_private_file(path: Path, *, create: bool) -> None:
             reason="unwritable",
             path=str(path),
         ) from None
-
-
-def make_private_folder(path: Path) -> None:
-    """Make a folder and whatever is missing above it, each for its user alone."""
-    if not path.is_dir():
-        make_private_folder(path.parent)
-        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def make_new_private_file(path: Path) -> None:
@@ -96,11 +91,16 @@ def file_system(path: Path) -> str | None:
     real = os.path.realpath(path)
     for line in mounts:
         left, _, right = line.partition(" - ")
-        point = left.split()[4].encode().decode("unicode_escape")  # spaces are written as \040
+        point = _spelled_out(left.split()[4])
         inside = real == point or real.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, right.split()[0]
     return kind
+
+
+def _spelled_out(point: str) -> str:
+    """A mount point in which spaces and the like are written as \\040."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)
 
 
 class SoleUse:

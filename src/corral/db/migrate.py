@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from corral.db.database import Database
+from corral.db.filesystem import make_new_private_file
 from corral.db.sqlite import SqliteDatabase
 from corral.db.statement import Statement, for_engine
 from corral.kernel.errors import StoreUnavailable
@@ -49,11 +50,19 @@ def newest() -> int:
     return len(list(FOLDER.glob("[0-9][0-9][0-9][0-9]_*.sql")))
 
 
-def open_schema(database: Database) -> None:
-    """See that the store has the schema of this program, or say in a sentence why it cannot."""
+def open_schema(database: Database, *, change: bool = True) -> None:
+    """See that the store has the schema of this program, or say in a sentence why it has not.
+
+    Without `change`, nothing is made and nothing is upgraded.
+    """
     found = database.schema_version()
     if found == newest():
         return
+    if found == 0 and not change:
+        raise StoreUnavailable(
+            f"There is no store at {database.url} yet; it is made when it is first used.",
+            reason="missing",
+        )
     if found > newest():
         raise StoreUnavailable(
             f"The store {database.url} was written by a newer Corral (its schema is {found}, this "
@@ -62,7 +71,7 @@ def open_schema(database: Database) -> None:
             found=found,
             known=newest(),
         )
-    if found and database.engine == "postgres":
+    if found and (database.engine == "postgres" or not change):
         raise StoreUnavailable(
             f"The store {database.url} has an older schema ({found} of {newest()}); stop older "
             "programs that use it, then run `corral db migrate`.",
@@ -99,6 +108,7 @@ def _keep_copy(database: SqliteDatabase, version: int) -> None:
     if version < newest():
         copy = database.path.with_name(f"{database.path.name}.before-{version + 1:04d}")
         copy.unlink(missing_ok=True)
+        make_new_private_file(copy)
         database.backup(copy)
 
 

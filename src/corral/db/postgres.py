@@ -5,7 +5,6 @@ statement's way to the server, and what to do when the server goes away.
 """
 
 import random
-import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,83 +17,41 @@ from psycopg import errors as pg
 from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8Dumper
 
-from corral.db.database import Database, Finding, Listener, Table, Work
-from corral.db.dialect import Engine
+from corral.db.database import Database, Finding, Listener, Probe, Table, Work
 from corral.db.notices import CHANNEL, Bell, NotifyListener, ServerClock
 from corral.db.postgres_care import plain, run_query
 from corral.db.postgres_errors import (
-    first_line,
     translate,
     unknown_outcome,
     unreachable,
     without_password,
 )
-from corral.db.statement import Params, Row, Statement
+from corral.db.postgres_session import Gone, Session
+from corral.db.statement import Row, Statement
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
 from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
 
 R = TypeVar("R")
-Probe = Callable[[str], None]
 
 MIGRATION_LOCK = 0x436F7272
+OLDEST_SERVER = 130_000  # transaction numbers of 64 bits came with it
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 5
 PATIENCE = 20.0  # how long a server that went away is waited for
 MAX_CLASHES = 10  # how often a transaction that met another is run again
 
-# Every statement of ours has its index and is planned once. Planning anew for each value would cost
-# more than running it, and a plan that suits a guess about values would one day read a whole table.
+# What was accepted is on the server's disk. Every statement of ours has its index and is planned
+# once: planning anew for each value would cost more than running it, and a plan that suits a guess
+# about values would one day read a whole table.
 STEADY_PLANS = """
+    SET synchronous_commit = on;
+    SET default_transaction_isolation = 'read committed';
     SET plan_cache_mode = force_generic_plan;
     SET enable_seqscan = off;
     SET enable_sort = off;
     SET jit = off
 """
-
-
-class Gone(Exception):
-    """The connection broke. `asked_to_commit`: whether the server may have kept the work."""
-
-    def __init__(self, asked_to_commit: bool, cause: psycopg.Error) -> None:
-        super().__init__(str(cause))
-        self.asked_to_commit = asked_to_commit
-
-
-class Session:
-    engine: Engine = "postgres"
-
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
-        self.connection = connection
-        self._cursor = psycopg.RawCursor(connection)
-        self._socket = select.poll()
-        self._socket.register(connection.fileno(), select.POLLIN)
-
-    def execute(self, statement: Statement, params: Params) -> list[Row]:
-        text, names = statement.postgres
-        self._cursor.execute(text, [params[name] for name in names], prepare=True)
-        return self._rows()
-
-    def begin(self) -> None:
-        self.run("BEGIN")
-
-    def run(self, text: str) -> list[Row]:
-        self._cursor.execute(text, prepare=False)
-        return self._rows()
-
-    def _rows(self) -> list[Row]:
-        # The status and not the description, which describes every column anew.
-        result = self._cursor.pgresult
-        return self._cursor.fetchall() if result and result.status == _HAS_ROWS else []
-
-    @property
-    def usable(self) -> bool:
-        return not self.connection.closed
-
-    @property
-    def silent(self) -> bool:
-        """Whether nothing came while it lay on the shelf; only a farewell would."""
-        return not self._socket.poll(0)
 
 
 class PostgresDatabase(Database):
@@ -166,7 +123,7 @@ class PostgresDatabase(Database):
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         self.require_outside_operation()
-        with self._places:
+        with self._place():
             session = self._take_begun()
             try:
                 tx = self._tx(session, "many")
@@ -182,6 +139,26 @@ class PostgresDatabase(Database):
                 self._give_back(session)
         if tx.noted:
             self._bell.ring()
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """One of the connections that this process may have; those who come late wait.
+
+        Whoever reads inside its own transaction has a place already and must not wait for another.
+        """
+        if self.working.here:
+            yield
+        elif self._places.acquire(timeout=PATIENCE):
+            try:
+                yield
+            finally:
+                self._places.release()
+        else:
+            raise StoreUnavailable(
+                f"All {MAX_CONNECTIONS} connections of this process to {self.url} were busy for "
+                f"{PATIENCE:.0f} s; share the work out, or end what holds them.",
+                reason="locked",
+            )
 
     def _take_begun(self) -> Session:
         """A connection in a transaction; one that broke while it lay on the shelf is replaced."""
@@ -238,7 +215,7 @@ class PostgresDatabase(Database):
         )
 
     def _try(self, once: Callable[[Session], R]) -> R:
-        with self._places:
+        with self._place():
             try:
                 session = self._take()
             except StoreUnavailable as error:
@@ -268,15 +245,28 @@ class PostgresDatabase(Database):
                 autocommit=True,
                 connect_timeout=CONNECT_SECONDS,
                 application_name="corral",
+                client_encoding="UTF8",
                 prepare_threshold=0,
             )
-        except psycopg.ProgrammingError as error:
+        except psycopg.ProgrammingError:
+            # Its own words are not repeated: they quote the URL, and so perhaps a password.
             raise Invalid(
-                f"The store's URL is wrong: {first_line(error)}; write it like "
-                "postgresql://user@host/database."
+                "The store's URL is wrong; write it like postgresql://user@host/database."
             ) from None
         except psycopg.Error as error:
             raise unreachable(self.url, error) from error
+        if connection.info.server_version < OLDEST_SERVER:
+            connection.close()
+            raise StoreUnavailable(
+                f"The server of {self.url} is older than PostgreSQL 13; upgrade it.",
+                reason="old_server",
+            )
+        if connection.info.parameter_status("server_encoding") != "UTF8":
+            connection.close()
+            raise StoreUnavailable(
+                f"{self.url} does not keep UTF-8; make a database with ENCODING 'UTF8'.",
+                reason="encoding",
+            )
         connection.adapters.register_dumper(int, Int8Dumper)
         set_json_loads(_as_it_is, connection)  # records decode JSON themselves
         return Session(connection)
@@ -372,6 +362,7 @@ class PostgresDatabase(Database):
         version = self.read(lambda tx: tx.value(Statement("SELECT version()")), mode="one")
         foreign = self.read(lambda tx: tx.value(_FOREIGN_EVENTS), mode="one")
         return [
+            *(self._read_all() if thorough else []),
             Finding("server", "ok", " ".join(str(version).split()[:2]) + " answers."),
             Finding(
                 "feed",
@@ -382,6 +373,16 @@ class PostgresDatabase(Database):
             if foreign
             else Finding("feed", "ok", "Its events are of this server."),
         ]
+
+    def _read_all(self) -> list[Finding]:
+        """Read every row of every table: a damaged page shows itself."""
+        from corral.db.migrate import newest
+        from corral.db.schema import tables
+
+        names = [table.name for table in tables() if self.schema_version() == newest()]
+        with self.reading() as rows_of:
+            rows = sum(1 for name in names for _ in rows_of(name, ["*"]))
+        return [Finding("tables", "ok", f"{rows:,} rows in {len(names)} tables can be read.")]
 
     def adopt_events(self) -> int:
         """Make events that another server numbered (a dump that was loaded here) ours.
@@ -395,7 +396,7 @@ class PostgresDatabase(Database):
 
         copy_to_file(self, target)
 
-    def restore(self, source: Path) -> None:
+    def restore(self, source: Path, kept: Path | None) -> None:
         from corral.db.copy import copy_from_file
 
         copy_from_file(source, self)
@@ -442,7 +443,6 @@ _ADOPT_EVENTS = Statement("""
     WHERE xid > pg_current_xact_id() RETURNING seq
 """)
 
-_HAS_ROWS = psycopg.pq.ExecStatus.TUPLES_OK
 _IDLE = psycopg.pq.TransactionStatus.IDLE
 
 

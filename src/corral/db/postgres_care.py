@@ -41,5 +41,11 @@ def run_query(
 
 
 def plain(value: Any) -> Any:
-    """JSON comes as bytes from our connections; everybody else wants text."""
-    return value.decode() if isinstance(value, bytes) else value
+    """JSON comes as bytes from our connections, everybody else wants text; what is no text, in hex;
+    types of PostgreSQL's own as it writes them."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.hex()
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -7,6 +7,10 @@ from corral.kernel.errors import Conflict, CorralError, StoreUnavailable
 
 
 def unreachable(url: str, cause: Exception) -> StoreUnavailable:
+    if "does not exist" in str(cause) and "database" in str(cause):
+        return StoreUnavailable(
+            f"There is no database at {url}; make it with `createdb`.", reason="missing", url=url
+        )
     return StoreUnavailable(
         f"PostgreSQL at {url} cannot be reached ({first_line(cause)}); see that the server runs "
         "and that the URL is right.",
@@ -45,6 +49,13 @@ def translate(error: psycopg.Error, url: str) -> CorralError:
                 reason="unwritable",
                 url=url,
             )
+        case pg.UndefinedColumn() | pg.DuplicateTable():
+            return StoreUnavailable(
+                f"{url} holds tables of another program ({first_line(error)}); give Corral a "
+                "database of its own.",
+                reason="foreign",
+                url=url,
+            )
         case pg.IntegrityError():
             return Conflict(
                 f"The store refused it: {first_line(error)}.",
@@ -64,8 +75,7 @@ def first_line(error: Exception) -> str:
 
 
 def without_password(url: str) -> str:
-    """The URL as people may see it."""
+    """The URL as people may see it: all between the user's name and the last @ is left out."""
     scheme, _, rest = url.partition("://")
-    authority, slash, path = rest.partition("/")
-    credentials, at, host = authority.rpartition("@")
-    return f"{scheme}://{credentials.partition(':')[0]}{at}{host}{slash}{path.partition('?')[0]}"
+    credentials, at, host = rest.rpartition("@")
+    return f"{scheme}://{credentials.partition(':')[0]}{at}{host.partition('?')[0]}"

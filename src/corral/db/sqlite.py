@@ -1,6 +1,8 @@
 """SQLite through APSW: one file, many processes, many threads."""
 
-from collections.abc import Callable, Iterator
+import os
+import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -8,7 +10,7 @@ from typing import NoReturn, TypeVar
 import apsw
 
 from corral.db import filesystem
-from corral.db.database import Database, Finding, Listener, Table, Work
+from corral.db.database import Database, Finding, Listener, Probe, Table, Work
 from corral.db.dialect import Engine
 from corral.db.group import MAX_BATCH, Job, Line, finish
 from corral.db.sqlite_care import check_file, run_query
@@ -20,12 +22,24 @@ from corral.kernel.clock import Clock
 from corral.kernel.errors import StoreUnavailable
 
 R = TypeVar("R")
-Probe = Callable[[str], None]
 
 APPLICATION_ID = 0x436F7272  # "Corr": tells a Corral store from any other SQLite file
 OLDEST_SQLITE = (3, 51, 3)  # before it, a checkpoint could race a writer and damage the file
 BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
 STATEMENTS_KEPT = 512
+
+
+# Stores that were open when this process was forked. SQLite keeps its locks in a table of the
+# process, which the child inherits without the locks.
+_open: "weakref.WeakSet[SqliteDatabase]" = weakref.WeakSet()
+_before_fork: set[Path] = set()
+
+
+def _remember_in_child() -> None:
+    _before_fork.update(database.path for database in _open)
+
+
+os.register_at_fork(after_in_child=_remember_in_child)
 
 
 class Session:
@@ -66,6 +80,11 @@ class SqliteDatabase(Database):
         `probe` is told "before commit" and "after commit"; crash tests stop the process there.
         """
         require_current_sqlite()
+        if path in _before_fork:
+            raise RuntimeError(
+                f"{path} was open in the process that forked this one, and SQLite would mistake "
+                "that process's locks for ours; start this process with exec or spawn instead"
+            )
         self.path = path
         self.url = f"sqlite:///{path}"
         self.clock = clock
@@ -87,6 +106,7 @@ class SqliteDatabase(Database):
         except BaseException:
             self.close()
             raise
+        _open.add(self)
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -268,6 +288,7 @@ class SqliteDatabase(Database):
         writer.run(f"PRAGMA synchronous = {'FULL' if self._full else 'NORMAL'}")
 
     def _close(self) -> None:
+        _open.discard(self)
         for session in [*self._readers, *([self._writer] if self._writer else [])]:
             session.connection.close()
         self._readers.clear()
@@ -353,16 +374,19 @@ class SqliteDatabase(Database):
         session = self._connect_reader()
         try:
             return check_file(session.connection, thorough=thorough)
+        except apsw.Error as error:
+            self._raise(error)
         finally:
             session.connection.close()
 
     def backup(self, target: Path) -> None:
-        """A whole copy in a new file, taken while others go on writing."""
-        filesystem.make_new_private_file(target)
         try:
             copy = apsw.Connection(str(target))
             session = self._connect_reader()
             try:
+                # Held open, this snapshot is what is copied, however much is written meanwhile.
+                session.run("BEGIN")
+                session.run("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
                 with copy.backup("main", session.connection, "main") as task:
                     while not task.done:
                         task.step(2_000)
@@ -371,14 +395,26 @@ class SqliteDatabase(Database):
             finally:
                 session.connection.close()
                 copy.close()
-        except apsw.Error as error:
+        except BaseException as error:
             target.unlink(missing_ok=True)
-            self._raise(error, target)
+            if isinstance(error, apsw.Error):
+                self._raise(error, target)
+            raise
 
-    def restore(self, source: Path) -> None:
-        """Replace everything by what a back-up holds; the caller checked that it is one."""
+    def restore(self, source: Path, kept: Path | None) -> None:
+        from corral.db.copy import NUMBERED, go_on_behind
+
         with self.migrating():
             assert self._writer is not None
+            # In one turn: what others put before it is in the kept copy, what comes later is new.
+            if kept is not None:
+                self.backup(kept)
+            newest = "SELECT coalesce(max(seq), 0) FROM"
+            given_out = {
+                table: int(str(self._writer.run(f"{newest} {table}").fetchall()[0][0]))
+                for table in NUMBERED
+            }
+            go_on_behind(source, given_out, self.clock.now(), self.actor)
             from_file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
             try:
                 with self._writer.connection.backup("main", from_file, "main") as task:

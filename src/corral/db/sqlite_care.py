@@ -18,7 +18,7 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
         told = connection.execute(f"PRAGMA {pragma}({MOST_FAULTS})").fetchall()
         faults = [str(row[0]) for row in told if row != ("ok",)]
         lost = connection.execute("PRAGMA foreign_key_check").fetchall() if thorough else []
-    except apsw.Error as error:
+    except (apsw.CorruptError, apsw.NotADBError) as error:
         return [Finding("file", "broken", str(error))]
     findings = [
         Finding("file", "broken", "; ".join(faults))
@@ -60,6 +60,8 @@ def run_query(connection: apsw.Connection, sql: str, *, limit: int, timeout_ms: 
         raise Invalid(
             "Only reading is allowed here; change things by Corral's own commands."
         ) from None
+    except UnicodeDecodeError:
+        raise Invalid("The answer holds text that is not UTF-8; ask for hex(…).") from None
     except apsw.SQLError as error:
         raise Invalid(f"The query is wrong: {error}.") from None
     if not columns:

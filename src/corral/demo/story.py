@@ -51,7 +51,7 @@ def mail_survives_a_kill(stage: Stage) -> None:
     again = stage.corral("mail", "put", "agent:ada", "please look at the build", "--key", "build-7")
     stage.prove("sent twice with one key, it is one letter", again["id"] == letter["id"])
     reader = stage.start(
-        "mail", "claim", "agent:ada", "--owner", "first", "--lease", "2s", "--wait"
+        "mail", "claim", "agent:ada", "--owner", "first", "--lease", "3s", "--wait"
     )
     assert reader.stdout is not None
     reader.stdout.readline()

@@ -55,8 +55,8 @@ class Held(Conflict):
 
 
 class StoreUnavailable(CorralError):
-    """Reasons: missing, unwritable, locked, newer, older, foreign, corrupt, full, unreachable,
-    network_file_system, unknown_outcome."""
+    """Reasons: missing, missing_package, unwritable, locked, newer, older, old_sqlite, old_server,
+    foreign, corrupt, full, io, unreachable, network_file_system, unknown_outcome, engine."""
 
     code = "store_unavailable"
 

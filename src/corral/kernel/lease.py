@@ -5,27 +5,17 @@ thing was taken over since, the number is higher and the late write is refused. 
 out but was taken by nobody still carries its fence, so work that was finished late is not redone.
 """
 
-import msgspec
-
 from corral.kernel.clock import DAY, SECOND
 from corral.kernel.errors import Held, Invalid
+from corral.kernel.text import check_int
 
 SHORTEST = SECOND
 LONGEST = DAY
 
 
-class Lease(msgspec.Struct, frozen=True):
-    owner: str | None
-    fence: int
-    until: int | None
-
-    def held(self, now: int) -> bool:
-        return self.owner is not None and self.until is not None and self.until > now
-
-
 def lease_end(now: int, lease_ms: int) -> int:
     """The end of a lease taken now; a term that protects nothing, or for ever, is refused."""
-    if not SHORTEST <= lease_ms <= LONGEST:
+    if not SHORTEST <= check_int(lease_ms, "lease_ms") <= LONGEST:
         raise Invalid(
             f"A lease lasts from 1 s to 1 day, not {lease_ms} ms; renew it to hold it for longer.",
             lease_ms=lease_ms,
@@ -35,6 +25,13 @@ def lease_end(now: int, lease_ms: int) -> int:
 
 def taken_over(thing: str, *, yours: int, found: int, owner: str | None) -> Held:
     """The refusal that a late owner gets."""
+    if yours > found:
+        return Held(
+            f"{thing} was never claimed with fence {yours} (its fence is {found}); claim it first.",
+            fence=found,
+            yours=yours,
+            owner=owner,
+        )
     by = f" by {owner}" if owner else ""
     return Held(
         f"{thing} was taken over{by} (its fence is {found}, yours is {yours}); "

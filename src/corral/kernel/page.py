@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from corral.kernel.errors import Invalid
+from corral.kernel.text import check_int
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
 
 def check_limit(limit: int, most: int = MAX_LIMIT) -> int:
-    if not 1 <= limit <= most:
+    if not 1 <= check_int(limit, "The limit") <= most:
         raise Invalid(f"A limit goes from 1 to {most}, not {limit}.", limit=limit)
     return limit
 

@@ -34,6 +34,13 @@ def clean_text(value: str, what: str, *, most: int = MAX_TEXT) -> str:
     return value
 
 
+def check_int(value: int, what: str) -> int:
+    """`value` itself, or Invalid when it is no whole number that both engines keep."""
+    if type(value) is not int or not -(1 << 63) < value < 1 << 63:
+        raise Invalid(f"{what} must be a whole number, not {value!r}.", field=what)
+    return value
+
+
 def encode_text(value: str, what: str) -> bytes:
     try:
         return value.encode()

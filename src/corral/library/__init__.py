@@ -16,9 +16,10 @@ from corral.db.database import Database, Listener
 from corral.db.migrate import open_schema
 from corral.db.tx import Tx
 from corral.kernel.clock import Clock
+from corral.kernel.text import MAX_NAME, clean_text
 
 if TYPE_CHECKING:
-    from corral.db.sqlite import Probe
+    from corral.db.database import Probe
     from corral.library.events import Events
     from corral.library.mail import Mail
     from corral.library.nodes import Nodes
@@ -44,10 +45,11 @@ def open(
     told "before commit" and "after commit".
     """
     text = f"sqlite:///{url.absolute()}" if isinstance(url, Path) else config.store_url(url)
-    database = connect(text, actor=actor or config.actor(), clock=clock, create=create, probe=probe)
+    who = clean_text(actor or config.actor(), "The actor", most=MAX_NAME)
+    database = connect(text, actor=who, clock=clock, create=create, probe=probe)
     try:
         if not upgrade:
-            open_schema(database)
+            open_schema(database, change=create)
     except BaseException:
         database.close()
         raise

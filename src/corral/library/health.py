@@ -24,11 +24,10 @@ def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
             findings += store.db.check()
             if store.db.path is not None:
                 findings += _file(store.db.path, fix)
-            findings.append(_waiting(store.db.durability()))
+            findings.append(_durability(store.db.durability()))
     except CorralError as error:
         missing = error.details.get("reason") == "missing"
-        text = f"{error.message} It is made when it is first used." if missing else error.message
-        findings.append(Finding("store", "warning" if missing else "broken", text))
+        findings.append(Finding("store", "warning" if missing else "broken", error.message))
     return findings
 
 
@@ -91,6 +90,6 @@ def _private(check: str, path: Path, wanted: int, fix: bool) -> Finding:
     return Finding(check, "ok", f"{path} is private to its user.")
 
 
-def _waiting(durability: str) -> Finding:
+def _durability(durability: str) -> Finding:
     survives = "any process's death" if durability == "normal" else "a power cut too"
     return Finding("durability", "ok", f"{durability}: what was accepted survives {survives}.")

@@ -20,7 +20,7 @@ class Mail(Room):
 
     noun = "mail"
 
-    put = write(ops.put, mode="one")
+    put = write(ops.put, mode="one", repeatable_by="key")
     renew = write(ops.renew, mode="one", repeatable=True)
     ack = write(ops.ack, mode="one", repeatable=True)
     fail = write(ops.fail)

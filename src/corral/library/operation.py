@@ -31,11 +31,14 @@ class Operation(Generic[P, R]):
         self,
         function: Callable[Concatenate[Tx, P], R],
         kind: Literal["read", "write"],
+        *,
+        repeatable_by: str | None = None,
         **options: Any,
     ) -> None:
         self.function = function
         self.kind = kind
         self.options = options
+        self.repeatable_by = repeatable_by
         self.name = ""
         self.__doc__ = function.__doc__
 
@@ -57,11 +60,10 @@ class Operation(Generic[P, R]):
                 return read(lambda tx: function(tx, *args, **kwargs), **options)
         else:
             write = room._database.write
-            with_key = options | {"repeatable": True}
+            by, repeatable = self.repeatable_by, options | {"repeatable": True}
 
             def call(*args: P.args, **kwargs: P.kwargs) -> R:
-                # A key makes any write safe to repeat: the second time finds what the first made.
-                given = with_key if kwargs.get("key") else options
+                given = repeatable if by is not None and kwargs.get(by) else options
                 return write(lambda tx: function(tx, *args, **kwargs), **given)
 
         call.__name__ = call.__qualname__ = self.name
@@ -81,6 +83,18 @@ def write(
     mode: Mode = "many",
     durable: bool = False,
     repeatable: bool = False,
+    repeatable_by: str | None = None,
 ) -> Operation[P, R]:
-    """One call, one transaction; the options are those of `Database.write`."""
-    return Operation(function, "write", mode=mode, durable=durable, repeatable=repeatable)
+    """One call, one transaction; the options are those of `Database.write`.
+
+    `repeatable_by` names the argument that makes it repeatable when it is given: with a key, the
+    second time finds what the first one made.
+    """
+    return Operation(
+        function,
+        "write",
+        repeatable_by=repeatable_by,
+        mode=mode,
+        durable=durable,
+        repeatable=repeatable,
+    )

@@ -5,7 +5,7 @@ from corral.rooms.projects.model import Project
 
 
 def delete(tx: Tx, id: str) -> Project:
-    """Forget a project and all that belongs to it; the directory itself is not touched."""
+    """Forget a project, its settings and schedules. Letters, events and the directory stay."""
     from corral.rooms.schedules import ops as schedules  # brings calendars along
 
     project = ops.get(tx, id)

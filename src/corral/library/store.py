@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -6,6 +7,7 @@ from typing import Any
 import msgspec
 
 from corral.db.database import Finding, Table
+from corral.db.filesystem import make_new_private_file
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, StoreUnavailable
 from corral.kernel.text import MAX_BODY, clean_text
@@ -90,8 +92,20 @@ class Store(Room):
 
     def backup(self, file: str | Path) -> Path:
         """Write the whole store, as it is at one moment, into a new private SQLite file."""
-        target = Path(file).expanduser().absolute()
-        self._database.backup(target)
+        target = Path(clean_text(str(file), "The path")).expanduser().absolute()
+        make_new_private_file(target)
+        target.unlink()
+        # Under another name until it is whole: half a back-up must not look like one.
+        part = target.with_name(f"{target.name}.part-{os.getpid()}")
+        try:
+            part.unlink(missing_ok=True)
+            make_new_private_file(part)
+            self._database.backup(part)
+            os.link(part, target)
+        except FileExistsError:
+            raise Invalid(f"{target} is there already; give a new name.") from None
+        finally:
+            part.unlink(missing_ok=True)
         return target
 
     def restore(self, file: str | Path) -> Path | None:
@@ -106,9 +120,9 @@ class Store(Room):
         kept = None
         if self.path is not None:
             kept = _unused(self.path.with_name(f"{self.path.name}.before-restore"))
-            self._database.backup(kept)
+            make_new_private_file(kept)
         with current_copy(source) as current:
-            self._database.restore(current)
+            self._database.restore(current, kept)
         return kept
 
     def sql(self, query: str, *, limit: int = 1_000, timeout_ms: int = 5_000) -> Table:
@@ -127,7 +141,12 @@ class Store(Room):
         return self._database.durability(wanted)
 
     def prune(self, *, dry_run: bool = False) -> list[Pruned]:
-        """Forget what is older than its setting says (`…keep_ms`); a dry run only counts."""
+        """Forget what is older than its setting says (`…keep_ms`); a dry run only counts.
+
+        Letters that nobody took in time are ended first, and their senders told.
+        """
+        while not dry_run and self._database.write(mail.expire_due):
+            pass
         return [
             self._prune("letters", "mail.keep_ms", mail.prune, dry_run),
             self._prune("events", "events.keep_ms", events.prune, dry_run),

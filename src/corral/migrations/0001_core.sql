@@ -15,7 +15,7 @@ CREATE TABLE store (
         CHECK (durability IN ('normal', 'full'))
 ) {strict};
 
-INSERT INTO store (one, durability) VALUES (1, 'normal');
+INSERT INTO store (one, durability) VALUES (1, {durability});
 
 -- The append-only record of all changes. Writer: every operation, in its own transaction.
 CREATE TABLE events (
@@ -72,7 +72,7 @@ CREATE INDEX projects_recent ON projects (coalesce(last_run_at, 0), id);
 -- Machines that run agents on this store: one row for one boot of one host. Writer: nodes.
 CREATE TABLE nodes (
     id {key} PRIMARY KEY,               -- nod_…
-    name {key} NOT NULL,                -- the host's name unless set by CORRAL_NODE
+    name {key} NOT NULL,                -- the host's name
     boot_id {key} NOT NULL,             -- changes with every boot
     state {key} NOT NULL                -- see docs/states.md
         CHECK (state IN ('up', 'left', 'lost')),
@@ -100,7 +100,7 @@ CREATE TABLE leaders (
 -- Messages on their way to one mailbox, until they are acknowledged. Writer: mail.
 CREATE TABLE letters (
     seq {serial},                       -- order of arrival; the public id is let_184
-    mailbox {key} NOT NULL,             -- agent:…, session:…, place:…, hook:… keep order; queue:… does not
+    mailbox {key} NOT NULL,             -- agent:, session:, place:, hook:, user: keep order; queue: does not
     sender TEXT,                        -- the mailbox that is told when the letter dies
     project_id {key},                   -- the project that it belongs to, if any
     key {key},                          -- the same key in the same mailbox is the same letter
@@ -124,7 +124,7 @@ CREATE UNIQUE INDEX letters_by_key ON letters (mailbox, key) WHERE key IS NOT NU
 CREATE INDEX letters_by_mailbox ON letters (mailbox, seq);
 CREATE INDEX letters_line ON letters (mailbox, rank, line_at, seq) WHERE state = 'waiting';
 CREATE INDEX letters_started ON letters (mailbox, due_at)
-    WHERE state IN ('waiting', 'unknown') AND fence > 0 AND substr(mailbox, 1, 6) <> 'queue:';
+    WHERE state IN ('waiting', 'unknown') AND attempts > 0 AND substr(mailbox, 1, 6) <> 'queue:';
 CREATE INDEX letters_by_state ON letters (state, seq)
     WHERE state IN ('unknown', 'dead', 'refused', 'expired');
 CREATE INDEX letters_expiring ON letters (expires_at)

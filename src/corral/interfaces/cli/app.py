@@ -29,10 +29,12 @@ class App:
         return self._store
 
     @staticmethod
-    def _show_times_of(store: "Corral") -> None:
+    def _show_times_of(store: "Corral | None") -> None:
+        """Ages are told by the time of the store that is open, else by this machine's."""
         from corral.interfaces.cli import render
+        from corral.kernel.clock import SystemClock
 
-        render.now = store.now
+        render.now = store.now if store is not None else SystemClock().now
 
     def open_for_upgrade(self) -> "Corral":
         """The store with whatever schema it has, for the command that mends that."""
@@ -45,6 +47,16 @@ class App:
         if self._store is not None:
             self._store.close()
             self._store = None
+            self._show_times_of(None)
+
+    def project_id(self, typed: str | None) -> str | None:
+        """The whole id of a project that was named by an id, shortened or not, or its directory."""
+        if typed is None:
+            return None
+        import os
+
+        projects = self.store.projects
+        return (projects.by_dir(typed) if os.path.isdir(typed) else projects.get(typed)).id
 
     def show(self, record: Any, columns: "Columns | None" = None) -> None:
         """One record: as JSON, or its fields one below the other."""

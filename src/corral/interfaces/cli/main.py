@@ -111,6 +111,9 @@ def run(arguments: list[str]) -> int:
         # Whoever read our output has gone (click then exits by itself); the rest has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        _complain("output", f"The answer could not be written ({error.strerror}).", {}, arguments)
+        return 1
     except Exception as error:
         return _answer(error, arguments)
     finally:

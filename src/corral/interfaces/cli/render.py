@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from corral.interfaces.cli.app import Columns
 
-WIDE = 240  # where there is no terminal to measure
-LONGEST_CELL = 60
+WIDE = 10_000  # where there is no terminal to measure
 
 
 def write_json(value: Any) -> None:
@@ -39,16 +38,38 @@ def console(*, stderr: bool = False) -> "Console":
     )
 
 
+# What may be cut, or wrapped, where the terminal is narrow; ids and states never are.
+CUT = frozenset({"BODY", "COMMAND", "DATA", "DIRECTORY", "LABELS", "LAST ERROR", "REFERENCE"})
+WRAPPED = frozenset({"", "MEANING"})
+
+
 def write_table(records: Sequence[Any], columns: "Columns") -> None:
     from rich.table import Table
     from rich.text import Text
 
+    rows = [[printable(as_text(cell(record))) for _, cell in columns] for record in records]
+    terminal = sys.stdout.isatty()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title, _ in columns:
-        table.add_column(title, overflow="ellipsis", no_wrap=True)
-    for record in records:
-        table.add_row(*(_cell(cell(record), Text) for _, cell in columns))
-    console().print(table)
+    for number, (title, _) in enumerate(columns):
+        widest = max(len(title), *(len(row[number]) for row in rows))
+        elastic = terminal and title in CUT | WRAPPED
+        table.add_column(
+            title,
+            overflow="fold" if title in WRAPPED else "ellipsis",
+            no_wrap=title not in WRAPPED,
+            min_width=min(widest, 8) if elastic else widest,
+        )
+    for row in rows:
+        table.add_row(*(Text(text, style=STYLES.get(text, "")) for text in row))
+    _print(table)
+
+
+def _print(table: Any) -> None:
+    """Print without the blanks that fill up the last column."""
+    shown = console()
+    with shown.capture() as captured:
+        shown.print(table)
+    sys.stdout.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
 
 
 def write_fields(record: Any, columns: "Columns | None" = None) -> None:
@@ -65,13 +86,7 @@ def write_fields(record: Any, columns: "Columns | None" = None) -> None:
     table.add_column(overflow="fold")
     for title, value in fields:
         table.add_row(title, Text(printable(as_text(value))))
-    console().print(table)
-
-
-def _cell(value: object, text: Any) -> Any:
-    shown = printable(as_text(value))
-    short = shown if len(shown) <= LONGEST_CELL else shown[: LONGEST_CELL - 1] + "…"
-    return text(short, style=STYLES.get(short, ""))
+    _print(table)
 
 
 # States stand out by colour too; rich leaves colours away where NO_COLOR or no terminal asks so.
@@ -135,6 +150,6 @@ def ago(ms: int) -> str:
     distance = now() - ms
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
         if abs(distance) >= size:
-            count = abs(distance) // size
+            count = round(abs(distance) / size)
             return f"{count}{unit} ago" if distance > 0 else f"in {count}{unit}"
     return "now"

@@ -13,7 +13,7 @@ import msgspec
 
 from corral.kernel.errors import Invalid
 from corral.kernel.states import Moves, move
-from corral.kernel.text import encode_text
+from corral.kernel.text import check_int, encode_text
 
 
 class LetterState(StrEnum):
@@ -87,12 +87,17 @@ MAX_PRIORITY = 100
 
 
 def check_priority(priority: int) -> int:
-    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+    if not -MAX_PRIORITY <= check_int(priority, "The priority") <= MAX_PRIORITY:
         raise Invalid(
             f"A priority goes from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {priority}.",
             priority=priority,
         )
     return priority
+
+
+def agent_of(mailbox: str) -> str | None:
+    """The agent whose mailbox it is, for what was chosen for that agent."""
+    return mailbox.removeprefix("agent:") if mailbox.startswith("agent:") else None
 
 
 def keeps_order(mailbox: str) -> bool:

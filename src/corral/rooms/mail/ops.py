@@ -10,12 +10,13 @@ from corral.kernel.errors import Held, IllegalMove, Invalid
 from corral.kernel.ids import number_of
 from corral.kernel.lease import lease_end, taken_over
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.mail import sql
 from corral.rooms.mail.backoff import pause_ms
 from corral.rooms.mail.model import (
     Letter,
     LetterState,
+    agent_of,
     check_mailbox,
     check_priority,
     keeps_order,
@@ -51,13 +52,16 @@ def put(
     that is told should the letter never arrive.
     """
     check_mailbox(mailbox)
-    due = tx.now if due_at is None else due_at
+    due = tx.now if due_at is None else check_int(due_at, "The due time")
     if not 0 <= due <= tx.now + YEAR:
         raise Invalid(
             "A letter may be due within a year at the latest; use a schedule for what comes later.",
             due_at=due_at,
         )
-    if expires_at is not None and not max(due, tx.now) < expires_at <= due + 10 * YEAR:
+    latest = due + 10 * YEAR
+    if expires_at is not None and not (
+        max(due, tx.now) < check_int(expires_at, "The expiry") <= latest
+    ):
         raise Invalid(
             "A letter expires after it is due, and within ten years; give another moment.",
             expires_at=expires_at,
@@ -77,13 +81,15 @@ def put(
         "attempts": 0,
         "created_at": tx.now,
     }
-    if key is None:
-        letter = create(tx, sql.LETTERS, values)
-    else:
-        letter = create(
-            tx, sql.LETTERS, values, unless="(mailbox, key) WHERE key IS NOT NULL"
-        ) or tx.one(sql.BY_KEY, mailbox=mailbox, key=key)
-    assert letter is not None
+    letter = None
+    while letter is None:
+        if key is None:
+            letter = create(tx, sql.LETTERS, values)
+        else:
+            # Found neither free nor taken: the first one was forgotten (pruned) in between.
+            letter = create(
+                tx, sql.LETTERS, dict(values), unless="(mailbox, key) WHERE key IS NOT NULL"
+            ) or tx.one(sql.BY_KEY, mailbox=mailbox, key=key)
     return letter
 
 
@@ -144,7 +150,9 @@ def renew(
 ) -> Letter:
     """Keep a letter that is out for another term; Held when it was taken over."""
     number, guard = _claimed(letter, fence)
-    renewed = tx.one(sql.RENEW, seq=number, fence=guard, until=lease_end(tx.now, lease_ms))
+    renewed = tx.one(
+        sql.RENEW, seq=number, fence=guard, now=tx.now, until=lease_end(tx.now, lease_ms)
+    )
     if renewed is None:
         found = sql.LETTERS.get(tx, number)
         if found.fence != guard:
@@ -189,7 +197,7 @@ def fail(tx: Tx, letter: Letter | str, error: str, *, fence: int | None = None) 
     reason = clean_text(error[:MAX_ERROR] or "no reason given", "The error", most=4 * MAX_ERROR)
     if found.fence == guard and found.attempts >= _max_attempts(tx, found):
         return _end(tx, "bury", number, reason, guard=guard)
-    ladder = settings.value(tx, "mail.backoff_ms", project=found.project_id)
+    ladder = _setting(tx, "mail.backoff_ms", found)
     due = tx.now + pause_ms(ladder, max(found.attempts, 1))
     line_at = found.line_at if keeps_order(found.mailbox) else due
     return move(
@@ -220,7 +228,7 @@ def doubt(tx: Tx, letter: Letter | str, *, fence: int | None = None) -> Letter:
 def settle(tx: Tx, id: str, *, delivered: bool, reason: str | None = None) -> Letter:
     """End the doubt about a letter: it did arrive, or it is to be tried again."""
     number = number_of("let", id)
-    note = {"reason": reason} if reason else None
+    note = {"reason": clean_text(reason, "The reason", most=MAX_ERROR)} if reason else None
     if delivered:
         return move(tx, sql.LETTERS, "confirm", number, note=note, ended_at=tx.now)
     found = sql.LETTERS.get(tx, number)
@@ -404,13 +412,18 @@ def _anew(tx: Tx, verb: str, number: int, **columns: Any) -> Letter:
 
 
 def _max_attempts(tx: Tx, letter: Letter) -> int:
-    return int(settings.value(tx, "mail.max_attempts", project=letter.project_id))
+    return int(_setting(tx, "mail.max_attempts", letter))
+
+
+def _setting(tx: Tx, name: str, letter: Letter) -> Any:
+    """What was chosen for the letter's agent, its project, or everybody."""
+    return settings.value(tx, name, agent=agent_of(letter.mailbox), project=letter.project_id)
 
 
 def _claimed(letter: Letter | str, fence: int | None) -> tuple[int, int]:
     """Number and fence of a letter that the caller has out."""
     if isinstance(letter, Letter):
         fence, letter = letter.fence, letter.id
-    if fence is None or fence < 1:
+    if fence is None or check_int(fence, "The fence") < 1:
         raise Invalid("Say which claim you speak of: give the fence that came with the letter.")
     return number_of("let", letter), fence

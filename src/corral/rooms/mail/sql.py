@@ -89,7 +89,7 @@ CLAIM_IN_ORDER = Query(
           AND NOT EXISTS (
             SELECT 1 FROM letters AS started
             WHERE started.mailbox = :mailbox AND started.state IN ('waiting', 'unknown')
-              AND started.fence > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
+              AND started.attempts > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
               AND started.due_at > :now
               AND (started.owner <> :owner
                    OR started.owner IS NULL AND started.rank <= next.rank
@@ -104,12 +104,14 @@ CLAIM_IN_ORDER = Query(
 """,
 )
 
+# Where order matters, a lease that has run out is not renewed: others may have gone on since.
 RENEW = Query(
     Letter,
     f"""
     UPDATE letters SET due_at = :until,
         line_at = CASE WHEN substr(mailbox, 1, 6) = 'queue:' THEN :until ELSE line_at END
     WHERE seq = :seq AND fence = :fence AND owner IS NOT NULL AND state IN ('waiting', 'unknown')
+      AND (due_at > :now OR substr(mailbox, 1, 6) = 'queue:')
     RETURNING {_COLUMNS}
 """,
 )

@@ -9,12 +9,13 @@ from corral.kernel.clock import SECOND
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.lease import lease_end, taken_over
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.nodes import sql
 from corral.rooms.nodes.model import Lead, Node
 
 LEASE_MS = 15 * SECOND
 MAX_SLOTS = 10_000
+MAX_LABELS = 8_192  # bytes, all together
 
 
 def join(
@@ -31,14 +32,18 @@ def join(
 
     The fence in the answer is what heartbeats must show; it ends the earlier daemon's.
     """
-    if not 0 <= slots <= MAX_SLOTS:
+    if not 0 <= check_int(slots, "The number of slots") <= MAX_SLOTS:
         raise Invalid(f"A node has 0 to {MAX_SLOTS} slots, not {slots}.", slots=slots)
     clean_text(name, "The node's name", most=MAX_NAME)
     clean_text(boot_id, "The boot id", most=MAX_NAME)
     fresh: dict[str, Any] = {
         "owner": clean_text(owner, "The owner", most=MAX_NAME),
         "slots": slots,
-        "labels": encode_json(sorted({*labels}), "The labels"),
+        "labels": encode_json(
+            sorted({clean_text(label, "A label", most=MAX_NAME) for label in labels}),
+            "The labels",
+            most=MAX_LABELS,
+        ),
         "lease_until": lease_end(tx.now, lease_ms),
         "seen_at": tx.now,
     }

@@ -110,7 +110,7 @@ def archive(tx: Tx, id: str) -> Project:
 
 
 def delete(tx: Tx, id: str) -> Project:
-    """Forget a project and all that belongs to it; the directory itself is not touched."""
+    """Forget a project and what was chosen for it. Letters, events and the directory stay."""
     project = get(tx, id)
     settings.forget_scope(tx, f"project:{project.id}")
     if not tx.run(sql.DELETE, id=project.id):

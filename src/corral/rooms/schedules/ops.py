@@ -10,9 +10,15 @@ from corral.kernel.clock import format_duration
 from corral.kernel.errors import IllegalMove, Invalid, Refused
 from corral.kernel.ids import number_of
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.mail import ops as mail
-from corral.rooms.mail.model import Letter, LetterState, check_mailbox, check_priority
+from corral.rooms.mail.model import (
+    Letter,
+    LetterState,
+    agent_of,
+    check_mailbox,
+    check_priority,
+)
 from corral.rooms.schedules import sql
 from corral.rooms.schedules.model import Kind, Misfire, Overlap, Schedule, ScheduleState
 from corral.rooms.schedules.recurrence import (
@@ -82,7 +88,7 @@ def set_timer(
     """Put a letter once, 5 seconds to a year from now. A mailbox may have 20 timers pending."""
     return _create_once(
         tx,
-        tx.now + delay_ms,
+        tx.now + check_int(delay_ms, "The delay"),
         mailbox,
         body,
         time_zone="UTC",
@@ -208,12 +214,14 @@ def count_prunable(tx: Tx, *, before: int) -> int:
 
 def _create_once(tx: Tx, at: int, mailbox: str, body: Any, **columns: Any) -> Schedule:
     check_mailbox(mailbox)
-    if not SHORTEST <= at - tx.now <= LONGEST:
+    if not SHORTEST <= check_int(at, "The moment") - tx.now <= LONGEST:
         after = format_duration(max(at - tx.now, 0))
         raise Invalid(f"A timer runs for 5 s to 365 days, not {after}.", at=at)
     # Two that count at the same moment would both find room for one more.
     tx.serialize(f"timers:{mailbox}")
-    most = settings.value(tx, "schedules.max_timers", project=columns["project_id"])
+    most = settings.value(
+        tx, "schedules.max_timers", agent=agent_of(mailbox), project=columns["project_id"]
+    )
     if tx.value(sql.PENDING_TIMERS, mailbox=mailbox) >= most:
         raise Refused(
             f"{mailbox} has {most} timers pending, and more are not allowed; cancel one first "
@@ -286,7 +294,12 @@ def _moments(tx: Tx, schedule: Schedule, rule: Rule) -> tuple[list[int], int | N
         ):
             moments.append(more)
         return moments, rule.next(moments[-1])
-    grace = settings.value(tx, "schedules.misfire_grace_ms", project=schedule.project_id)
+    grace = settings.value(
+        tx,
+        "schedules.misfire_grace_ms",
+        agent=agent_of(schedule.mailbox),
+        project=schedule.project_id,
+    )
     on_time = schedule.misfire is Misfire.LATEST or tx.now - latest <= grace
     return ([latest] if on_time else []), rule.next(max(tx.now, latest))
 

@@ -5,18 +5,19 @@ happened to look, so nothing drifts. Cron rules follow the wall clock of their z
 change to summer time leaves out fires right after the gap, one that comes twice fires once.
 """
 
-from collections.abc import Iterator
 from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from corral.kernel.clock import SECOND, YEAR, format_duration
+from corral.kernel.clock import HOUR, SECOND, YEAR, format_duration
 from corral.kernel.errors import Invalid
+from corral.kernel.text import check_int
 from corral.rooms.schedules.model import Kind
 
 SHORTEST = 5 * SECOND
 LONGEST = YEAR
+HORIZON = 40 * YEAR  # a rule for the 29th of February rests eight years around a century
 
 
 class Rule:
@@ -33,7 +34,7 @@ class Rule:
         if self.kind is Kind.EVERY:
             step = int(self.rule)
             return self.anchor_at + max(0, (after - self.anchor_at) // step + 1) * step
-        return next(self._cron(after), None)
+        return self._next_cron(after)
 
     def latest(self, at: int) -> int | None:
         """The last moment not later than `at`; None when there is none."""
@@ -46,26 +47,30 @@ class Rule:
                 if at >= self.anchor_at
                 else None
             )
-        # One past `at`, because the search leaves out the moment that it begins at.
-        found = next(self._cron(at + 1, reverse=True), None)
-        # Looking back, the search passes over the first of two hours that a clock shows twice.
-        while found is not None and (later := self.next(found)) is not None and later <= at:
-            found = later
-        return found
+        # Forward from further and further back: the search for cron moments may not end when it
+        # goes backwards over a change of the clocks.
+        back = HOUR
+        while back <= HORIZON:
+            found = self.next(at - back)
+            if found is not None and found <= at:
+                while (later := self.next(found)) is not None and later <= at:
+                    found = later
+                return found
+            back *= 4
+        return None
 
-    def _cron(self, start: int, *, reverse: bool = False) -> Iterator[int]:
-        # Cron counts in whole seconds; going back, a started second counts as over.
-        seconds = -(-start // SECOND) if reverse else start // SECOND
-        moment = datetime.fromtimestamp(seconds, self.zone)
-        for found in CronSim(self.rule, moment, reverse=reverse):
+    def _next_cron(self, after: int) -> int | None:
+        moment = datetime.fromtimestamp(after // SECOND, self.zone)
+        for found in CronSim(self.rule, moment):
             at = int(found.timestamp()) * SECOND
             # Around a change of the clocks the wall-clock search may touch its own start again.
-            if at < start if reverse else at > start:
-                yield at
+            if at > after:
+                return at
+        return None
 
 
 def check_every(ms: int) -> str:
-    if not SHORTEST <= ms <= LONGEST:
+    if not SHORTEST <= check_int(ms, "The interval") <= LONGEST:
         raise Invalid(
             f"{format_duration(max(ms, 0))} is out of bounds; a schedule repeats every "
             "5 s at the most often and every 365 days at the least.",

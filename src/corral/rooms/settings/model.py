@@ -16,33 +16,45 @@ class Known(msgspec.Struct, frozen=True):
 
     type: Any
     default: Any
+    low: int
+    high: int
+    """What a number in it may be: enough for every use, and nothing that stops what it steers."""
     help: str
+    scopes: tuple[str, ...] = ("global", "project", "agent")
+    """Where it can be chosen: nowhere that nobody would look."""
 
+
+TEN_YEARS = 3650 * DAY
+_LADDER = [5 * SECOND, 10 * SECOND, 20 * SECOND, 40 * SECOND, 80 * SECOND]
 
 KNOWN: dict[str, Known] = {
-    "mail.max_attempts": Known(int, 6, "Failed or silent attempts after which a letter is dead."),
+    "mail.max_attempts": Known(
+        int, 6, 1, 1_000, "Failed or silent attempts after which a letter is dead."
+    ),
     "mail.backoff_ms": Known(
         list[int],
-        [5 * SECOND, 10 * SECOND, 20 * SECOND, 40 * SECOND, 80 * SECOND],
+        _LADDER,
+        0,
+        TEN_YEARS,
         "Pause after the first failure, the second, and so on; the last one repeats.",
     ),
-    "mail.keep_ms": Known(int, 30 * DAY, "How long a letter that has ended is kept."),
-    "events.keep_ms": Known(int, 365 * DAY, "How long the record of changes is kept."),
-    "schedules.keep_ms": Known(int, 90 * DAY, "How long a schedule that has ended is kept."),
-    "schedules.misfire_grace_ms": Known(
-        int, MINUTE, "How late a moment may be put before the misfire policy treats it as missed."
+    "mail.keep_ms": Known(
+        int, 30 * DAY, MINUTE, TEN_YEARS, "How long an ended letter is kept.", ("global",)
     ),
-    "schedules.max_timers": Known(int, 20, "Timers that one mailbox may have pending."),
-}
-
-# What a number may be: enough for every use, and nothing that stops the mechanism it steers.
-BOUNDS: dict[str, tuple[int, int]] = {
-    "mail.max_attempts": (1, 1_000),
-    "mail.keep_ms": (MINUTE, 3650 * DAY),
-    "events.keep_ms": (MINUTE, 3650 * DAY),
-    "schedules.keep_ms": (MINUTE, 3650 * DAY),
-    "schedules.misfire_grace_ms": (SECOND, DAY),
-    "schedules.max_timers": (1, 20),
+    "events.keep_ms": Known(
+        int, 365 * DAY, MINUTE, TEN_YEARS, "How long the record is kept.", ("global",)
+    ),
+    "schedules.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended schedule is kept.", ("global",)
+    ),
+    "schedules.misfire_grace_ms": Known(
+        int,
+        MINUTE,
+        SECOND,
+        DAY,
+        "How late a moment may be put before the misfire policy treats it as missed.",
+    ),
+    "schedules.max_timers": Known(int, 20, 1, 20, "Timers that one mailbox may have pending."),
 }
 
 

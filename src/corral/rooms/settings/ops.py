@@ -10,7 +10,7 @@ from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.settings import sql
-from corral.rooms.settings.model import BOUNDS, KNOWN, Known, Secret, Setting
+from corral.rooms.settings.model import KNOWN, Known, Secret, Setting
 
 _SCOPE = re.compile(r"global|(?:project|agent):\S{1,200}")
 _SECRET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
@@ -21,6 +21,12 @@ def set_value(tx: Tx, name: str, value: Any, *, scope: str = "global") -> Settin
     """Choose a value for everything, one project (`project:prj_…`) or one agent (`agent:NAME`)."""
     _check_scope(scope)
     checked = _check_value(name, value)
+    if scope.partition(":")[0] not in (where := _known(name).scopes):
+        raise Invalid(
+            f"{name} is chosen for {' or '.join(where)} only; leave the scope out.",
+            name=name,
+            scope=scope,
+        )
     before = value_in(tx, name, scope)
     tx.run(
         sql.SET,
@@ -116,7 +122,7 @@ def _check_value(name: str, value: Any) -> Any:
         checked = msgspec.convert(value, known.type)
     except msgspec.ValidationError as error:
         raise Invalid(f"{name} cannot be {value!r}: {error}.", name=name, value=value) from None
-    low, high = BOUNDS.get(name, (0, 3650 * 86_400_000))
+    low, high = known.low, known.high
     numbers = checked if isinstance(checked, list) else [checked]
     if not numbers or len(numbers) > 100 or any(not low <= number <= high for number in numbers):
         raise Invalid(

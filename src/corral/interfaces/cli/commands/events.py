@@ -4,7 +4,7 @@ from typing import Any
 import click
 
 from corral.interfaces.cli import render
-from corral.interfaces.cli.app import App, Verb, pass_app
+from corral.interfaces.cli.app import DURATION, App, Verb, pass_app
 
 COLUMNS = [
     ("CURSOR", lambda event: event.cursor),
@@ -23,15 +23,14 @@ COLUMNS = [
 @click.option("--subject", metavar="ID", help="Only what was done to this.")
 @click.option("--project", metavar="ID", help="Only this project.")
 @click.option("--limit", type=int, default=50, show_default=True, help="How many at the most.")
-@click.option("--timeout", type=int, metavar="SECONDS", help="With -f: end after a silence.")
+@click.option("--timeout", type=DURATION, help="With -f: end after a silence so long.")
 @pass_app
 def command(
     app: App, /, follow: bool, after: str | None, limit: int, timeout: int | None, **narrow: Any
 ) -> None:
     """The record of all changes; without --after, the latest."""
     events = app.store.events
-    if narrow["project"]:
-        narrow["project"] = app.store.projects.get(narrow["project"]).id
+    narrow["project"] = app.project_id(narrow["project"])
     page = (
         events.after(after, limit=limit, **narrow)
         if after
@@ -43,8 +42,7 @@ def command(
     for event in page.items:
         _show_line(app, event)
     behind = page.next or "0-0"
-    wait = timeout * 1_000 if timeout is not None else None
-    for event in events.follow(behind, timeout_ms=wait, **narrow):
+    for event in events.follow(behind, timeout_ms=timeout, **narrow):
         _show_line(app, event)
 
 

@@ -38,6 +38,7 @@ def command() -> None:
 @click.option("--in", "delay", type=DURATION, help="Not to be claimed before: 90s, 10m, 2h.")
 @click.option("--expires-in", "expiry", type=DURATION, help="Not to be delivered after.")
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher goes first.")
+@click.option("--project", metavar="ID", help="The project that it belongs to.")
 @click.option("--sender", metavar="MAILBOX", help="Who is told should it never arrive.")
 @pass_app
 def put(
@@ -48,6 +49,7 @@ def put(
     as_json: bool,
     delay: int | None,
     expiry: int | None,
+    project: str | None,
     **options: Any,
 ) -> None:
     """Put BODY into MAILBOX (agent:ada, queue:builds …); `-` reads it, @FILE takes a file."""
@@ -58,9 +60,15 @@ def put(
         content,
         due_at=now + delay if delay is not None else None,
         expires_at=now + expiry if expiry is not None else None,
+        project=app.project_id(project),
         **options,
     )
-    app.say(f"{letter.id} is in {letter.mailbox}.", letter)
+    known = letter.created_at < now
+    app.say(
+        f"{letter.id} {'was' if known else 'is'} in {letter.mailbox}"
+        f"{' already: the mailbox has seen this key' if known else ''}.",
+        letter,
+    )
 
 
 @command.command()

@@ -16,6 +16,13 @@ COLUMNS = [
 ]
 
 
+def named(app: App, project: str) -> str:
+    """PROJECT on the command line is an id, shortened or not, or a directory."""
+    id = app.project_id(project)
+    assert id is not None
+    return id
+
+
 @click.group("project", cls=Noun, help="Directories that agents work in.")
 def command() -> None:
     pass
@@ -52,8 +59,7 @@ def list_(app: App, archived: bool, after: str | None, limit: int) -> None:
 @pass_app
 def show(app: App, project: str) -> None:
     """One project, by id or directory."""
-    projects = app.store.projects
-    app.show(projects.by_dir(project) if os.path.isdir(project) else projects.get(project))
+    app.show(app.store.projects.get(named(app, project)))
 
 
 @command.command()
@@ -62,7 +68,7 @@ def show(app: App, project: str) -> None:
 @pass_app
 def rename(app: App, project: str, name: str) -> None:
     """Give a project another name."""
-    renamed = app.store.projects.rename(project, name)
+    renamed = app.store.projects.rename(named(app, project), name)
     app.say(f"{renamed.id} is called {renamed.name} now.", renamed)
 
 
@@ -71,7 +77,7 @@ def rename(app: App, project: str, name: str) -> None:
 @pass_app
 def archive(app: App, project: str) -> None:
     """Take a project out of the lists; everything about it is kept."""
-    archived = app.store.projects.archive(project)
+    archived = app.store.projects.archive(named(app, project))
     app.say(f"{archived.name} is archived; registering its directory brings it back.", archived)
 
 
@@ -80,9 +86,9 @@ def archive(app: App, project: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @pass_app
 def delete(app: App, project: str, yes: bool) -> None:
-    """Forget a project and all that belongs to it; its directory is not touched."""
-    found = app.store.projects.get(project)
+    """Forget a project, its settings and schedules; its directory is not touched."""
+    found = app.store.projects.get(named(app, project))
     if not yes:
-        click.confirm(f"Forget {found.name} ({found.dir}) and all that is kept of it?", abort=True)
+        click.confirm(f"Forget {found.name} ({found.dir}), its settings and schedules?", abort=True)
     gone = app.store.projects.delete(found.id)
     app.say(f"{gone.name} is forgotten.", gone)

@@ -51,15 +51,27 @@ def command() -> None:
     show_default=True,
     help="While the last letter is still open.",
 )
+@click.option("--project", metavar="ID", help="The project that it belongs to.")
 @click.option("--priority", type=int, default=0, help="Of the letters.")
 @click.option("--as-json", is_flag=True, help="The body is JSON, not plain text.")
 @pass_app
 def create(
-    app: App, /, mailbox: str, body: str, every: int | None, as_json: bool, **options: Any
+    app: App,
+    /,
+    mailbox: str,
+    body: str,
+    every: int | None,
+    project: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Put BODY into MAILBOX by a rule: --every or --cron."""
     schedule = app.store.schedules.create(
-        mailbox, read_body(body, as_json), every_ms=every, **options
+        mailbox,
+        read_body(body, as_json),
+        every_ms=every,
+        project=app.project_id(project),
+        **options,
     )
     assert schedule.next_at is not None
     app.say(f"{schedule.id} fires next at {moment(schedule.next_at)}.", schedule)

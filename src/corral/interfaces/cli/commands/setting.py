@@ -33,7 +33,7 @@ def scope_of(app: App, project: str | None, agent: str | None) -> str:
     if project and agent:
         raise Invalid("Give --project or --agent, not both.")
     if project:
-        return f"project:{app.store.projects.get(project).id}"
+        return f"project:{app.project_id(project)}"
     return f"agent:{agent}" if agent else "global"
 
 
@@ -41,7 +41,7 @@ def parse_value(name: str, text: str) -> Any:
     """A value as people write it: 3, 10m, or a list such as '5s 10s 20s'."""
     if name.endswith("_ms") and text and text[-1].isalpha():
         parts = [parse_duration(part) for part in text.replace(",", " ").split()]
-        return parts if name == "mail.backoff_ms" else parts[0]
+        return parts if " " in text.strip() or "," in text else parts[0]
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -82,8 +82,7 @@ def unset(app: App, name: str, project: str | None, agent: str | None) -> None:
 @pass_app
 def get(app: App, name: str, project: str | None, agent: str | None) -> None:
     """The value that counts, and where it comes from."""
-    within = app.store.projects.get(project).id if project else None
-    setting = app.store.settings.get(name, agent=agent, project=within)
+    setting = app.store.settings.get(name, agent=agent, project=app.project_id(project))
     app.show(setting, COLUMNS)
 
 

@@ -22,11 +22,14 @@ def command() -> None:
 @click.argument("mailbox")
 @click.argument("body")
 @click.option("--in", "delay", type=DURATION, required=True, help="5s to 365d from now.")
+@click.option("--project", metavar="ID", help="The project that it belongs to.")
 @click.option("--as-json", is_flag=True, help="The body is JSON, not plain text.")
 @pass_app
-def set_(app: App, mailbox: str, body: str, delay: int, as_json: bool) -> None:
+def set_(app: App, mailbox: str, body: str, delay: int, project: str | None, as_json: bool) -> None:
     """Put BODY into MAILBOX when the time has come."""
-    timer = app.store.timers.set(mailbox, read_body(body, as_json), delay_ms=delay)
+    timer = app.store.timers.set(
+        mailbox, read_body(body, as_json), delay_ms=delay, project=app.project_id(project)
+    )
     app.say(f"{timer.id} fires at {moment(timer.anchor_at)} ({ago(timer.anchor_at)}).", timer)
 
 

@@ -1,0 +1,55 @@
+"""One connection to PostgreSQL."""
+
+import select
+
+import psycopg
+
+from corral.db.dialect import Engine
+from corral.db.statement import Params, Row, Statement
+
+_HAS_ROWS = psycopg.pq.ExecStatus.TUPLES_OK
+
+
+class Gone(Exception):
+    """The connection broke. `asked_to_commit`: whether the server may have kept the work."""
+
+    def __init__(self, asked_to_commit: bool, cause: psycopg.Error) -> None:
+        super().__init__(str(cause))
+        self.asked_to_commit = asked_to_commit
+
+
+class Session:
+    engine: Engine = "postgres"
+
+    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+        self.connection = connection
+        self._cursor = psycopg.RawCursor(connection)
+        self._socket = select.poll()
+        self._socket.register(connection.fileno(), select.POLLIN)
+
+    def execute(self, statement: Statement, params: Params) -> list[Row]:
+        text, names = statement.postgres
+        self._cursor.execute(text, [params[name] for name in names], prepare=True)
+        return self._rows()
+
+    def begin(self) -> None:
+        # Whatever the server's default is: `Tx.serialize` needs each statement to see anew.
+        self.run("BEGIN ISOLATION LEVEL READ COMMITTED")
+
+    def run(self, text: str) -> list[Row]:
+        self._cursor.execute(text, prepare=False)
+        return self._rows()
+
+    def _rows(self) -> list[Row]:
+        # The status and not the description, which describes every column anew.
+        result = self._cursor.pgresult
+        return self._cursor.fetchall() if result and result.status == _HAS_ROWS else []
+
+    @property
+    def usable(self) -> bool:
+        return not self.connection.closed
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing came while it lay on the shelf; only a farewell would."""
+        return not self._socket.poll(0)
