@@ -99,7 +99,7 @@ def test_on_postgres_an_event_is_shown_soon_after_what_held_it_back_is_gone(
 ) -> None:
     """What held it back need not be an event itself, and then rings no bell at its end."""
     url = postgres_server.new_database(template=postgres_template)
-    rounds = 15
+    rounds = 40
 
     def follow() -> list[float]:
         with corral.open(url) as follower:
@@ -113,7 +113,7 @@ def test_on_postgres_an_event_is_shown_soon_after_what_held_it_back_is_gone(
             with suppress(TakeBack), store.transaction() as tx:
                 mail.put(tx, "queue:work", "taken back")
                 Racer(partial(other.mail.put, "queue:work", number)).result()
-                time.sleep(0.02 + number * 0.0005)  # at ever other moments of the follower's round
+                time.sleep(0.01 + number * 0.0002)  # at ever other moments of the follower's round
                 raise TakeBack
             gone.append(time.monotonic())
         late = max(seen - end for seen, end in zip(following.result(), gone, strict=True))

@@ -117,10 +117,27 @@ def test_a_store_that_cannot_be_used_is_told_in_a_sentence(
     assert said.err.count("\n") == 1
 
 
-def test_a_password_in_the_url_is_never_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    said = Cli(capsys, "postgresql://me:hush-hush@127.0.0.1:1/db")("mail", "list")
-    assert said.code == 5
-    assert "hush-hush" not in said.err
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:hush@127.0.0.1:1/db",
+        "postgresql://me:hu@hush@127.0.0.1:1/db",
+        "postgresql://me:hu/hush@127.0.0.1:1/db",
+        "postgresql://me:hu?hush@127.0.0.1:1/db",
+        "postgresql://me:%hush@127.0.0.1:1/db",
+        "postgresql://127.0.0.1:1?user=me&password=hush",
+        "postgresql+psycopg://me:hush@db/x",
+        "mysql://me:hush@db/x",
+        "sqlite://me:hush@x",
+    ],
+)
+def test_a_password_in_the_url_is_never_repeated(
+    capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    for arguments in (["mail", "list"], ["mail", "list", "--json"], ["doctor"]):
+        said = Cli(capsys, url)(*arguments)
+        assert said.code != 0
+        assert "hush" not in said.err + said.out
 
 
 def test_our_own_mistake_is_a_sentence_too(home_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,3 +98,31 @@ def test_durability_is_a_property_of_the_store(store: Corral, url: str, engine: 
 def test_a_durability_that_does_not_exist_is_refused(store: Corral, wanted: str) -> None:
     with refuses(store, Invalid):
         store.db.durability(wanted)
+
+
+def test_a_store_that_was_closed_is_not_used_any_more(url: str) -> None:
+    store = corral.open(url)
+    following = store.events.follow("0-0", timeout_ms=0)
+    store.mail.put("agent:ada", "x")
+    next(following)
+    store.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        store.mail.put("agent:ada", "y")
+    with pytest.raises(RuntimeError, match="closed"):
+        store.mail.list()
+    following.close()
+
+
+def test_a_back_up_that_was_broken_off_leaves_nothing_behind(
+    store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(target: Path) -> None:
+        target.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store._database, "backup", break_off)
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        store.db.backup(folder / "b.db")
+    assert list(folder.iterdir()) == []

@@ -361,3 +361,16 @@ def test_what_is_no_time_zone_is_refused_and_shown_how_one_looks(name: str) -> N
     with pytest.raises(Invalid) as caught:
         zone(name)
     assert "Europe/Berlin" in caught.value.message
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("rule", ["30 */2 * * *", "45 */3 * * *", "0 0 29 2 *"])
+@pytest.mark.parametrize("zone_name", ["Pacific/Chatham", "Australia/Lord_Howe", "Pacific/Apia"])
+def test_looking_back_ends_where_clocks_change_off_the_full_hour(rule: str, zone_name: str) -> None:
+    """It runs inside a write: a search that never ends would hold up every writer of the store."""
+    there = cron(rule, zone_name)
+    start = at("2027-04-03T12:00", zone_name)
+    for moment in range(start, start + 2 * DAY, 45 * MINUTE):
+        latest = there.latest(moment)
+        assert latest is not None
+        assert latest <= moment

@@ -24,7 +24,7 @@ def connect(
     if scheme == "sqlite" and separator:
         if not rest.startswith("/") or len(rest) < 2 or "\0" in rest:
             raise Invalid(
-                f"{url!r} names no file; write sqlite:///relative.db or sqlite:////absolute.db.",
+                "That URL names no file; write sqlite:///relative.db or sqlite:////absolute.db.",
             )
         from corral.db.sqlite import SqliteDatabase
 

@@ -12,11 +12,19 @@ def unreachable(url: str, cause: Exception) -> StoreUnavailable:
             f"There is no database at {url}; make it with `createdb`.", reason="missing", url=url
         )
     return StoreUnavailable(
-        f"PostgreSQL at {url} cannot be reached ({first_line(cause)}); see that the server runs "
-        "and that the URL is right.",
+        f"PostgreSQL at {url} cannot be reached{_why(cause, url)}; see that the server runs and "
+        "that the URL is right.",
         reason="unreachable",
         url=url,
     )
+
+
+def _why(cause: Exception, url: str) -> str:
+    """The driver's own words, unless they name another host than we do: then it took a part of the
+    password for one."""
+    said = first_line(cause)
+    host = url.rpartition("@")[2].partition("/")[0].partition(":")[0]
+    return f" ({said})" if "@" not in said and (host in said or "host" not in said) else ""
 
 
 def unknown_outcome(url: str) -> StoreUnavailable:

@@ -5,6 +5,7 @@ happened to look, so nothing drifts. Cron rules follow the wall clock of their z
 change to summer time leaves out fires right after the gap, one that comes twice fires once.
 """
 
+from collections.abc import Iterator
 from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -17,6 +18,7 @@ from corral.rooms.schedules.model import Kind
 
 SHORTEST = 5 * SECOND
 LONGEST = YEAR
+MARGIN = 26 * HOUR // SECOND  # seconds; a zone has skipped a whole day
 HORIZON = 40 * YEAR  # a rule for the 29th of February rests eight years around a century
 
 
@@ -47,26 +49,78 @@ class Rule:
                 if at >= self.anchor_at
                 else None
             )
-        # Forward from further and further back: the search for cron moments may not end when it
-        # goes backwards over a change of the clocks.
+        # Forward from further and further back: the same search, so the same moments.
         back = HOUR
         while back <= HORIZON:
-            found = self.next(at - back)
-            if found is not None and found <= at:
-                while (later := self.next(found)) is not None and later <= at:
-                    found = later
+            found = 0
+            for moments in self._search(at - back):
+                if moments and moments[0] > at:
+                    break
+                found = max(found, *(moment for moment in moments if moment <= at), 0)
+            if found:
                 return found
             back *= 4
         return None
 
     def _next_cron(self, after: int) -> int | None:
-        moment = datetime.fromtimestamp(after // SECOND, self.zone)
-        for found in CronSim(self.rule, moment):
-            at = int(found.timestamp()) * SECOND
-            # Around a change of the clocks the wall-clock search may touch its own start again.
-            if at > after:
-                return at
-        return None
+        best: int | None = None
+        for moments in self._search(after):
+            if best is not None and (not moments or moments[0] >= best):
+                return best
+            later = [moment for moment in moments if moment > after]
+            best = min(later if best is None else [*later, best], default=None)
+        return best
+
+    def _search(self, start: int) -> Iterator[list[int]]:
+        """The moments of each wall-clock time that the rule names, from about `start` on.
+
+        The search itself knows no zone. Near a change of the clocks it begins well before it, so
+        that its answers do not depend on where it began.
+        """
+        seconds = start // SECOND
+        near = (seconds - MARGIN, seconds + MARGIN)
+        before, after = (datetime.fromtimestamp(at, self.zone).utcoffset() for at in near)
+        begin = seconds if before == after else seconds - MARGIN
+        for wall_time in CronSim(
+            self.rule, datetime.fromtimestamp(begin, self.zone).replace(tzinfo=None)
+        ):
+            yield self._moments_of(wall_time)
+
+    def _moments_of(self, wall_time: datetime) -> list[int]:
+        """When a clock in the zone shows a time: once as a rule, twice, or never.
+
+        A rule for every hour or minute goes by the time that passes: it leaves out what never
+        comes, and fires in both of two equal hours. A rule for a time of day fires once a day.
+        """
+        first = wall_time.replace(tzinfo=self.zone, fold=0)
+        second = wall_time.replace(tzinfo=self.zone, fold=1)
+        earlier, later = _milliseconds(first), _milliseconds(second)
+        if earlier == later:
+            return [earlier]
+        if earlier < later:  # shown twice
+            return [earlier, later] if self._by_passing_time else [earlier]
+        return [] if self._by_passing_time else [self._end_of_gap(later, earlier)]
+
+    @property
+    def _by_passing_time(self) -> bool:
+        minute, hour = self.rule.split()[:2]
+        return minute.startswith("*") or hour.startswith("*")
+
+    def _end_of_gap(self, before: int, after: int) -> int:
+        """The moment between the two at which the clocks are changed."""
+        old = datetime.fromtimestamp(before // SECOND, self.zone).utcoffset()
+        low, high = before // SECOND, after // SECOND
+        while high - low > 1:
+            middle = (low + high) // 2
+            if datetime.fromtimestamp(middle, self.zone).utcoffset() == old:
+                low = middle
+            else:
+                high = middle
+        return high * SECOND
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(moment.timestamp()) * SECOND
 
 
 def check_every(ms: int) -> str:
