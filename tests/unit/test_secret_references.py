@@ -1,5 +1,6 @@
 """From a reference to the value; an error never shows what was found."""
 
+import os
 import sys
 import time
 import traceback
@@ -204,3 +205,14 @@ def test_a_value_kept_in_a_file_is_found_by_its_reference(tmp_path: Path) -> Non
 @pytest.mark.parametrize("reference", ["", "token", "vault:x", "env:", "cmd:  ", VALUE])
 def test_what_is_no_reference_is_refused_and_not_repeated(reference: str) -> None:
     error_of(reference, Invalid)
+
+
+@pytest.mark.timeout(10)
+def test_what_is_no_plain_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe, large = tmp_path / "pipe", tmp_path / "large"
+    os.mkfifo(pipe, 0o600)
+    large.write_bytes(b"x" * (1 << 20))
+    large.chmod(0o600)
+    for path in (pipe, large, Path("/dev/zero")):
+        with pytest.raises(Refused):
+            secrets.resolve(f"file:{path}")

@@ -21,6 +21,7 @@ from corral.config import make_private_folder
 from corral.kernel.errors import Invalid, NotFound, Refused
 
 COMMAND_SECONDS = 30
+MAX_SECRET = 64 * 1024
 
 
 def resolve(reference: str) -> str:
@@ -46,20 +47,33 @@ def _from_env(name: str) -> str:
 def _from_file(path: str) -> str:
     file = Path(path).expanduser()
     try:
-        mode = file.stat().st_mode
-        value = file.read_text(encoding="utf-8").rstrip("\r\n")
+        # Not blocking: a pipe that nobody writes to must not hold up whoever asks.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as opened:
+            found = os.fstat(descriptor)
+            _check_private(file, found)
+            value = opened.read(MAX_SECRET).decode().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise NotFound(
             f"The secret file {file} cannot be read: {reason}.", path=str(file)
         ) from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise Refused(
-            f"The secret file {file} can be read by others; run `chmod 600 {file}`.", path=str(file)
-        )
     if not value:
         raise NotFound(f"The secret file {file} is empty.", path=str(file))
     return value
+
+
+def _check_private(file: Path, found: os.stat_result) -> None:
+    """Look at the very file that is open, before anything of it is read."""
+    if not stat.S_ISREG(found.st_mode) or found.st_size >= MAX_SECRET:
+        raise Refused(
+            f"{file} is no file with a secret in it; give one of less than {MAX_SECRET:,} bytes.",
+            path=str(file),
+        )
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise Refused(
+            f"The secret file {file} can be read by others; run `chmod 600 {file}`.", path=str(file)
+        )
 
 
 def _from_command(command: str) -> str:

@@ -37,6 +37,8 @@ class Events(Room):
             patience = math.inf if timeout_ms is None else timeout_ms / 1_000
             deadline = time.monotonic() + patience
             while True:
+                # Asked first: what holds something back may end, without a word, before the look.
+                held_back = self._held_back(cursor)
                 page = self.after(cursor, subject=subject, project=project, limit=PAGE)
                 yield from page.items
                 cursor = page.next or cursor
@@ -44,6 +46,6 @@ class Events(Room):
                     deadline = time.monotonic() + patience
                     continue
                 left = max(deadline - time.monotonic(), 0)
-                listener.wait(min(left, SOON if self._held_back(cursor) else LONGEST_SLEEP))
+                listener.wait(min(left, SOON if held_back else LONGEST_SLEEP))
                 if time.monotonic() >= deadline:
                     return
