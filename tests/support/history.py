@@ -51,7 +51,7 @@ _FILL = [
     f"""INSERT INTO projects (id, dir, name, state, created_at, updated_at, last_run_at)
     {_SERIES.format(count=MANY)}
     SELECT 'prj_' || substr(i || 'x0000000000000000000000000', 1, 26),
-        '/work/' || i, 'p' || i, CASE i % 20 WHEN 0 THEN 'archived' ELSE 'active' END,
+        '/srv/' || i, 'p' || i, CASE i % 20 WHEN 0 THEN 'archived' ELSE 'active' END,
         {{now}} - i, {{now}} - i, CASE i % 2 WHEN 0 THEN {{now}} - i END
     FROM n""",
     f"""INSERT INTO nodes (id, name, boot_id, state, owner, fence, lease_until, slots, labels,
