@@ -19,6 +19,13 @@ def test_a_term_that_protects_nothing_or_for_ever_is_refused(term: int) -> None:
     assert caught.value.details["lease_ms"] == term
 
 
+@pytest.mark.parametrize("term", [2**70, 1_500.7, "30s", True])
+def test_a_term_that_is_no_whole_number_is_refused(term: int) -> None:
+    with pytest.raises(Invalid) as caught:
+        lease_end(1_000, term)
+    assert caught.value.details["field"] == "lease_ms"
+
+
 def test_the_late_owner_is_told_by_whom_and_what_to_do() -> None:
     error = taken_over("let_1", yours=1, found=3, owner="bob")
     assert isinstance(error, Held)
