@@ -65,36 +65,36 @@ def traced(store: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trace]:
 
 def _connections(database: Any) -> list[apsw.Connection]:
     assert database._writer is not None, "write once first"
-    return [session.connection for session in [*database._readers, database._writer]]
+    return [link.connection for link in [*database._readers, database._writer]]
 
 
 def _patch_sqlite(database: Any, trace: Trace, patch: pytest.MonkeyPatch) -> None:
-    execute = sqlite.Session.execute
+    execute = sqlite.Link.execute
 
-    def recorded(self: sqlite.Session, statement: Statement, params: Params) -> list[Row]:
+    def recorded(self: sqlite.Link, statement: Statement, params: Params) -> list[Row]:
         trace.calls.append(Call(statement, dict(params)))
         return execute(self, statement, params)
 
-    patch.setattr(sqlite.Session, "execute", recorded)
+    patch.setattr(sqlite.Link, "execute", recorded)
     for connection in _connections(database):
         # SQLite itself tells of every statement that it begins.
         connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: trace.texts.append(event["sql"]))
 
 
 def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
-    execute, run = postgres.Session.execute, postgres.Session.run
+    execute, run = postgres.Link.execute, postgres.Link.run
     here = threading.get_ident()
 
-    def recorded(self: postgres.Session, statement: Statement, params: Params) -> list[Row]:
+    def recorded(self: postgres.Link, statement: Statement, params: Params) -> list[Row]:
         trace.calls.append(Call(statement, dict(params)))
         trace.texts.append(statement.postgres.text)
         return execute(self, statement, params)
 
-    def recorded_run(self: postgres.Session, text: str) -> list[Row]:
+    def recorded_run(self: postgres.Link, text: str) -> list[Row]:
         # Those who wait are told by a thread of its own, and a connection is set up only once.
         if threading.get_ident() == here and text != postgres.STEADY_PLANS:
             trace.texts.append(text)
         return run(self, text)
 
-    patch.setattr(postgres.Session, "execute", recorded)
-    patch.setattr(postgres.Session, "run", recorded_run)
+    patch.setattr(postgres.Link, "execute", recorded)
+    patch.setattr(postgres.Link, "run", recorded_run)

@@ -26,7 +26,7 @@ from corral.db.postgres_errors import (
     unreachable,
     without_password,
 )
-from corral.db.postgres_session import Gone, Session
+from corral.db.postgres_link import Gone, Link
 from corral.db.statement import Row, Statement
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
@@ -71,7 +71,7 @@ class PostgresDatabase(Database):
         self.url = without_password(url)
         self.actor = actor
         self._probe = probe
-        self._idle: list[Session] = []
+        self._idle: list[Link] = []
         self._places = threading.Semaphore(MAX_CONNECTIONS)
         self._bell = Bell(self._ring)
         self._idle.append(self._take())
@@ -83,12 +83,12 @@ class PostgresDatabase(Database):
         self.require_same_process()
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if mode == "many" else None
 
-        def once(session: Session) -> R:
+        def once(link: Link) -> R:
             if begin:
-                session.run(begin)
-            result = work(self._tx(session, mode))
+                link.run(begin)
+            result = work(self._tx(link, mode))
             if begin:
-                session.run("COMMIT")
+                link.run("COMMIT")
             return result
 
         return self._persist(once, repeatable=True)
@@ -101,19 +101,19 @@ class PostgresDatabase(Database):
         if self._probe is not None:
             mode = "many"  # a probe wants to stand at every commit
 
-        def once(session: Session) -> R:
+        def once(link: Link) -> R:
             if mode == "many":
-                session.begin()
-            tx = self._tx(session, mode)
+                link.begin()
+            tx = self._tx(link, mode)
             self.working.here = True
             try:
                 # In mode "one" the work's own statement is what commits.
-                with nullcontext() if mode == "many" else self._committing(session):
+                with nullcontext() if mode == "many" else self._committing(link):
                     result = work(tx)
             finally:
                 self.working.here = False
             if tx.mode == "many":
-                self._commit(session)
+                self._commit(link)
             if tx.noted:
                 self._bell.ring()
             return result
@@ -124,19 +124,19 @@ class PostgresDatabase(Database):
     def transaction(self) -> Iterator[Tx]:
         self.require_outside_operation()
         with self._place():
-            session = self._take_begun()
+            link = self._take_begun()
             try:
-                tx = self._tx(session, "many")
+                tx = self._tx(link, "many")
                 self.working.here = True
                 yield tx
-                self._commit(session)
+                self._commit(link)
             except Gone as gone:
                 raise unknown_outcome(self.url) from gone
             except psycopg.Error as error:
                 self._raise(error)
             finally:
                 self.working.here = False
-                self._give_back(session)
+                self._give_back(link)
         if tx.noted:
             self._bell.ring()
 
@@ -160,37 +160,37 @@ class PostgresDatabase(Database):
                 reason="locked",
             )
 
-    def _take_begun(self) -> Session:
+    def _take_begun(self) -> Link:
         """A connection in a transaction; one that broke while it lay on the shelf is replaced."""
         while True:
             fresh = not self._idle
-            session = self._take()
+            link = self._take()
             try:
-                session.begin()
-                return session
+                link.begin()
+                return link
             except psycopg.Error as error:
-                self._give_back(session)
-                if fresh or session.usable:
+                self._give_back(link)
+                if fresh or link.usable:
                     self._raise(error)
 
-    def _commit(self, session: Session) -> None:
+    def _commit(self, link: Link) -> None:
         if self._probe is not None:
             self._probe("before commit")
-        with self._committing(session):
-            session.run("COMMIT")
+        with self._committing(link):
+            link.run("COMMIT")
         if self._probe is not None:
             self._probe("after commit")
 
     @contextmanager
-    def _committing(self, session: Session) -> Iterator[None]:
+    def _committing(self, link: Link) -> Iterator[None]:
         """A connection that breaks in here leaves open whether the server kept the work."""
         try:
             yield
         except psycopg.OperationalError as error:
-            self._raise_if_gone(session, error, asked_to_commit=True)
+            self._raise_if_gone(link, error, asked_to_commit=True)
             raise
 
-    def _persist(self, once: Callable[[Session], R], *, repeatable: bool) -> R:
+    def _persist(self, once: Callable[[Link], R], *, repeatable: bool) -> R:
         """Run it until it succeeds, fails for a reason of its own, or patience ends."""
         patience_ends: float | None = None
         for clash in range(MAX_CLASHES):
@@ -214,31 +214,31 @@ class PostgresDatabase(Database):
             reason="locked",
         )
 
-    def _try(self, once: Callable[[Session], R]) -> R:
+    def _try(self, once: Callable[[Link], R]) -> R:
         with self._place():
             try:
-                session = self._take()
+                link = self._take()
             except StoreUnavailable as error:
                 raise Gone(False, psycopg.OperationalError(str(error))) from None
             try:
-                return once(session)
+                return once(link)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                self._raise_if_gone(session, error, asked_to_commit=False)
+                self._raise_if_gone(link, error, asked_to_commit=False)
                 raise
             finally:
-                self._give_back(session)
+                self._give_back(link)
 
     @staticmethod
-    def _raise_if_gone(session: Session, error: psycopg.Error, *, asked_to_commit: bool) -> None:
-        if not session.usable or isinstance(error, pg.AdminShutdown | pg.CrashShutdown):
+    def _raise_if_gone(link: Link, error: psycopg.Error, *, asked_to_commit: bool) -> None:
+        if not link.usable or isinstance(error, pg.AdminShutdown | pg.CrashShutdown):
             raise Gone(asked_to_commit, error) from error
 
-    def _tx(self, session: Session, mode: Mode) -> Tx:
-        return Tx(session, self.clock.now(), self.actor, mode)
+    def _tx(self, link: Link, mode: Mode) -> Tx:
+        return Tx(link, self.clock.now(), self.actor, mode)
 
     # -- connections ----------------------------------------------------------------------------
 
-    def _connect(self) -> Session:
+    def _connect(self) -> Link:
         try:
             connection = psycopg.connect(
                 self._conninfo,
@@ -269,26 +269,26 @@ class PostgresDatabase(Database):
             )
         connection.adapters.register_dumper(int, Int8Dumper)
         set_json_loads(_as_it_is, connection)  # records decode JSON themselves
-        return Session(connection)
+        return Link(connection)
 
-    def _take(self) -> Session:
+    def _take(self) -> Link:
         while True:
             try:
-                session = self._idle.pop()
+                link = self._idle.pop()
             except IndexError:
-                session = self._connect()
-                session.run(STEADY_PLANS)
-                return session
-            if session.silent:
-                return session
-            session.connection.close()
+                link = self._connect()
+                link.run(STEADY_PLANS)
+                return link
+            if link.silent:
+                return link
+            link.connection.close()
 
-    def _give_back(self, session: Session) -> None:
-        if session.usable and session.connection.info.transaction_status != _IDLE:
+    def _give_back(self, link: Link) -> None:
+        if link.usable and link.connection.info.transaction_status != _IDLE:
             with suppress(psycopg.Error):
-                session.run("ROLLBACK")
-        if session.usable:
-            self._idle.append(session)
+                link.run("ROLLBACK")
+        if link.usable:
+            self._idle.append(link)
             return
         # When one connection broke, its neighbours probably did too.
         while self._idle:
@@ -297,12 +297,12 @@ class PostgresDatabase(Database):
 
     def _ask_time(self) -> int:
         # On a connection of its own: whoever asks may hold the last place of the shelf already.
-        session = self._connect()
+        link = self._connect()
         try:
-            (answer,) = session.run("SELECT extract(epoch FROM clock_timestamp()) * 1000")
+            (answer,) = link.run("SELECT extract(epoch FROM clock_timestamp()) * 1000")
             return int(answer[0])
         finally:
-            session.connection.close()
+            link.connection.close()
 
     def _close(self) -> None:
         self._bell.close()
@@ -313,7 +313,7 @@ class PostgresDatabase(Database):
 
     def _ring(self) -> None:
         with suppress(CorralError):
-            self._persist(lambda session: session.run(f"NOTIFY {CHANNEL}"), repeatable=True)
+            self._persist(lambda link: link.run(f"NOTIFY {CHANNEL}"), repeatable=True)
 
     def listen(self) -> Listener:
         return NotifyListener(self._connect)
@@ -331,28 +331,28 @@ class PostgresDatabase(Database):
     # -- migrations -----------------------------------------------------------------------------
 
     def schema_version(self) -> int:
-        def ask(session: Session) -> int:
-            if session.run("SELECT to_regclass('migrations')")[0][0] is None:
+        def ask(link: Link) -> int:
+            if link.run("SELECT to_regclass('migrations')")[0][0] is None:
                 return 0
-            return int(session.run("SELECT coalesce(max(number), 0) FROM migrations")[0][0])
+            return int(link.run("SELECT coalesce(max(number), 0) FROM migrations")[0][0])
 
         return self._persist(ask, repeatable=True)
 
     @contextmanager
     def migrating(self) -> Iterator[None]:
-        session = self._connect()
+        link = self._connect()
         try:
-            session.run(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
+            link.run(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
             yield
         finally:
-            session.connection.close()
+            link.connection.close()
 
     def run_migration(self, number: int, statements: list[str]) -> None:
-        def once(session: Session) -> None:
-            session.begin()
+        def once(link: Link) -> None:
+            link.begin()
             for statement in statements:
-                session.run(statement)
-            self._commit(session)
+                link.run(statement)
+            self._commit(link)
 
         self._persist(once, repeatable=False)
 
@@ -404,31 +404,31 @@ class PostgresDatabase(Database):
     @contextmanager
     def reading(self) -> Iterator[Callable[[str, list[str]], Iterator[Row]]]:
         """The rows of any table, all as they were at one moment, without holding them in memory."""
-        session = self._connect()
+        link = self._connect()
 
         def rows_of(table: str, columns: list[str]) -> Iterator[Row]:
             listed = ", ".join(columns)
-            with session.connection.cursor("rows") as cursor:
+            with link.connection.cursor("rows") as cursor:
                 cursor.execute(f"SELECT {listed} FROM {table} ORDER BY 1")
                 for row in cursor:
                     yield tuple(map(plain, row))
 
         try:
-            session.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            link.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield rows_of
         except psycopg.Error as error:
             self._raise(error)
         finally:
-            session.connection.close()
+            link.connection.close()
 
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
-        session = self._connect()
+        link = self._connect()
         try:
-            return run_query(session.connection, sql, limit=limit, timeout_ms=timeout_ms)
+            return run_query(link.connection, sql, limit=limit, timeout_ms=timeout_ms)
         except psycopg.Error as error:
             self._raise(error)
         finally:
-            session.connection.close()
+            link.connection.close()
 
     def _raise(self, error: psycopg.Error) -> NoReturn:
         raise translate(error, self.url) from error

@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -11,11 +11,11 @@ import apsw
 
 from corral.db import filesystem
 from corral.db.database import Database, Finding, Listener, Probe, Table, Work
-from corral.db.dialect import Engine
 from corral.db.group import MAX_BATCH, Job, Line, finish
 from corral.db.sqlite_care import check_file, run_query
 from corral.db.sqlite_errors import translate
-from corral.db.statement import Params, Row, Statement
+from corral.db.sqlite_link import Link
+from corral.db.statement import Statement
 from corral.db.turnstile import Turnstile
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
@@ -40,27 +40,6 @@ def _remember_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_remember_in_child)
-
-
-class Session:
-    engine: Engine = "sqlite"
-
-    def __init__(self, connection: apsw.Connection) -> None:
-        self.connection = connection
-        self.run = connection.execute
-
-    def execute(self, statement: Statement, params: Params) -> list[Row]:
-        rows: list[Row] = self.run(statement.sqlite, params).fetchall()
-        return rows
-
-    def begin(self) -> None:
-        self.run("BEGIN IMMEDIATE")
-
-    def roll_back(self) -> None:
-        if self.connection.in_transaction:
-            # After some failures (a full disk) SQLite has rolled back by itself.
-            with suppress(apsw.Error):
-                self.run("ROLLBACK")
 
 
 class SqliteDatabase(Database):
@@ -92,8 +71,8 @@ class SqliteDatabase(Database):
         self._probe = probe
         super().__init__()
         self._line = Line()
-        self._readers: list[Session] = []
-        self._writer: Session | None = None
+        self._readers: list[Link] = []
+        self._writer: Link | None = None
         self._full = False
         filesystem.make_private_file(path, create=create)
         self._turnstile = Turnstile(f"{path}-line")
@@ -113,18 +92,18 @@ class SqliteDatabase(Database):
     def read(self, work: Work[R], *, mode: Mode = "many") -> R:
         self.require_same_process()
         try:
-            session = self._readers.pop()
+            link = self._readers.pop()
         except IndexError:
-            session = self._connect_reader()
+            link = self._connect_reader()
         try:
             if mode == "many":
-                session.run("BEGIN")
-            return work(self._tx(session, mode))
+                link.run("BEGIN")
+            return work(self._tx(link, mode))
         except apsw.Error as error:
             self._raise(error)
         finally:
-            session.roll_back()
-            self._readers.append(session)
+            link.roll_back()
+            self._readers.append(link)
 
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
@@ -194,9 +173,7 @@ class SqliteDatabase(Database):
             raise interrupt
         return result
 
-    def _take_in(
-        self, followers: list[Job], writer: Session, durable: bool
-    ) -> BaseException | None:
+    def _take_in(self, followers: list[Job], writer: Link, durable: bool) -> BaseException | None:
         """Run what waits in line; gives back an interruption that was meant for this thread."""
         while len(followers) < MAX_BATCH and (job := self._line.take(durable)) is not None:
             followers.append(job)
@@ -221,7 +198,7 @@ class SqliteDatabase(Database):
             writer.run("RELEASE job")
         return None
 
-    def _take_turn(self, durable: bool) -> Session:
+    def _take_turn(self, durable: bool) -> Link:
         """The writing connection, once no other process writes."""
         self._turnstile.enter()
         try:
@@ -242,19 +219,19 @@ class SqliteDatabase(Database):
         finally:
             self._turnstile.leave()
 
-    def _commit(self, writer: Session) -> None:
+    def _commit(self, writer: Link) -> None:
         if self._probe is not None:
             self._probe("before commit")
         writer.run("COMMIT")
         if self._probe is not None:
             self._probe("after commit")
 
-    def _tx(self, session: Session, mode: Mode) -> Tx:
-        return Tx(session, self.clock.now(), self.actor, mode)
+    def _tx(self, link: Link, mode: Mode) -> Tx:
+        return Tx(link, self.clock.now(), self.actor, mode)
 
     # -- connections ----------------------------------------------------------------------------
 
-    def _connect(self) -> Session:
+    def _connect(self) -> Link:
         try:
             connection = apsw.Connection(
                 str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS_KEPT
@@ -263,34 +240,34 @@ class SqliteDatabase(Database):
             # Without this, SQLite compiles a statement anew whenever a parameter in a range
             # changes, to see whether another index would serve it better: ten times a claim's cost.
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-            session = Session(connection)
-            session.run("PRAGMA temp_store = MEMORY")
-            return session
+            link = Link(connection)
+            link.run("PRAGMA temp_store = MEMORY")
+            return link
         except apsw.Error as error:
             self._raise(error)
 
-    def _connect_reader(self) -> Session:
-        session = self._connect()
-        session.run("PRAGMA query_only = ON")
-        return session
+    def _connect_reader(self) -> Link:
+        link = self._connect()
+        link.run("PRAGMA query_only = ON")
+        return link
 
-    def _connect_writer(self) -> Session:
-        session = self._connect()
-        session.run("PRAGMA foreign_keys = ON")
-        session.run("PRAGMA journal_size_limit = 67108864")
-        self._obey_durability(session)
-        self._writer = session
-        return session
+    def _connect_writer(self) -> Link:
+        link = self._connect()
+        link.run("PRAGMA foreign_keys = ON")
+        link.run("PRAGMA journal_size_limit = 67108864")
+        self._obey_durability(link)
+        self._writer = link
+        return link
 
-    def _obey_durability(self, writer: Session) -> None:
+    def _obey_durability(self, writer: Link) -> None:
         if self._version_of(writer) > 0:
             self._full = writer.run("SELECT durability FROM store").fetchall() == [("full",)]
         writer.run(f"PRAGMA synchronous = {'FULL' if self._full else 'NORMAL'}")
 
     def _close(self) -> None:
         _open.discard(self)
-        for session in [*self._readers, *([self._writer] if self._writer else [])]:
-            session.connection.close()
+        for link in [*self._readers, *([self._writer] if self._writer else [])]:
+            link.connection.close()
         self._readers.clear()
         self._writer = None
         self._turnstile.close()
@@ -316,8 +293,8 @@ class SqliteDatabase(Database):
     # -- migrations -----------------------------------------------------------------------------
 
     @staticmethod
-    def _version_of(session: Session) -> int:
-        return int(session.connection.pragma("user_version"))
+    def _version_of(link: Link) -> int:
+        return int(link.connection.pragma("user_version"))
 
     def schema_version(self) -> int:
         return int(self.read(lambda tx: tx.value(Statement("PRAGMA user_version"))))
@@ -351,7 +328,7 @@ class SqliteDatabase(Database):
         except apsw.Error as error:
             self._raise(error)
 
-    def _refuse_foreign(self, reader: Session) -> None:
+    def _refuse_foreign(self, reader: Link) -> None:
         """Leave alone a file that some other program made."""
         try:
             # One snapshot: another process may be making the store at this moment.
@@ -371,29 +348,29 @@ class SqliteDatabase(Database):
     # -- care -----------------------------------------------------------------------------------
 
     def check(self, *, thorough: bool) -> list[Finding]:
-        session = self._connect_reader()
+        link = self._connect_reader()
         try:
-            return check_file(session.connection, thorough=thorough)
+            return check_file(link.connection, thorough=thorough)
         except apsw.Error as error:
             self._raise(error)
         finally:
-            session.connection.close()
+            link.connection.close()
 
     def backup(self, target: Path) -> None:
         try:
             copy = apsw.Connection(str(target))
-            session = self._connect_reader()
+            link = self._connect_reader()
             try:
                 # Held open, this snapshot is what is copied, however much is written meanwhile.
-                session.run("BEGIN")
-                session.run("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
-                with copy.backup("main", session.connection, "main") as task:
+                link.run("BEGIN")
+                link.run("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+                with copy.backup("main", link.connection, "main") as task:
                     while not task.done:
                         task.step(2_000)
                 # A file on its own: whoever gets it needs no -wal beside it.
                 copy.execute("PRAGMA journal_mode = DELETE").fetchall()
             finally:
-                session.connection.close()
+                link.connection.close()
                 copy.close()
         except BaseException as error:
             target.unlink(missing_ok=True)
@@ -427,13 +404,13 @@ class SqliteDatabase(Database):
         self._obey_durability(self._writer)
 
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
-        session = self._connect_reader()
+        link = self._connect_reader()
         try:
-            return run_query(session.connection, sql, limit=limit, timeout_ms=timeout_ms)
+            return run_query(link.connection, sql, limit=limit, timeout_ms=timeout_ms)
         except apsw.Error as error:
             self._raise(error)
         finally:
-            session.connection.close()
+            link.connection.close()
 
     def _raise(self, error: apsw.Error, path: Path | None = None) -> NoReturn:
         raise translate(error, path or self.path) from error

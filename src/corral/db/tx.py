@@ -18,8 +18,8 @@ NOTE = Statement("""
 """)
 
 
-class Session(Protocol):
-    """A connection, as a transaction on it needs it."""
+class Link(Protocol):
+    """A link to the database, as a transaction on it needs it."""
 
     engine: Engine
 
@@ -34,13 +34,13 @@ class Tx:
     BEGIN and COMMIT; a second one is a mistake in the operation and raises.
     """
 
-    __slots__ = ("_execute", "_session", "_wrote", "actor", "engine", "mode", "noted", "now")
+    __slots__ = ("_execute", "_link", "_wrote", "actor", "engine", "mode", "noted", "now")
 
-    def __init__(self, session: Session, now: int, actor: str, mode: Mode) -> None:
-        self._session = session
-        self._execute = session.execute
+    def __init__(self, link: Link, now: int, actor: str, mode: Mode) -> None:
+        self._link = link
+        self._execute = link.execute
         self._wrote = False
-        self.engine = session.engine
+        self.engine = link.engine
         self.now = now
         self.actor = actor
         self.mode = mode
@@ -102,7 +102,7 @@ class Tx:
     def several(self) -> None:
         """From here on, several statements belong together, also in mode "one"."""
         if self.mode == "one":
-            self._session.begin()
+            self._link.begin()
             self.mode = "many"
 
     def serialize(self, name: str) -> None:

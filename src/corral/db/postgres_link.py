@@ -18,7 +18,7 @@ class Gone(Exception):
         self.asked_to_commit = asked_to_commit
 
 
-class Session:
+class Link:
     engine: Engine = "postgres"
 
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
