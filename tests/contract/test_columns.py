@@ -32,7 +32,7 @@ def describe(url: str, engine: str) -> Iterator[Describe]:
 
 
 def _sqlite_columns(connection: apsw.Connection, statement: Statement) -> list[str]:
-    described = apsw.ext.query_info(connection, statement.sqlite)
+    described = apsw.ext.query_info(connection, statement.sqlite.text)
     return [column[0] for column in described.description]
 
 

@@ -22,12 +22,13 @@ class Plan(NamedTuple):
 
 def sqlite_plan(connection: apsw.Connection, statement: Statement, params: Params) -> Plan:
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # as the store's own connections
-    found = connection.execute(f"EXPLAIN QUERY PLAN {statement.sqlite}", params).fetchall()
+    text, _, values = statement.sqlite
+    found = connection.execute(f"EXPLAIN QUERY PLAN {text}", values(params)).fetchall()
     lines = [str(row[3]) for row in found]
     indexes: set[str] = set()
     faults: list[str] = []
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema").fetchall()}
-    aliases = dict(re.findall(r"(?:FROM|JOIN) (\w+) AS (\w+)", statement.sqlite))
+    aliases = dict(re.findall(r"(?:FROM|JOIN) (\w+) AS (\w+)", text))
     named = {alias: table for table, alias in aliases.items()}
     for line in lines:
         match = re.match(r"(SCAN|SEARCH) (\w+)(?:.* USING (?:COVERING )?INDEX (\w+))?", line)
@@ -61,7 +62,7 @@ def postgres_plans(
     connection: "psycopg.Connection[Any]", statement: Statement, params: Params
 ) -> list[Plan]:
     """The plan that the server makes at first, and the one that it settles on after a while."""
-    text, names = statement.postgres
+    text, names, _ = statement.postgres
     connection.execute(STEADY_PLANS.encode())  # as the store's own connections
     connection.execute(f"PREPARE looked_at AS {text}".encode())
     values = sql.SQL(", ").join(sql.Literal(params[name]) for name in names)

@@ -28,29 +28,52 @@ from corral.db.statement import Query, Statement, for_engine, record_maker
         ("SELECT (:a,:b)", "SELECT ($1,$2)", ("a", "b")),
         ("SELECT 'let_' || :seq", "SELECT 'let_' || $1", ("seq",)),
         ("WHERE a=:a AND b=:b", "WHERE a=$1 AND b=$2", ("a", "b")),
-        ("LIMIT :limit\n", "LIMIT $1\n", ("limit",)),
+        ("LIMIT :limit\n", "LIMIT $1", ("limit",)),
     ],
 )
 def test_named_parameters_become_numbers(
     text: str, positional: str, names: tuple[str, ...]
 ) -> None:
-    assert Statement(text).postgres == (positional, names)
+    assert Statement(text).postgres[:2] == (positional, names)
 
 
-def test_sqlite_keeps_the_names() -> None:
-    assert Statement("SELECT ':a', :b, :b").sqlite == "SELECT ':a', :b, :b"
+def test_sqlite_numbers_them_too() -> None:
+    text, names, _ = Statement("SELECT ':a', :b, :c, :b").sqlite
+    assert (text, names) == ("SELECT ':a', ?1, ?2, ?1", ("b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [("SELECT 1", ()), ("SELECT :b", (2,)), ("SELECT :b, :a", (2, 1))],
+)
+def test_values_are_picked_in_the_order_of_their_numbers(
+    text: str, values: tuple[int, ...]
+) -> None:
+    given = {"a": 1, "b": 2, "c": 3}
+    assert Statement(text).sqlite.values(given) == values
+    assert Statement(text).postgres.values(given) == values
+
+
+def test_a_parameter_that_is_not_given_is_a_mistake_of_the_program() -> None:
+    for text in ("SELECT :a", "SELECT :a, :b"):
+        with pytest.raises(KeyError):
+            Statement(text).sqlite.values({"b": 1})
+
+
+def test_space_is_kept_only_inside_quotes() -> None:
+    assert Statement("\n  SELECT  'a  b',\n    c  ").sqlite.text == "SELECT 'a  b', c"
 
 
 def test_more_than_nine_parameters_are_numbered_in_tens() -> None:
     names = [f"p{n}" for n in range(12)]
-    text, found = Statement(", ".join(f":{name}" for name in [*names, "p0", "p11"])).postgres
+    text, found, _ = Statement(", ".join(f":{name}" for name in [*names, "p0", "p11"])).postgres
     assert found == tuple(names)
     assert text.endswith("$10, $11, $12, $1, $12")
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=20))
 def test_every_place_gets_the_number_of_its_name(names: list[str]) -> None:
-    text, found = Statement(" ".join(f":{name}" for name in names)).postgres
+    text, found, _ = Statement(" ".join(f":{name}" for name in names)).postgres
     assert [found[int(place[1:]) - 1] for place in text.split()] == names
     assert len({*found}) == len(found)
 

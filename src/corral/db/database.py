@@ -2,6 +2,7 @@
 
 import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -58,16 +59,19 @@ class Table(msgspec.Struct, frozen=True):
     truncated: bool
 
 
-# How often this process came out of a fork.
-_forks = 0
+# Why a store cannot be used any more.
+CLOSED = "the store was closed; open it again"
+FORKED = "the store was opened before a fork; start the child with exec or spawn"
+
+_open: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
 
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
+def _disown_in_child() -> None:
+    for database in list(_open):
+        database.disown()
 
 
-os.register_at_fork(after_in_child=_count_fork)
+os.register_at_fork(after_in_child=_disown_in_child)
 
 
 class Working(threading.local):
@@ -85,23 +89,24 @@ class Database(ABC):
     actor: str
 
     def __init__(self) -> None:
-        self._forks = _forks
-        self._closed = False
+        self.unusable: str | None = None
+        """Why it must not be used any more."""
         self._listeners: list[Listener] = []
         self.working = Working()
+        _open.add(self)
 
-    def require_same_process(self) -> None:
-        """Refuse connections that a fork copied: parent and child would talk into each other."""
-        if self._forks != _forks:
-            raise RuntimeError(
-                "the store was opened before a fork; start the child with exec or spawn"
-            )
-        if self._closed:
-            raise RuntimeError("the store was closed; open it again")
+    def disown(self) -> None:
+        """A fork copied the connections: parent and child would talk into each other."""
+        self.unusable = FORKED
+
+    def require_usable(self) -> None:
+        if self.unusable:
+            raise RuntimeError(self.unusable)
 
     def require_outside_operation(self) -> None:
         """Refuse a write inside a write: it would wait for itself, or be kept without the other."""
-        self.require_same_process()
+        if self.unusable:
+            raise RuntimeError(self.unusable)
         if self.working.here:
             raise RuntimeError(
                 "an operation called the library; call the room's function with the open "
@@ -144,7 +149,7 @@ class Database(ABC):
         try:
             yield listener
         finally:
-            if self._closed:
+            if self.unusable:
                 listener.close()
             else:
                 listener.rest()
@@ -191,8 +196,9 @@ class Database(ABC):
     def close(self) -> None:
         """Let go of everything. In a child that was forked, leave all of it to the parent: to close
         a connection is to speak on it."""
-        if self._forks == _forks:
-            self._closed = True
+        if self.unusable != FORKED:
+            self.unusable = CLOSED
+            _open.discard(self)
             while self._listeners:
                 self._listeners.pop().close()
             self._close()

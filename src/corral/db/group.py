@@ -38,17 +38,18 @@ class Job:
 class Line:
     def __init__(self) -> None:
         self._lead = threading.Lock()
-        self._waiting: deque[Job] = deque()
+        self.waiting: deque[Job] = deque()
+        """Empty unless somebody waits."""
 
     def lead_at_once(self) -> bool:
         """Take the lead when nobody has it and nobody waits for it."""
-        return not self._waiting and self._lead.acquire(blocking=False)
+        return not self.waiting and self._lead.acquire(blocking=False)
 
     def join(self, job: Job) -> bool:
         """Wait until the job was run by another thread (False) or has the lead (True)."""
         job.gate = threading.Lock()
         job.gate.acquire()
-        self._waiting.append(job)
+        self.waiting.append(job)
         # The leader may have looked at the line just before; then nobody leads and it is on us.
         self._hand_over_if_free()
         try:
@@ -61,7 +62,7 @@ class Line:
     def _withdraw(self, job: Job) -> None:
         """Leave the line without leaving it stuck."""
         try:
-            self._waiting.remove(job)
+            self.waiting.remove(job)
         except ValueError:
             # It is being run, or was given the lead: both end, and the lead must go on.
             assert job.gate is not None
@@ -71,39 +72,35 @@ class Line:
 
     def take(self, durable: bool) -> Job | None:
         """The next job that the leader may run in its own transaction."""
-        if self._waiting:
-            job = self._waiting[0]
+        if self.waiting:
+            job = self.waiting[0]
             if job.work is not None and (durable or not job.durable):
-                return self._waiting.popleft()
+                return self.waiting.popleft()
         return None
 
     def wants_durable(self) -> bool:
         """Whether anyone in line asks for full durability."""
-        return any(job.durable for job in tuple(self._waiting))
-
-    @property
-    def busy(self) -> bool:
-        """Whether anyone waits."""
-        return bool(self._waiting)
+        return any(job.durable for job in tuple(self.waiting))
 
     def put_back(self, jobs: list[Job]) -> None:
         """Jobs that were taken and not kept after all; they will be run again."""
-        self._waiting.extendleft(reversed(jobs))
+        self.waiting.extendleft(reversed(jobs))
 
     def leave_to_itself(self, job: Job) -> None:
         """A job that nobody else can run: it gets the lead next, and meets its fate on its own."""
         job.work = None
-        self._waiting.appendleft(job)
+        self.waiting.appendleft(job)
 
     def pass_on(self) -> None:
         """Give the lead to the next in line, or let go of it."""
         self._lead.release()
-        self._hand_over_if_free()
+        if self.waiting:
+            self._hand_over_if_free()
 
     def _hand_over_if_free(self) -> None:
-        while self._waiting and self._lead.acquire(blocking=False):
+        while self.waiting and self._lead.acquire(blocking=False):
             try:
-                job = self._waiting.popleft()
+                job = self.waiting.popleft()
             except IndexError:  # taken meanwhile by nobody but the leader we wanted to help
                 self._lead.release()
                 continue

@@ -80,7 +80,7 @@ class PostgresDatabase(Database):
     # -- transactions ---------------------------------------------------------------------------
 
     def read(self, work: Work[R], *, mode: Mode = "many") -> R:
-        self.require_same_process()
+        self.require_usable()
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if mode == "many" else None
 
         def once(link: Link) -> R:

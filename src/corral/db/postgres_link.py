@@ -28,8 +28,8 @@ class Link:
         self._socket.register(connection.fileno(), select.POLLIN)
 
     def execute(self, statement: Statement, params: Params) -> list[Row]:
-        text, names = statement.postgres
-        self._cursor.execute(text, [params[name] for name in names], prepare=True)
+        text, _, values = statement.postgres
+        self._cursor.execute(text, values(params), prepare=True)
         return self._rows()
 
     def begin(self) -> None:

@@ -1,7 +1,5 @@
 """SQLite through APSW: one file, many processes, many threads."""
 
-import os
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,17 +27,9 @@ BUSY_MS = 10_000  # for programs that write the file without standing in Corral'
 STATEMENTS_KEPT = 512
 
 
-# Stores that were open when this process was forked. SQLite keeps its locks in a table of the
+# Files that were open when this process was forked. SQLite keeps its locks in a table of the
 # process, which the child inherits without the locks.
-_open: "weakref.WeakSet[SqliteDatabase]" = weakref.WeakSet()
 _before_fork: set[Path] = set()
-
-
-def _remember_in_child() -> None:
-    _before_fork.update(database.path for database in _open)
-
-
-os.register_at_fork(after_in_child=_remember_in_child)
 
 
 class SqliteDatabase(Database):
@@ -85,12 +75,15 @@ class SqliteDatabase(Database):
         except BaseException:
             self.close()
             raise
-        _open.add(self)
+
+    def disown(self) -> None:
+        super().disown()
+        _before_fork.add(self.path)
 
     # -- transactions ---------------------------------------------------------------------------
 
     def read(self, work: Work[R], *, mode: Mode = "many") -> R:
-        self.require_same_process()
+        self.require_usable()
         try:
             link = self._readers.pop()
         except IndexError:
@@ -143,7 +136,8 @@ class SqliteDatabase(Database):
 
     def _lead(self, work: Work[R], mode: Mode, durable: bool) -> R:
         """Run our own work, then what waits in line, and commit all of it once."""
-        durable = durable or (self._line.busy and self._line.wants_durable())
+        line = self._line
+        durable = durable or (bool(line.waiting) and line.wants_durable())
         followers: list[Job] = []
         interrupt: BaseException | None = None
         if self._probe is not None:
@@ -153,22 +147,23 @@ class SqliteDatabase(Database):
         try:
             if mode == "many":
                 writer.begin()
-            result = work(self._tx(writer, mode))
+            result = work(Tx(writer, self.clock.now(), self.actor, mode))
             if writer.connection.in_transaction:
-                if self._line.busy:
+                if line.waiting:
                     interrupt = self._take_in(followers, writer, durable or self._full)
                 self._commit(writer)
         except BaseException as error:
             if isinstance(error, apsw.Error) or writer.connection.in_transaction:
                 # None of the others is at fault, and nothing of theirs was kept: they run again.
-                self._line.put_back(followers)
+                line.put_back(followers)
             else:
                 finish(followers)  # interrupted just behind the commit
             raise
         finally:
             self.working.here = False
             self._end_turn(durable)
-        finish(followers)
+        if followers:
+            finish(followers)
         if interrupt is not None:
             raise interrupt
         return result
@@ -212,10 +207,11 @@ class SqliteDatabase(Database):
 
     def _end_turn(self, durable: bool) -> None:
         try:
-            if self._writer is not None:
-                self._writer.roll_back()
+            if (writer := self._writer) is not None:
+                if writer.connection.in_transaction:
+                    writer.roll_back()
                 if durable and not self._full:
-                    self._writer.run("PRAGMA synchronous = NORMAL")
+                    writer.run("PRAGMA synchronous = NORMAL")
         finally:
             self._turnstile.leave()
 
@@ -265,7 +261,6 @@ class SqliteDatabase(Database):
         writer.run(f"PRAGMA synchronous = {'FULL' if self._full else 'NORMAL'}")
 
     def _close(self) -> None:
-        _open.discard(self)
         for link in [*self._readers, *([self._writer] if self._writer else [])]:
             link.connection.close()
         self._readers.clear()

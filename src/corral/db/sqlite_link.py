@@ -9,14 +9,20 @@ from corral.db.statement import Params, Row, Statement
 
 
 class Link:
+    """All rows of a statement are fetched at once, so one cursor serves for all of them."""
+
     engine: Engine = "sqlite"
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
-        self.run = connection.execute
+        cursor = connection.cursor()
+        self.run = cursor.execute
+        self._fetch = cursor.fetchall
 
     def execute(self, statement: Statement, params: Params) -> list[Row]:
-        rows: list[Row] = self.run(statement.sqlite, params).fetchall()
+        text, _, values = statement.sqlite
+        self.run(text, values(params))
+        rows: list[Row] = self._fetch()
         return rows
 
     def begin(self) -> None:

@@ -1,9 +1,10 @@
 """A statement: SQL text, written once, compiled for each engine when it is first used there."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import EnumType
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -16,19 +17,44 @@ Params = Mapping[str, Any]
 
 _TOKEN = re.compile(r"\{([a-z_]+)\}")
 # Quoted text and PostgreSQL's casts hold colons that are no parameters.
-_PARAMETER = re.compile(r"'(?:[^']|'')*'|::|:([a-z_][a-z0-9_]*)")
+_PARAMETER = re.compile(r"'(?:[^']|'')*'|::|:([a-z_][a-z0-9_]*)|\s+")
 
 
-class Positional(NamedTuple):
-    """SQL with `$1, $2, …` and the names of the parameters in that order."""
+class Compiled(NamedTuple):
+    """SQL in an engine's own words, with numbers for parameters and no more space than it needs:
+    both engines look at the whole text again each time to find what they have prepared."""
 
     text: str
     names: tuple[str, ...]
+    """Of the parameters, in the order of their numbers."""
+    values: Callable[[Params], tuple[Any, ...]]
+    """Picks them out; by number they are bound faster than by name."""
 
 
 def for_engine(text: str, engine: Engine) -> str:
     """The text with every `{token}` in the engine's own words."""
     return _TOKEN.sub(lambda match: TOKENS[match[1]][engine], text)
+
+
+def _compile(text: str, engine: Engine, mark: str) -> Compiled:
+    names: list[str] = []
+
+    def place(match: re.Match[str]) -> str:
+        name = match[1]
+        if name is None:
+            return " " if match[0].isspace() else match[0]
+        if name not in names:
+            names.append(name)
+        return f"{mark}{names.index(name) + 1}"
+
+    compiled = _PARAMETER.sub(place, for_engine(text.strip(), engine))
+    return Compiled(compiled, tuple(names), _picker(names))
+
+
+def _picker(names: Sequence[str]) -> Callable[[Params], tuple[Any, ...]]:
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda params: tuple([params[name] for name in names])
 
 
 class Statement:
@@ -43,23 +69,12 @@ class Statement:
         return self.text.lstrip().startswith("SELECT")
 
     @cached_property
-    def sqlite(self) -> str:
-        return for_engine(self.text, "sqlite")
+    def sqlite(self) -> Compiled:
+        return _compile(self.text, "sqlite", "?")
 
     @cached_property
-    def postgres(self) -> Positional:
-        names: list[str] = []
-
-        def place(match: re.Match[str]) -> str:
-            name = match[1]
-            if name is None:
-                return match[0]
-            if name not in names:
-                names.append(name)
-            return f"${names.index(name) + 1}"
-
-        text = _PARAMETER.sub(place, for_engine(self.text, "postgres"))
-        return Positional(text, tuple(names))
+    def postgres(self) -> Compiled:
+        return _compile(self.text, "postgres", "$")
 
 
 class Query(Statement, Generic[T]):
