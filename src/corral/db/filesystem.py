@@ -4,7 +4,6 @@ SQLite's write-ahead log needs memory that all its users share, which machines d
 store lies on a network file system, as far as that can be told, one process at a time may have it.
 """
 
-import fcntl
 import os
 import re
 from pathlib import Path
@@ -109,9 +108,7 @@ class SoleUse:
     def __init__(self, path: Path, kind: str) -> None:
         self._file = LockFile(f"{path}-sole")
         descriptor = self._file.descriptor
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not self._file.try_lock():
             who = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
             self._file.close()
             raise StoreUnavailable(
@@ -120,7 +117,7 @@ class SoleUse:
                 reason="network_file_system",
                 path=str(path),
                 holder=who,
-            ) from None
+            )
         import socket
 
         os.ftruncate(descriptor, 0)

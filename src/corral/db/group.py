@@ -7,6 +7,7 @@ each need an fsync pay for a few fsyncs together, in the order in which they cam
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +19,14 @@ MAX_BATCH = 128
 class Job:
     """One thread's work on its way through the line."""
 
-    __slots__ = ("durable", "error", "gate", "leads", "result", "work")
+    __slots__ = ("durable", "error", "gate", "leads", "result", "since", "work")
 
     def __init__(self, work: Callable[[Any], Any] | None, durable: bool) -> None:
         self.work = work
         """None: it cannot be run by another thread, only be given the lead."""
         self.durable = durable
+        self.since = time.monotonic()
+        """When it began to wait."""
         self.gate: threading.Lock | None = None
         self.leads = False
         self.result: Any = None

@@ -2,6 +2,11 @@
 
 import os
 import weakref
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
+from pathlib import Path
+
+TRY = LOCK_EX | LOCK_NB
+FREE = LOCK_UN
 
 
 class LockFile:
@@ -12,6 +17,34 @@ class LockFile:
     def __init__(self, path: str) -> None:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         _open.add(self)
+
+    def lock(self) -> None:
+        """Wait for the lock, for as long as it takes, behind those who came before."""
+        flock(self.descriptor, LOCK_EX)
+
+    def try_lock(self) -> bool:
+        try:
+            flock(self.descriptor, TRY)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        flock(self.descriptor, FREE)
+
+    def holder(self) -> int | None:
+        """The process that has the lock, where the system tells (Linux)."""
+        about = os.fstat(self.descriptor)
+        place = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+        try:
+            locks = Path("/proc/locks").read_text().splitlines()
+        except OSError:
+            return None
+        for words in map(str.split, locks):
+            # Those who only wait for a lock have an arrow before the word FLOCK.
+            if len(words) > 5 and words[1] == "FLOCK" and words[5] == place:
+                return int(words[4]) if words[4].isdigit() and words[4] != "0" else None
+        return None
 
     def close(self) -> None:
         descriptor, self.descriptor = self.descriptor, -1

@@ -102,14 +102,16 @@ class SqliteDatabase(Database):
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
         self.require_outside_operation()
+        since = None
         try:
             if not self._line.lead_at_once():
                 job = Job(work, durable)
                 if not self._line.join(job):
                     result: R = job.outcome()
                     return result
+                since = job.since
             try:
-                return self._lead(work, mode, durable)
+                return self._lead(work, mode, durable, since)
             finally:
                 self._line.pass_on()
         except apsw.Error as error:
@@ -118,9 +120,10 @@ class SqliteDatabase(Database):
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         self.require_outside_operation()
-        self._line.join(Job(None, durable=False))
+        job = Job(None, durable=False)
+        self._line.join(job)
         try:
-            writer = self._take_turn(durable=False)
+            writer = self._take_turn(False, job.since)
             try:
                 writer.begin()
                 self.working.here = True
@@ -134,7 +137,7 @@ class SqliteDatabase(Database):
         finally:
             self._line.pass_on()
 
-    def _lead(self, work: Work[R], mode: Mode, durable: bool) -> R:
+    def _lead(self, work: Work[R], mode: Mode, durable: bool, since: float | None) -> R:
         """Run our own work, then what waits in line, and commit all of it once."""
         line = self._line
         durable = durable or (bool(line.waiting) and line.wants_durable())
@@ -142,7 +145,7 @@ class SqliteDatabase(Database):
         interrupt: BaseException | None = None
         if self._probe is not None:
             mode = "many"  # a probe wants to stand at every commit
-        writer = self._take_turn(durable)
+        writer = self._take_turn(durable, since)
         self.working.here = True
         try:
             if mode == "many":
@@ -193,9 +196,9 @@ class SqliteDatabase(Database):
             writer.run("RELEASE job")
         return None
 
-    def _take_turn(self, durable: bool) -> Link:
+    def _take_turn(self, durable: bool, since: float | None) -> Link:
         """The writing connection, once no other process writes."""
-        self._turnstile.enter()
+        self._turnstile.enter(since)
         try:
             writer = self._writer or self._connect_writer()
             if durable and not self._full:
@@ -296,9 +299,10 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def migrating(self) -> Iterator[None]:
-        self._line.join(Job(None, durable=True))
+        job = Job(None, durable=True)
+        self._line.join(job)
         try:
-            self._take_turn(durable=True)
+            self._take_turn(True, job.since)
             try:
                 yield
             finally:

@@ -1,19 +1,26 @@
 """A fair line of processes that want to write one SQLite file.
 
 SQLite's own busy wait sleeps and tries again, and who sleeps longest is served last: under load
-some writers wait for many seconds. So writers queue on a kernel lock beside the file first. The
-kernel serves those who wait in the order in which they came, and frees the lock of a process that
-dies.
+some writers wait for many seconds. So writers queue before two kernel locks beside the file, which
+the kernel frees when a process dies. Whoever has the turn may write. Whoever has the door is the
+next; the others stand before the door, and the kernel lets them through in the order in which they
+came. One who comes straight back from a turn finds the door closed and stands at the end.
 
-One lock alone lets a process that just left come in again before the one it woke is running. Two
-fix that: whoever waits for its turn holds the door, so one who comes back finds the door closed and
-stands at the end of the line.
+A process that is stopped (Ctrl-Z) keeps what it has, so nobody waits longer than PATIENCE.
 """
 
-import fcntl
+import threading
+import time
+from fcntl import flock
+from pathlib import Path
 
-from corral.db.lockfile import LockFile
+from corral.db.lockfile import FREE, TRY, LockFile
 from corral.kernel.errors import StoreUnavailable
+
+PATIENCE = 30.0
+
+# How long the next in line sleeps before it tries the turn again: a turn is short, mostly.
+_SHORTEST_NAP, _LONGEST_NAP = 0.000_01, 0.005
 
 
 class Turnstile:
@@ -22,18 +29,33 @@ class Turnstile:
     def __init__(self, path: str) -> None:
         self._path = path
         self._files: tuple[LockFile, LockFile] | None = None
+        self._usher: _Usher | None = None
 
-    def enter(self) -> None:
+    def enter(self, since: float | None = None) -> None:
+        """Come in alone; StoreUnavailable when the turn does not come within PATIENCE.
+
+        `since` is when the caller began to wait, if that was earlier, by the steady clock.
+        """
         door, turn = self._files or self._open()
-        fcntl.flock(door.descriptor, fcntl.LOCK_EX)
+        deadline = None
         try:
-            fcntl.flock(turn.descriptor, fcntl.LOCK_EX)
+            flock(door.descriptor, TRY)
+        except BlockingIOError:
+            deadline = _deadline(since)
+            self._usher = self._usher or _Usher(door)
+            if not self._usher.bring(deadline - time.monotonic()):
+                raise self._refusal(turn, door) from None
+        try:
+            flock(turn.descriptor, TRY)
+        except BlockingIOError:
+            if not _came(turn, deadline or _deadline(since)):
+                raise self._refusal(turn) from None
         finally:
-            fcntl.flock(door.descriptor, fcntl.LOCK_UN)
+            flock(door.descriptor, FREE)
 
     def leave(self) -> None:
         if self._files is not None:
-            fcntl.flock(self._files[1].descriptor, fcntl.LOCK_UN)
+            flock(self._files[1].descriptor, FREE)
 
     def _open(self) -> tuple[LockFile, LockFile]:
         try:
@@ -48,6 +70,115 @@ class Turnstile:
         return self._files
 
     def close(self) -> None:
-        for file in self._files or ():
-            file.close()
-        self._files = None
+        door, turn = self._files or (None, None)
+        if turn is not None:
+            turn.close()
+        if self._usher is not None:
+            self._usher.send_home()
+        elif door is not None:
+            door.close()
+        self._files = self._usher = None
+
+    def _refusal(self, *waited_for: LockFile) -> StoreUnavailable:
+        holders = (file.holder() for file in waited_for)
+        holder = next((process for process in holders if process is not None), None)
+        if holder is None:
+            said = "another process does not finish a write; find it and end it"
+        elif _is_stopped(holder):
+            said = (
+                f"process {holder} was stopped in the middle of a write; let it go on with "
+                f"`kill -CONT {holder}`, or end it"
+            )
+        else:
+            said = f"process {holder} does not finish a write; wait for it, or end it"
+        store = self._path.removesuffix("-line")
+        return StoreUnavailable(
+            f"The store {store} cannot be written: {said}.",
+            reason="locked",
+            path=store,
+            holder=holder,
+        )
+
+
+def _deadline(since: float | None) -> float:
+    return (time.monotonic() if since is None else since) + PATIENCE
+
+
+def _came(turn: LockFile, deadline: float) -> bool:
+    """Whether the turn came in time; only the next in line tries for it."""
+    nap = _SHORTEST_NAP
+    while not turn.try_lock():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(nap)
+        nap = min(nap * 1.3, _LONGEST_NAP)
+    return True
+
+
+class _Usher(threading.Thread):
+    """Stands before the door for whoever writes, so that he can stop waiting: inside the kernel's
+    line, nobody hears a clock."""
+
+    def __init__(self, door: LockFile) -> None:
+        super().__init__(name="corral-usher", daemon=True)
+        self._door = door
+        self._state = threading.Lock()
+        self._stands = self._wanted = self._goes_home = False
+        self._asked, self._through = threading.Lock(), threading.Lock()
+        self._asked.acquire()
+        self._through.acquire()
+        self.start()
+
+    def bring(self, patience: float) -> bool:
+        """Whether the door was ours within so many seconds. One who gave up keeps the place in line
+        for whoever asks next."""
+        with self._state:
+            self._wanted = True
+            if not self._stands:
+                self._stands = True
+                self._asked.release()
+        try:
+            if self._through.acquire(timeout=max(patience, 0)):
+                return True
+        except BaseException:  # Ctrl-C while waiting
+            if self._give_up():
+                self._door.unlock()
+            raise
+        return self._give_up()
+
+    def _give_up(self) -> bool:
+        """Want the door no more; True when it became ours at this very moment."""
+        with self._state:
+            self._wanted = False
+            return self._through.acquire(blocking=False)
+
+    def run(self) -> None:
+        while True:
+            self._asked.acquire()
+            if not self._goes_home:
+                self._door.lock()
+            with self._state:
+                self._stands = False
+                if self._goes_home:
+                    self._door.close()
+                    return
+                if self._wanted:
+                    self._wanted = False
+                    self._through.release()
+                else:
+                    self._door.unlock()
+
+    def send_home(self) -> None:
+        """End the thread once it is out of the line, and close the door's file."""
+        with self._state:
+            self._goes_home = True
+            if not self._stands:
+                self._asked.release()
+
+
+def _is_stopped(process: int) -> bool:
+    try:
+        about = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return about.rpartition(")")[2].split()[:1] == ["T"]

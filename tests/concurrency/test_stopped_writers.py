@@ -1,0 +1,160 @@
+"""A process that is stopped (Ctrl-Z) keeps its kernel locks: the others wait, but not for ever."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.db import turnstile
+from corral.kernel.errors import StoreUnavailable
+from corral.library import Corral
+from corral.rooms.mail import ops as mail
+from tests.support.invariants import check_store
+from tests.support.processes import Child, Signal
+from tests.support.threads import Racer
+
+BOX = "queue:work"
+PATIENCE = 0.4
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turnstile, "PATIENCE", PATIENCE)
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/corral.db"
+    corral.open(url).close()
+    return url
+
+
+def write_until_told(url: str, taken: Signal, go: Signal) -> None:
+    with corral.open(url) as store, store.transaction() as tx:
+        mail.put(tx, BOX, "slow")
+        taken.send()
+        go.wait()
+
+
+@contextmanager
+def stopped(process: int) -> Iterator[None]:
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+@contextmanager
+def a_writer_that_is_stopped(url: str) -> Iterator[tuple[int, Signal]]:
+    """Its process number, and a word that lets it finish once it goes on."""
+    taken, go = Signal(), Signal()
+    with Child(partial(write_until_told, url, taken, go)) as child:
+        taken.wait()
+        with stopped(child.pid):
+            yield child.pid, go
+        go.send()
+        child.result(10)
+
+
+def refused_put(store: Corral) -> tuple[StoreUnavailable, float]:
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable) as caught:
+        store.mail.put(BOX, "refused")
+    return caught.value, time.monotonic() - began
+
+
+def test_who_waits_for_one_that_is_stopped_is_told_its_number_in_time(file_url: str) -> None:
+    with a_writer_that_is_stopped(file_url) as (process, _), corral.open(file_url) as store:
+        error, took = refused_put(store)
+        assert PATIENCE <= took < PATIENCE + 2
+        assert error.details["reason"] == "locked"
+        assert error.details["holder"] == process
+        assert f"process {process} was stopped" in error.message
+        assert f"kill -CONT {process}" in error.message
+        assert store.mail.list(mailbox=BOX).items == []  # readers go on
+
+
+def test_when_it_goes_on_so_do_the_others(file_url: str) -> None:
+    with a_writer_that_is_stopped(file_url):
+        store = corral.open(file_url)
+        refused_put(store)
+    # Who gave up left nothing behind: neither a letter, nor a place in the line.
+    store.mail.put(BOX, "fast")
+    assert [letter.body for letter in store.mail.list(mailbox=BOX).items] == ["slow", "fast"]
+    check_store(store)
+    store.close()
+
+
+def test_one_that_is_slow_but_not_stopped_is_named_too(file_url: str) -> None:
+    taken, go = Signal(), Signal()
+    with (
+        Child(partial(write_until_told, file_url, taken, go)) as child,
+        corral.open(file_url) as store,
+    ):
+        taken.wait()
+        error, _ = refused_put(store)
+        assert f"process {child.pid} does not finish a write" in error.message
+        go.send()
+        child.result(10)
+        store.mail.put(BOX, "fast")
+
+
+def test_the_patience_of_many_threads_runs_out_at_the_same_time(file_url: str) -> None:
+    """And not one after the other, as each of them comes to lead."""
+    with a_writer_that_is_stopped(file_url), corral.open(file_url) as store:
+        began = time.monotonic()
+        racers = [Racer(partial(refused_put, store)) for _ in range(8)]
+        for racer in racers:
+            racer.result(10)
+        assert time.monotonic() - began < 3 * PATIENCE + 1
+
+
+def test_one_that_is_stopped_while_it_waits_for_its_turn_is_named(file_url: str) -> None:
+    """It is the next in line and never comes: the line must not wait for it either."""
+    taken, go, come, arrived = Signal(), Signal(), Signal(), Signal()
+
+    def put_when_told(url: str) -> None:
+        with corral.open(url) as store:
+            come.wait()
+            arrived.send()
+            store.mail.put(BOX, "next")
+
+    with (
+        Child(partial(write_until_told, file_url, taken, go)) as writer,
+        Child(partial(put_when_told, file_url)) as waiter,
+        corral.open(file_url) as store,
+    ):
+        taken.wait()
+        come.send()
+        arrived.wait()
+        time.sleep(0.1)  # from its word to its place at the door
+        with stopped(waiter.pid):
+            go.send()
+            writer.result(10)
+            error, took = refused_put(store)
+            assert took < PATIENCE + 2
+            assert error.details["holder"] == waiter.pid
+            refused_put(store)  # the second time, too
+    with corral.open(file_url) as store:
+        store.mail.put(BOX, "after all")
+        check_store(store)
+
+
+def test_a_store_can_be_closed_while_a_place_in_the_line_is_kept(file_url: str) -> None:
+    with a_writer_that_is_stopped(file_url) as (_, go):
+        first, second = corral.open(file_url), corral.open(file_url)
+        racers = [Racer(partial(refused_put, store)) for store in (first, second)]
+        for racer in racers:
+            racer.result(10)
+        first.close()
+        second.close()
+        go.send()
+    with corral.open(file_url) as store:
+        store.mail.put(BOX, "after all")
