@@ -4,22 +4,40 @@ Whoever finds nobody writing leads: it runs its own work at once, on its own thr
 nothing for the machinery. Those who come meanwhile leave their work in the line; the leader runs
 that too, commits once for all, and hands the lead to the next in line. So sixty-four threads that
 each need an fsync pay for a few fsyncs together, in the order in which they came.
+
+Threads whose work was done wake each other, one after the other: if the leader woke all of them,
+they would fight for the interpreter.
 """
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 # A leader stops taking in others here, so that writers of other processes get their turn.
 MAX_BATCH = 128
 
+# Behind a wake-up that never came, as when the thread that owed it was interrupted.
+LONGEST_SLEEP = 1.0
+
 
 class Job:
     """One thread's work on its way through the line."""
 
-    __slots__ = ("durable", "error", "gate", "leads", "result", "since", "work")
+    __slots__ = (
+        "_gate",
+        "_next",
+        "_settled",
+        "durable",
+        "error",
+        "leads",
+        "result",
+        "since",
+        "work",
+    )
 
     def __init__(self, work: Callable[[Any], Any] | None, durable: bool) -> None:
         self.work = work
@@ -27,15 +45,50 @@ class Job:
         self.durable = durable
         self.since = time.monotonic()
         """When it began to wait."""
-        self.gate: threading.Lock | None = None
         self.leads = False
         self.result: Any = None
         self.error: BaseException | None = None
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._next: Job | None = None
+        self._settled = False
+
+    def wait(self) -> None:
+        """Until it was run by another thread, or has the lead."""
+        while not self._settled:
+            self._gate.acquire(timeout=LONGEST_SLEEP)
+
+    def wake(self) -> None:
+        self._settled = True
+        self._gate.release()
+
+    def wake_next(self) -> None:
+        if self._next is not None:
+            self._next._gate.release()
 
     def outcome(self) -> Any:
         if self.error is not None:
             raise self.error
         return self.result
+
+
+def finish(jobs: list[Job]) -> None:
+    """Let the threads go whose jobs were run for them; each of them wakes the next."""
+    for job, following in pairwise(jobs):
+        job._next = following
+    for job in jobs:
+        job._settled = True
+    if jobs:
+        jobs[0].wake()
+
+
+class Spoilt(Exception):
+    """A job failed when it had written already: nothing of the transaction can be kept."""
+
+    def __init__(self, interrupt: BaseException | None) -> None:
+        super().__init__()
+        self.interrupt = interrupt
+        """What was meant for the leader's own thread and not for the job."""
 
 
 class Line:
@@ -50,16 +103,16 @@ class Line:
 
     def join(self, job: Job) -> bool:
         """Wait until the job was run by another thread (False) or has the lead (True)."""
-        job.gate = threading.Lock()
-        job.gate.acquire()
         self.waiting.append(job)
         # The leader may have looked at the line just before; then nobody leads and it is on us.
         self._hand_over_if_free()
         try:
-            job.gate.acquire()
+            job.wait()
         except BaseException:  # Ctrl-C while waiting
             self._withdraw(job)
             raise
+        finally:
+            job.wake_next()
         return job.leads
 
     def _withdraw(self, job: Job) -> None:
@@ -68,8 +121,8 @@ class Line:
             self.waiting.remove(job)
         except ValueError:
             # It is being run, or was given the lead: both end, and the lead must go on.
-            assert job.gate is not None
-            job.gate.acquire()
+            with suppress(KeyboardInterrupt):
+                job.wait()
             if job.leads:
                 self.pass_on()
 
@@ -88,6 +141,7 @@ class Line:
     def put_back(self, jobs: list[Job]) -> None:
         """Jobs that were taken and not kept after all; they will be run again."""
         self.waiting.extendleft(reversed(jobs))
+        jobs.clear()
 
     def leave_to_itself(self, job: Job) -> None:
         """A job that nobody else can run: it gets the lead next, and meets its fate on its own."""
@@ -108,13 +162,5 @@ class Line:
                 self._lead.release()
                 continue
             job.leads = True
-            assert job.gate is not None
-            job.gate.release()
+            job.wake()
             return
-
-
-def finish(jobs: list[Job]) -> None:
-    """Let the threads go whose jobs were run for them."""
-    for job in jobs:
-        assert job.gate is not None
-        job.gate.release()

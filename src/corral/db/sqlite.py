@@ -9,7 +9,7 @@ import apsw
 
 from corral.db import filesystem
 from corral.db.database import Database, Finding, Listener, Probe, Table, Work
-from corral.db.group import MAX_BATCH, Job, Line, finish
+from corral.db.group import MAX_BATCH, Job, Line, Spoilt, finish
 from corral.db.sqlite_care import check_file, run_query
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_link import Link
@@ -102,6 +102,8 @@ class SqliteDatabase(Database):
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
         self.require_outside_operation()
+        if self._probe is not None:
+            mode = "many"  # a probe wants to stand at every commit
         since = None
         try:
             if not self._line.lead_at_once():
@@ -143,18 +145,24 @@ class SqliteDatabase(Database):
         durable = durable or (bool(line.waiting) and line.wants_durable())
         followers: list[Job] = []
         interrupt: BaseException | None = None
-        if self._probe is not None:
-            mode = "many"  # a probe wants to stand at every commit
         writer = self._take_turn(durable, since)
         self.working.here = True
         try:
-            if mode == "many":
-                writer.begin()
-            result = work(Tx(writer, self.clock.now(), self.actor, mode))
-            if writer.connection.in_transaction:
-                if line.waiting:
-                    interrupt = self._take_in(followers, writer, durable or self._full)
-                self._commit(writer)
+            while True:
+                if mode == "many":
+                    writer.begin()
+                result = work(Tx(writer, self.clock.now(), self.actor, mode))
+                if writer.connection.in_transaction:
+                    try:
+                        if line.waiting:
+                            self._take_in(followers, writer, durable or self._full)
+                    except Spoilt as spoilt:
+                        interrupt = spoilt.interrupt
+                        writer.roll_back()
+                        line.put_back(followers)
+                        continue  # without the one that spoilt it, and those behind it
+                    self._commit(writer)
+                break
         except BaseException as error:
             if isinstance(error, apsw.Error) or writer.connection.in_transaction:
                 # None of the others is at fault, and nothing of theirs was kept: they run again.
@@ -171,30 +179,25 @@ class SqliteDatabase(Database):
             raise interrupt
         return result
 
-    def _take_in(self, followers: list[Job], writer: Link, durable: bool) -> BaseException | None:
-        """Run what waits in line; gives back an interruption that was meant for this thread."""
+    def _take_in(self, followers: list[Job], writer: Link, durable: bool) -> None:
+        """Run what waits in line. One caller's error is that caller's: most are raised before
+        anything was written, and one that was not makes us run all others again without it."""
+        written = writer.connection.total_changes
         while len(followers) < MAX_BATCH and (job := self._line.take(durable)) is not None:
-            followers.append(job)
+            before = written()
             assert job.work is not None
-            writer.run("SAVEPOINT job")
             try:
-                job.result = job.work(self._tx(writer, "many"))
+                job.result = job.work(Tx(writer, self.clock.now(), self.actor, "many"))
                 job.error = None
             except BaseException as error:
                 if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
+                    followers.append(job)
                     raise  # the store's trouble, not this caller's
-                # A savepoint each: one caller's error does not take the others' work with it.
-                writer.run("ROLLBACK TO job")
-                if isinstance(error, Exception):
-                    job.error = error
-                else:
-                    followers.pop()
+                if not isinstance(error, Exception) or written() != before:
                     self._line.leave_to_itself(job)
-                    if isinstance(error, KeyboardInterrupt):
-                        writer.run("RELEASE job")
-                        return error
-            writer.run("RELEASE job")
-        return None
+                    raise Spoilt(error if isinstance(error, KeyboardInterrupt) else None) from error
+                job.error = error
+            followers.append(job)
 
     def _take_turn(self, durable: bool, since: float | None) -> Link:
         """The writing connection, once no other process writes."""

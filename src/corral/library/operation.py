@@ -1,7 +1,7 @@
 """How an operation of a room becomes a method of the library: one call, one transaction."""
 
 from collections.abc import Callable
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from corral.db.database import Database
 from corral.db.tx import Mode, Tx
@@ -32,12 +32,16 @@ class Operation(Generic[P, R]):
         function: Callable[Concatenate[Tx, P], R],
         kind: Literal["read", "write"],
         *,
+        mode: Mode = "many",
+        durable: bool = False,
+        repeatable: bool = False,
         repeatable_by: str | None = None,
-        **options: Any,
     ) -> None:
         self.function = function
         self.kind = kind
-        self.options = options
+        self.mode = mode
+        self.durable = durable
+        self.repeatable = repeatable
         self.repeatable_by = repeatable_by
         self.name = ""
         self.__doc__ = function.__doc__
@@ -52,19 +56,23 @@ class Operation(Generic[P, R]):
     def __get__(self, room: Room | None, owner: type) -> Self | Callable[P, R]:
         if room is None:
             return self
-        function, options = self.function, self.options
+        function, mode = self.function, self.mode
         if self.kind == "read":
             read = room._database.read
 
             def call(*args: P.args, **kwargs: P.kwargs) -> R:
-                return read(lambda tx: function(tx, *args, **kwargs), **options)
+                return read(lambda tx: function(tx, *args, **kwargs), mode=mode)
         else:
             write = room._database.write
-            by, repeatable = self.repeatable_by, options | {"repeatable": True}
+            durable, repeatable, by = self.durable, self.repeatable, self.repeatable_by
 
             def call(*args: P.args, **kwargs: P.kwargs) -> R:
-                given = repeatable if by is not None and kwargs.get(by) else options
-                return write(lambda tx: function(tx, *args, **kwargs), **given)
+                return write(
+                    lambda tx: function(tx, *args, **kwargs),
+                    mode=mode,
+                    durable=durable,
+                    repeatable=repeatable or (by is not None and bool(kwargs.get(by))),
+                )
 
         call.__name__ = call.__qualname__ = self.name
         call.__doc__ = function.__doc__
