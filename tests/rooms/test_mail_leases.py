@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from corral.kernel.clock import DAY, MINUTE, SECOND, SetClock
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, SetClock
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from corral.library import Corral
 from corral.rooms.mail.model import Letter, LetterState
@@ -292,3 +292,19 @@ def test_a_letter_that_was_turned_away_cannot_be_acknowledged(store: Corral) -> 
         store.mail.ack(letter)
     assert caught.value.details["found"] == "refused"
     assert caught.value.details["allowed"] == ["resend"]
+
+
+def test_an_ack_gives_back_the_letter_as_it_is_and_not_as_it_was_claimed(
+    store: Corral, clock: SetClock
+) -> None:
+    """Only what may have changed under the same fence is read again."""
+    for box in ("queue:work", "agent:ada"):
+        store.mail.put(box, {"long": "body"}, sender="user:me", expires_at=clock.now() + HOUR)
+        (claimed,) = store.mail.claim(box, owner="me", lease_ms=SECOND)
+        clock.advance(SECOND // 2)
+        renewed = store.mail.renew(claimed)
+        store.mail.doubt(claimed)
+        done = store.mail.ack(claimed)
+        assert done == store.mail.get(claimed.id)
+        assert (done.due_at, done.line_at) == (renewed.due_at, renewed.line_at)
+        assert store.mail.ack(claimed) == done

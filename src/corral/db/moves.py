@@ -5,12 +5,14 @@ the two are one statement (a writing WITH), which halves the round trips; SQLite
 and no round trips either. No other code in Corral writes a state column.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, Generic, TypeVar
 
+from msgspec.structs import replace
+
 from corral.db.dialect import Engine
-from corral.db.statement import Query
+from corral.db.statement import Query, Row
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, IllegalMove, NotFound
 from corral.kernel.lease import taken_over
@@ -25,7 +27,8 @@ class StateTable(Generic[R]):
 
     `columns` is the SELECT list of the record, `key` the column that names a row, `project` the one
     that tells its project. Rows that are numbered have `number_of` as the prefix of their public
-    id. The record has the fields `id` and `state`.
+    id. The record has the fields `id` and `state`. `unfenced` are the fields beside the state that
+    may change while the fence stays; all others are still as whoever shows the fence was told.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class StateTable(Generic[R]):
         key: str = "id",
         number_of: str | None = None,
         project: str | None = None,
+        unfenced: tuple[str, ...] = (),
     ) -> None:
         self.record = record
         self.moves = moves
@@ -46,6 +50,7 @@ class StateTable(Generic[R]):
         self.key = key
         self.number_of = number_of
         self.project = project
+        self.unfenced = unfenced
         self._insertions: dict[tuple[str, Engine], tuple[tuple[str, ...], Query[R]]] = {}
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
 
@@ -76,6 +81,7 @@ class StateTable(Generic[R]):
             self,
             f"INSERT INTO {self.table} ({names}, state)"
             f" VALUES ({values}, '{self.moves.initial}'){conflict}",
+            self.columns,
             engine,
         )
 
@@ -98,7 +104,7 @@ def create(
     written and None comes back.
     """
     query = table.insertion(values, unless, tx.engine)
-    return _write(tx, table, query, values, table.moves.begin, note)
+    return _write(tx, table, query, query.make, values, table.moves.begin, note)
 
 
 def move(
@@ -108,20 +114,30 @@ def move(
     key: str | int,
     *,
     guard: int | None = None,
+    known: Any = None,
     note: dict[str, Any] | None = None,
     **columns: Any,
 ) -> R:
     """Take a row along a legal move, set `columns`, and write the event.
 
-    `guard` is the fence that the caller was given. Raises NotFound, IllegalMove (it names the state
-    that was found and the verbs that would have been allowed), or Held when the row was taken over
-    since.
+    `guard` is the fence that the caller was given, and `known` the record that came with it: then
+    only what may have changed since is read, and not a long body once more. Raises NotFound,
+    IllegalMove (it names the state that was found and the verbs that would have been allowed), or
+    Held when the row was taken over since.
     """
-    query: Query[R] = _update(table, verb, tuple(columns), guard is not None, tx.engine)
+    names = tuple(columns)
+    query: Query[R] = _update(table, verb, names, guard is not None, known is None, tx.engine)
     params = columns | {"key_": key}
     if guard is not None:
         params["guard_"] = guard
-    moved = _write(tx, table, query, params, verb, note)
+
+    def brought_up_to_date(row: Row) -> R:
+        fresh = zip(table.unfenced, row, strict=True)
+        now: R = replace(known, state=table.moves[verb].to, **columns, **dict(fresh))
+        return now
+
+    make = query.make if known is None else brought_up_to_date
+    moved = _write(tx, table, query, make, params, verb, note)
     if moved is None:
         raise _refusal(tx, table, verb, key, guard)
     return moved
@@ -131,6 +147,7 @@ def _write(
     tx: Tx,
     table: StateTable[R],
     query: Query[R],
+    make: Callable[[Row], R],
     params: dict[str, Any],
     verb: str,
     note: dict[str, Any] | None,
@@ -140,12 +157,12 @@ def _write(
         params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": data}
         rows = tx.execute(query, params)
         tx.noted = tx.noted or bool(rows)
-        return query.make(rows[0]) if rows else None
+        return make(rows[0]) if rows else None
     tx.several()
     rows = tx.execute(query, params)
     if not rows:
         return None
-    written: Any = query.make(rows[0])
+    written: Any = make(rows[0])
     project_id = getattr(written, table.project) if table.project else None
     tx.note(table.moves.kind, verb, written.id, project_id=project_id, data=note)
     made: R = written
@@ -154,7 +171,12 @@ def _write(
 
 @cache
 def _update(
-    table: StateTable[R], verb: str, columns: tuple[str, ...], guarded: bool, engine: Engine
+    table: StateTable[R],
+    verb: str,
+    columns: tuple[str, ...],
+    guarded: bool,
+    whole: bool,
+    engine: Engine,
 ) -> Query[R]:
     sources, to = table.moves[verb]
     changes = "".join(f", {name} = :{name}" for name in columns)
@@ -164,13 +186,14 @@ def _update(
         table,
         f"UPDATE {table.table} SET state = '{to}'{changes}"
         f" WHERE {table.key} = :key_ AND state IN ({states}){fence}",
+        table.columns if whole else ", ".join(table.unfenced),
         engine,
     )
 
 
-def _with_event(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
+def _with_event(table: StateTable[R], change: str, columns: str, engine: Engine) -> Query[R]:
     if engine == "sqlite":
-        return Query(table.record, f"{change} RETURNING {table.columns}")
+        return Query(table.record, f"{change} RETURNING {columns}")
     return Query(
         table.record,
         f"""
@@ -181,7 +204,7 @@ def _with_event(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
                    {table.project or "CAST(NULL AS TEXT)"}, CAST(:data_ AS JSON)
             FROM written
         )
-        SELECT {table.columns} FROM written
+        SELECT {columns} FROM written
     """,
     )
 

@@ -167,8 +167,9 @@ def renew(
 def ack(tx: Tx, letter: Letter | str, *, fence: int | None = None) -> Letter:
     """Say that a letter was dealt with. Saying it twice is fine; Held when it was taken over."""
     number, guard = _claimed(letter, fence)
+    known = letter if isinstance(letter, Letter) else None
     try:
-        return move(tx, sql.LETTERS, "ack", number, guard=guard, ended_at=tx.now)
+        return move(tx, sql.LETTERS, "ack", number, guard=guard, known=known, ended_at=tx.now)
     except IllegalMove:
         found = sql.LETTERS.get(tx, number)
         if found.state is LetterState.DONE and found.fence == guard:

@@ -13,6 +13,7 @@ LETTERS = StateTable(
     key="seq",
     number_of="let",
     project="project_id",
+    unfenced=("due_at", "line_at"),  # a lease is renewed under the same fence
 )
 
 BY_KEY = Query(Letter, f"SELECT {_COLUMNS} FROM letters WHERE mailbox = :mailbox AND key = :key")
