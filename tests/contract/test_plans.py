@@ -113,6 +113,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.mail._take("agent:busy", owner="o"),
         {"letters_line", "letters_started", "letters_pkey"},
     ),
+    "mail.claim of many in order": (
+        lambda c: c.mail._take("agent:busy", owner="o", limit=10),
+        {"letters_line", "letters_started", "letters_pkey"},
+    ),
     # New since the last look that PostgreSQL took at its statistics, however full it is by now.
     "mail.claim from a mailbox without statistics": (
         lambda c: c.mail._take("queue:new", owner="o"),

@@ -107,7 +107,7 @@ def claim(
     statement = sql.CLAIM_ONE if limit == 1 else sql.CLAIM
     if keeps_order(mailbox):
         tx.serialize(f"mailbox:{mailbox}")
-        statement = sql.CLAIM_IN_ORDER
+        statement = sql.CLAIM_ONE_IN_ORDER if limit == 1 else sql.CLAIM_IN_ORDER
     taken = tx.all(
         statement,
         mailbox=mailbox,

@@ -77,17 +77,23 @@ CLAIM = Query(
 )
 
 # Where it does, a letter keeps its place. Nothing is given out while another owner has a letter
-# out, nor past a letter that waits for its next attempt.
-CLAIM_IN_ORDER = Query(
+# out, nor past a letter that waits for its next attempt. If the first letter that is due cannot be
+# taken, none behind it can, so this is asked of the first alone.
+CLAIM_ONE_IN_ORDER = Query(
     Letter,
     f"""
-    WITH RECURSIVE {_LEVEL},
-    picked AS MATERIALIZED (
-        SELECT seq FROM letters AS next
-        WHERE mailbox = :mailbox AND state = 'waiting'
-          AND rank = (SELECT max(rank) FROM level)
-          AND line_at <= :now AND due_at <= :now
-          AND NOT EXISTS (
+    WITH RECURSIVE {_LEVEL}
+    UPDATE letters
+    SET owner = :owner, fence = fence + 1, attempts = attempts + 1, due_at = :until
+    WHERE seq = (
+        SELECT seq FROM (
+            SELECT seq, rank, line_at FROM letters
+            WHERE mailbox = :mailbox AND state = 'waiting'
+              AND rank = (SELECT max(rank) FROM level)
+              AND line_at <= :now AND due_at <= :now
+            ORDER BY line_at, seq LIMIT 1
+        ) AS next
+        WHERE NOT EXISTS (
             SELECT 1 FROM letters AS started
             WHERE started.mailbox = :mailbox AND started.state IN ('waiting', 'unknown')
               AND started.attempts > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
@@ -95,8 +101,52 @@ CLAIM_IN_ORDER = Query(
               AND (started.owner <> :owner
                    OR started.owner IS NULL AND started.rank <= next.rank
                       AND (started.line_at, started.seq) < (next.line_at, next.seq))
+        )
+    )
+    RETURNING {_COLUMNS}
+""",
+)
+
+# The same for many: `ahead` are those that would be taken if none were stuck, `stuck` is the first
+# of each priority that waits for its next attempt, and nothing is taken from the barrier on.
+CLAIM_IN_ORDER = Query(
+    Letter,
+    f"""
+    WITH RECURSIVE {_LEVEL},
+    ahead AS MATERIALIZED (
+        SELECT seq, line_at FROM letters
+        WHERE mailbox = :mailbox AND state = 'waiting'
+          AND rank = (SELECT max(rank) FROM level)
+          AND line_at <= :now AND due_at <= :now
+          AND NOT EXISTS (
+            SELECT 1 FROM letters AS started
+            WHERE started.mailbox = :mailbox AND started.state IN ('waiting', 'unknown')
+              AND started.attempts > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
+              AND started.due_at > :now AND started.owner <> :owner
           )
         ORDER BY line_at, seq LIMIT :limit
+    ),
+    stuck AS MATERIALIZED (
+        SELECT line_at, seq FROM letters WHERE seq IN (
+            SELECT (
+                SELECT waits.seq FROM letters AS waits
+                WHERE waits.mailbox = :mailbox AND waits.state = 'waiting'
+                  AND waits.rank = level.rank
+                  AND waits.line_at <= (SELECT max(ahead.line_at) FROM ahead)
+                  AND waits.due_at > :now AND waits.owner IS NULL AND waits.attempts > 0
+                ORDER BY waits.line_at, waits.seq LIMIT 1
+            )
+            FROM level
+        )
+    ),
+    barrier (line_at) AS MATERIALIZED (SELECT min(line_at) FROM stuck),
+    picked AS MATERIALIZED (
+        SELECT seq FROM ahead
+        WHERE (SELECT line_at FROM barrier) IS NULL
+           OR line_at < (SELECT line_at FROM barrier)
+           OR line_at = (SELECT line_at FROM barrier) AND seq < (
+                SELECT min(CASE WHEN line_at = (SELECT line_at FROM barrier) THEN seq END)
+                FROM stuck)
     )
     UPDATE letters
     SET owner = :owner, fence = fence + 1, attempts = attempts + 1, due_at = :until
