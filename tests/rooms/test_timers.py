@@ -111,3 +111,14 @@ def test_a_cancelled_timer_never_fires(store: Corral, clock: SetClock) -> None:
         store.timers.cancel(timer.id)
     with refuses(store, NotFound):
         store.timers.cancel("sch_zzz")
+
+
+@pytest.mark.parametrize("rule", [{"every_ms": HOUR}, {"cron": "0 6 * * *"}], ids=["every", "cron"])
+def test_a_schedule_that_repeats_is_not_cancelled_as_a_timer(
+    store: Corral, rule: dict[str, Any]
+) -> None:
+    schedule = store.schedules.create("agent:ada", "again", **rule)
+    with refuses(store, Invalid) as caught:
+        store.timers.cancel(schedule.id[:20])
+    assert f"`corral schedule delete {schedule.id}`" in caught.value.message
+    assert store.schedules.get(schedule.id) == schedule

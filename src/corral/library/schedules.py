@@ -26,4 +26,4 @@ class Timers(Room):
     set = write(ops.set_timer)
     get = read(ops.get)
     list = read(ops.list_timers, mode="one")
-    cancel = write(ops.cancel)
+    cancel = write(ops.cancel_timer)

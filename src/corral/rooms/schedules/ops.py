@@ -171,6 +171,19 @@ def cancel(tx: Tx, id: str) -> Schedule:
     return _cancel(tx, sql.IDS.resolve(tx, id))
 
 
+def cancel_timer(tx: Tx, id: str) -> Schedule:
+    """Take a timer back; a schedule that repeats is left alone."""
+    found = get(tx, id)
+    if found.kind is not Kind.ONCE:
+        raise Invalid(
+            f"{found.id} is a schedule that repeats and no timer; use `corral schedule delete "
+            f"{found.id}`.",
+            id=found.id,
+            kind=found.kind,
+        )
+    return _cancel(tx, found.id)
+
+
 def cancel_all(tx: Tx, project_id: str) -> int:
     """Take back every schedule of a project that is being deleted."""
     ids = [row[0] for row in tx.run(sql.OF_PROJECT, project_id=project_id)]
