@@ -1,13 +1,18 @@
 """Numbers are given out before they are committed: the feed waits for whoever was first."""
 
+from typing import Any
+
 import psycopg
 import pytest
 
 import corral
+from corral.db import postgres_care
+from corral.db.database import Finding
 from corral.kernel.clock import SetClock
 from corral.kernel.errors import CorralError
 from corral.library import Corral
 from corral.rooms.mail import ops as mail
+from tests.support.postgres import PostgresServer
 
 INSERT = "INSERT INTO events (at, actor, kind, verb, subject) VALUES (1, 'x', 'k', 'v', %s)"
 
@@ -121,3 +126,58 @@ def test_a_refused_operation_holds_up_nobody(store: Corral) -> None:
         store.mail.drop("let_9")
     store.mail.put("agent:ada", 1)
     assert seen(store)[0] == ["let_1"]
+
+
+def test_a_check_names_who_keeps_the_feed_waiting(
+    store: Corral, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def feed() -> Finding:
+        return next(finding for finding in store.db.check() if finding.check == "feed")
+
+    with psycopg.connect(url, application_name="report") as slow:
+        slow.execute("SELECT 1")  # who only reads is in nobody's way
+        monkeypatch.setattr(postgres_care, "LONG_OPEN_MS", 0)
+        assert "report" not in feed().message
+        slow.execute(INSERT, ["slow"])
+        process = slow.info.backend_pid
+        found = feed()
+        assert found.state == "warning"
+        assert f"process {process} (report, database {slow.info.dbname})" in found.message
+        assert f"pg_terminate_backend({process})" in found.message
+        monkeypatch.undo()
+        assert feed().state == "ok", "it has not been open for long"
+
+
+def test_a_check_sees_transactions_of_other_databases_too(
+    store: Corral, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers of transactions are the server's."""
+    other = postgres_server.new_database()
+    monkeypatch.setattr(postgres_care, "LONG_OPEN_MS", 0)
+    with psycopg.connect(other, application_name="elsewhere") as slow:
+        slow.execute("CREATE TABLE anything (number INT)")
+        store.mail.put("agent:ada", 1)
+        assert seen(store)[0] == []
+        found = next(finding for finding in store.db.check() if finding.check == "feed")
+        assert f"(elsewhere, database {slow.info.dbname})" in found.message
+    postgres_server.drop_database(other)
+
+
+def test_a_follower_looks_more_and_more_seldom_while_it_is_held_up(store: Corral, url: str) -> None:
+    looks = 0
+    look = store.events.after
+
+    def counted(*args: Any, **named: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return look(*args, **named)
+
+    vars(store.events)["after"] = counted
+    with psycopg.connect(url) as slow:
+        slow.execute(INSERT, ["slow"])
+        store.mail.put("agent:ada", 1)
+        assert list(store.events.follow("0-0", timeout_ms=1_000)) == []
+        assert 5 <= looks <= 15
+        slow.commit()
+    shown = [event.subject for event in store.events.follow("0-0", timeout_ms=1_000)]
+    assert shown == ["slow", "let_1"]

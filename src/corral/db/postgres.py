@@ -19,7 +19,7 @@ from psycopg.types.numeric import Int8Dumper
 
 from corral.db.database import Database, Finding, Listener, Probe, Table, Work
 from corral.db.notices import CHANNEL, Bell, NotifyListener, ServerClock
-from corral.db.postgres_care import plain, run_query
+from corral.db.postgres_care import check_feed, plain, run_query
 from corral.db.postgres_errors import (
     translate,
     unknown_outcome,
@@ -360,18 +360,10 @@ class PostgresDatabase(Database):
 
     def check(self, *, thorough: bool) -> list[Finding]:
         version = self.read(lambda tx: tx.value(Statement("SELECT version()")), mode="one")
-        foreign = self.read(lambda tx: tx.value(_FOREIGN_EVENTS), mode="one")
         return [
             *(self._read_all() if thorough else []),
             Finding("server", "ok", " ".join(str(version).split()[:2]) + " answers."),
-            Finding(
-                "feed",
-                "broken",
-                "The events come from another server and its transactions; "
-                "run `corral db migrate` once.",
-            )
-            if foreign
-            else Finding("feed", "ok", "Its events are of this server."),
+            self._persist(check_feed, repeatable=True),
         ]
 
     def _read_all(self) -> list[Finding]:
@@ -433,10 +425,6 @@ class PostgresDatabase(Database):
     def _raise(self, error: psycopg.Error) -> NoReturn:
         raise translate(error, self.url) from error
 
-
-_FOREIGN_EVENTS = Statement("""
-    SELECT 1 FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) LIMIT 1
-""")
 
 _ADOPT_EVENTS = Statement("""
     UPDATE events SET xid = pg_current_xact_id()

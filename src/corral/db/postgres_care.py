@@ -1,13 +1,15 @@
-"""Looking into a PostgreSQL store: what does a person's query give?"""
+"""Looking into a PostgreSQL store: what does a person's query give, and what holds up its feed?"""
 
 from typing import Any
 
 import psycopg
 from psycopg import errors as pg
 
-from corral.db.database import Table
+from corral.db.database import Finding, Table
 from corral.db.postgres_errors import first_line
+from corral.db.postgres_link import Link
 from corral.db.statement import Row
+from corral.kernel.clock import MINUTE, SECOND, format_duration
 from corral.kernel.errors import Invalid
 
 _NO_READING = (pg.ReadOnlySqlTransaction, pg.InvalidCursorDefinition, pg.FeatureNotSupported)
@@ -49,3 +51,62 @@ def plain(value: Any) -> Any:
         except UnicodeDecodeError:
             return value.hex()
     return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+# Transactions are mostly over in milliseconds.
+LONG_OPEN_MS = MINUTE
+
+_FOREIGN_EVENTS = """
+    SELECT 1 FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) LIMIT 1
+"""
+
+# Numbers of transactions are the server's: one in any database stands before the feed. What other
+# users do is shown to those alone who may see it (pg_read_all_stats).
+_OLDEST_WRITER = """
+    SELECT pid, coalesce(nullif(application_name, ''), 'no name'), datname,
+           CAST(extract(epoch FROM clock_timestamp() - xact_start) * 1000 AS BIGINT)
+    FROM pg_stat_activity
+    WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+    ORDER BY age(backend_xid) DESC LIMIT 1
+"""
+_OLDEST_PREPARED = """
+    SELECT gid, database,
+           CAST(extract(epoch FROM clock_timestamp() - prepared) * 1000 AS BIGINT)
+    FROM pg_prepared_xacts ORDER BY age(transaction) DESC LIMIT 1
+"""
+
+
+def check_feed(link: Link) -> Finding:
+    """Whether events reach those who follow them, and who is in the way if not."""
+    if link.run(_FOREIGN_EVENTS):
+        return Finding(
+            "feed",
+            "broken",
+            "The events come from another server and its transactions; "
+            "run `corral db migrate` once.",
+        )
+    for pid, program, database, age in link.run(_OLDEST_WRITER):
+        if age >= LONG_OPEN_MS:
+            return _held_up(
+                f"process {pid} ({program}, database {database})",
+                age,
+                f"SELECT pg_terminate_backend({pid})",
+            )
+    for name, database, age in link.run(_OLDEST_PREPARED):
+        if age >= LONG_OPEN_MS:
+            return _held_up(
+                f"the prepared transaction {name} (database {database})",
+                age,
+                f"ROLLBACK PREPARED '{name}'",
+            )
+    return Finding("feed", "ok", "Its events are of this server, and nothing holds them back.")
+
+
+def _held_up(by: str, age: int, remedy: str) -> Finding:
+    since = format_duration(age // SECOND * SECOND)
+    return Finding(
+        "feed",
+        "warning",
+        f"Events wait for {by}, whose transaction is open for {since}; finish it, or end it with "
+        f"`{remedy}`.",
+    )

@@ -8,7 +8,9 @@ from corral.rooms.events.model import Event
 
 PAGE = 200
 LONGEST_SLEEP = 60.0
-SOON = 0.005  # when something is known to come
+# While events are held back by a transaction that may end without a word: it is looked for soon,
+# then more and more seldom, so that one that is open for hours costs little.
+SOON, AT_LATEST = 0.005, 0.25
 
 
 class Events(Room):
@@ -36,6 +38,7 @@ class Events(Room):
             cursor = after or self.newest(limit=1).next or "0-0"
             patience = math.inf if timeout_ms is None else timeout_ms / 1_000
             deadline = time.monotonic() + patience
+            pause = SOON
             while True:
                 # Asked first: what holds something back may end, without a word, before the look.
                 held_back = self._held_back(cursor)
@@ -44,8 +47,10 @@ class Events(Room):
                 cursor = page.next or cursor
                 if page.items:
                     deadline = time.monotonic() + patience
+                    pause = SOON
                     continue
                 left = max(deadline - time.monotonic(), 0)
-                listener.wait(min(left, SOON if held_back else LONGEST_SLEEP))
+                listener.wait(min(left, pause if held_back else LONGEST_SLEEP))
+                pause = min(pause * 2, AT_LATEST) if held_back else SOON
                 if time.monotonic() >= deadline:
                     return
