@@ -179,7 +179,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "settings.list": (lambda c: c.settings.list(scope="agent:a7"), {"settings_pkey"}),
     "db.prune, dry run": (
         lambda c: c.db.prune(dry_run=True),
-        {"letters_pkey", "events_pkey", "schedules_ended", "settings_pkey"},
+        {"letters_pkey", "events_pkey", "schedules_pkey", "nodes_pkey", "settings_pkey"},
     ),
     "secrets.get": (lambda c: c.secrets.get("s7"), {"secrets_pkey"}),
 }

@@ -8,6 +8,7 @@ from corral.kernel.errors import NotFound
 from corral.library import Corral
 from tests.support.store import rows, unchanged
 
+NOTHING = {"letters": 0, "events": 0, "schedules": 0, "nodes": 0}
 SERIES = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
 
 
@@ -23,7 +24,7 @@ def done(store: Corral, body: object) -> str:
 def test_in_a_young_store_nothing_is_forgotten(store: Corral) -> None:
     done(store, 1)
     with unchanged(store):
-        assert forgotten(store) == {"letters": 0, "events": 0, "schedules": 0}
+        assert forgotten(store) == NOTHING
 
 
 def test_letters_that_ended_long_ago_are_forgotten_and_open_ones_never(
@@ -57,7 +58,7 @@ def test_how_long_is_a_setting(store: Corral, clock: SetClock) -> None:
     clock.advance(HOUR)
     assert forgotten(store)["letters"] == 0
     clock.advance(1)
-    (letters, _, _) = store.db.prune()
+    letters = store.db.prune()[0]
     assert (letters.rows, letters.keep_ms) == (1, HOUR)
 
 
@@ -103,9 +104,9 @@ def test_a_dry_run_counts_what_a_real_one_forgets_and_writes_nothing(
     done(store, "young")
     with unchanged(store):
         counted = forgotten(store, dry_run=True)
-    assert counted == {"letters": 3, "events": 8, "schedules": 1}
+    assert counted == NOTHING | {"letters": 3, "events": 8, "schedules": 1}
     assert forgotten(store) == counted
-    assert forgotten(store) == {"letters": 0, "events": 0, "schedules": 0}
+    assert forgotten(store) == NOTHING
 
 
 def test_of_many_thousands_a_dry_run_counts_the_same_too(store: Corral, clock: SetClock) -> None:
@@ -133,7 +134,11 @@ def test_of_many_thousands_a_dry_run_counts_the_same_too(store: Corral, clock: S
                 'finished', {long_ago}, {long_ago} FROM n""")
         )
     counted = forgotten(store, dry_run=True)
-    assert counted == {"letters": 3_000, "events": 2_499, "schedules": 2_200}
+    assert counted == NOTHING | {
+        "letters": 3_000,
+        "events": 2_499,
+        "schedules": 2_200,
+    }
     assert forgotten(store) == counted
     assert rows(store, "SELECT count(*) FROM letters") == [(500,)]
 
@@ -154,3 +159,35 @@ def test_schedules_that_go_on_are_never_forgotten(store: Corral, clock: SetClock
     store.schedules.pause(paused.id)
     clock.advance(3 * YEAR)
     assert forgotten(store)["schedules"] == 0
+
+
+def test_nodes_that_are_gone_are_forgotten_and_others_never(store: Corral, clock: SetClock) -> None:
+    gone = store.nodes.join("old", "boot 1", owner="d")
+    store.nodes.leave(gone)
+    silent = store.nodes.join("silent", "boot 1", owner="d")
+    store.nodes.lose_silent()
+    up = store.nodes.join("up", "boot 1", owner="d", lease_ms=DAY)
+    store.nodes.take_lead("loop", owner="d")
+    clock.advance(30 * DAY)
+    assert [node.id for node in store.nodes.lose_silent()] == [silent.id, up.id]
+    up = store.nodes.join("up", "boot 1", owner="d")
+    clock.advance(60 * DAY)
+    assert forgotten(store)["nodes"] == 0, "ninety days have not passed"
+    clock.advance(1)
+    assert forgotten(store, dry_run=True)["nodes"] == 2
+    assert forgotten(store)["nodes"] == 2
+    assert [node.id for node in store.nodes.list().items] == [up.id]
+    # Who leads is remembered for ever: a fence is given out once.
+    assert store.nodes.take_lead("loop", owner="another").fence == 2
+
+
+def test_a_node_that_was_forgotten_may_come_back_as_a_new_one(
+    store: Corral, clock: SetClock
+) -> None:
+    gone = store.nodes.join("host", "boot", owner="d")
+    store.nodes.leave(gone)
+    clock.advance(YEAR)
+    assert forgotten(store)["nodes"] == 1
+    assert store.nodes.join("host", "boot", owner="d").id != gone.id
+    with pytest.raises(NotFound):
+        store.nodes.heartbeat(gone)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import corral.rooms
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
+from corral.db.retention import Retention
 from corral.db.statement import Statement
 
 
@@ -30,3 +31,5 @@ def _inside(value: object) -> Iterator[tuple[str, Statement]]:
         yield ".by_key", value.by_key
     elif isinstance(value, IdColumn):
         yield ".resolve", value._within
+    elif isinstance(value, Retention):
+        yield from ((f".{name}", getattr(value, name)) for name in ("window", "count", "forget"))

@@ -1,5 +1,4 @@
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,16 +7,18 @@ import msgspec
 
 from corral.db.database import Finding, Table
 from corral.db.filesystem import make_new_private_file
-from corral.db.tx import Tx
+from corral.db.retention import Piece, Retention
 from corral.kernel.errors import Invalid, StoreUnavailable
 from corral.kernel.text import MAX_BODY, clean_text
 from corral.library.operation import Room
 from corral.rooms.events import ops as events
 from corral.rooms.mail import ops as mail
+from corral.rooms.nodes import ops as nodes
 from corral.rooms.schedules import ops as schedules
 from corral.rooms.settings import ops as settings
 
-Walk = Callable[..., tuple[int, int | None]]
+# What is forgotten when it is old, in this order.
+KEPT = (mail.KEPT, events.KEPT, schedules.KEPT, nodes.KEPT)
 
 
 def replace_damaged(url: str | None, file: str | Path) -> Path:
@@ -147,24 +148,20 @@ class Store(Room):
         """
         while not dry_run and self._database.write(mail.expire_due):
             pass
-        return [
-            self._prune("letters", "mail.keep_ms", mail.prune, dry_run),
-            self._prune("events", "events.keep_ms", events.prune, dry_run),
-            self._prune("schedules", "schedules.keep_ms", _prune_schedules, dry_run),
-        ]
+        return [self._prune(kept, dry_run) for kept in KEPT]
 
-    def _prune(self, table: str, setting: str, walk: Walk, dry_run: bool) -> Pruned:
-        keep_ms = self._database.read(lambda tx: settings.value(tx, setting))
+    def _prune(self, kept: Retention, dry_run: bool) -> Pruned:
+        keep_ms = self._database.read(lambda tx: settings.value(tx, kept.setting))
         before = self._database.clock.now() - keep_ms
         run: Any = self._database.read if dry_run else self._database.write
+        piece = Piece(0, None)
         rows = 0
-        after: int | None = 0
-        while after is not None:
-            # A piece at a time, so that nobody waits long for the store.
-            piece = partial(walk, before=before, after=after, count_only=dry_run)
-            more, after = run(piece)
-            rows += more
-        return Pruned(table, rows, keep_ms)
+        while True:
+            step = partial(kept.prune, before=before, after=piece.last, count_only=dry_run)
+            piece = run(step)
+            rows += piece.rows
+            if piece.last is None:
+                return Pruned(kept.table, rows, keep_ms)
 
     def _schema_finding(self) -> Finding:
         from corral.db.migrate import altered, newest
@@ -181,12 +178,3 @@ class Store(Room):
                 "knows; the store was made by another build.",
             )
         return Finding("schema", "ok", f"Version {newest()}, as this program wants it.")
-
-
-def _prune_schedules(
-    tx: Tx, *, before: int, after: int, count_only: bool
-) -> tuple[int, int | None]:
-    if count_only:
-        return schedules.count_prunable(tx, before=before), None
-    pruned = schedules.prune(tx, before=before)
-    return pruned, after if pruned else None

@@ -163,5 +163,4 @@ CREATE TABLE schedules (
 CREATE INDEX schedules_due ON schedules (next_at, id) WHERE state = 'active';
 CREATE INDEX schedules_open ON schedules (id) WHERE state IN ('active', 'paused');
 CREATE INDEX schedules_by_mailbox ON schedules (mailbox, kind) WHERE state IN ('active', 'paused');
-CREATE INDEX schedules_ended ON schedules (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX schedules_by_project ON schedules (project_id) WHERE project_id IS NOT NULL;

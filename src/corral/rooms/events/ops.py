@@ -10,6 +10,7 @@ from corral.kernel.text import MAX_NAME, clean_text
 from corral.rooms.events import sql
 from corral.rooms.events.model import Event
 
+KEPT = sql.KEPT
 _CURSOR = re.compile(r"(?:([0-9]{1,18})-)?([0-9]{1,18})")
 
 
@@ -51,22 +52,6 @@ def newest(
     query = _by(subject, project, sql.NEWEST_BY_SUBJECT, sql.NEWEST_BY_PROJECT, sql.NEWEST)
     items = tx.all(query, subject=subject, project_id=project, limit=limit)[::-1]
     return Page(items, items[-1].cursor if items else None)
-
-
-def prune(
-    tx: Tx, *, before: int, after: int = 0, limit: int = 1_000, count_only: bool = False
-) -> tuple[int, int | None]:
-    """Forget events older than a moment, among `limit` events behind number `after`.
-
-    Gives back how many, and the number to go on behind; None at the end. The newest event stays.
-    """
-    last, oldest = tx.run(sql.WINDOW, after=after, limit=limit)[0]
-    if last is None or oldest >= before:
-        return 0, None
-    window = {"after": after, "last": last, "before": before}
-    if count_only:
-        return tx.value(sql.COUNT_PRUNABLE, **window), last
-    return len(tx.run(sql.PRUNE, **window)), last
 
 
 def parse_cursor(cursor: str | None) -> tuple[str, int]:

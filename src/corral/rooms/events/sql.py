@@ -1,3 +1,4 @@
+from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.rooms.events.model import Event
 
@@ -61,21 +62,4 @@ NEWEST_BY_PROJECT = Query(
 
 HELD_BACK = Statement("SELECT 1 FROM events WHERE {feed_held_back} LIMIT 1")
 
-# Walked in windows of numbers, oldest first, so that no index has to be kept for it.
-WINDOW = Statement("""
-    SELECT max(seq), min(at) FROM (
-        SELECT seq, at FROM events WHERE seq > :after ORDER BY seq LIMIT :limit
-    ) AS oldest
-""")
-
-# The newest event stays, so that a store that slept through its retention keeps its place.
-PRUNE = Statement("""
-    DELETE FROM events
-    WHERE seq > :after AND seq <= :last AND at < :before AND seq < (SELECT max(seq) FROM events)
-    RETURNING seq
-""")
-
-COUNT_PRUNABLE = Statement("""
-    SELECT count(*) FROM events
-    WHERE seq > :after AND seq <= :last AND at < :before AND seq < (SELECT max(seq) FROM events)
-""")
+KEPT = Retention("events", setting="events.keep_ms", key="seq", born="at", over="at < :before")

@@ -23,6 +23,7 @@ from corral.rooms.mail.model import (
 )
 from corral.rooms.settings import ops as settings
 
+KEPT = sql.KEPT
 LEASE_MS = 30_000
 MAX_ERROR = 8_192
 LISTED_STATES = (
@@ -348,22 +349,6 @@ def list_by_state(tx: Tx, *, state: str, after: str | None = None, limit: int = 
 def dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:
     """Letters that failed too often, newest first."""
     return list_by_state(tx, state="dead", after=after, limit=limit)
-
-
-def prune(
-    tx: Tx, *, before: int, after: int = 0, limit: int = 1_000, count_only: bool = False
-) -> tuple[int, int | None]:
-    """Forget ended letters older than a moment, among `limit` letters behind number `after`.
-
-    Gives back how many, and the number to go on behind; None at the end. The newest letter stays.
-    """
-    last, oldest = tx.run(sql.WINDOW, after=after, limit=limit)[0]
-    if last is None or oldest >= before:
-        return 0, None
-    window = {"after": after, "last": last, "before": before}
-    if count_only:
-        return tx.value(sql.COUNT_PRUNABLE, **window), last
-    return len(tx.run(sql.PRUNE, **window)), last
 
 
 def _end(tx: Tx, verb: str, number: int, reason: str, *, guard: int | None = None) -> Letter:

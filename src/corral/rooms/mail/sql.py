@@ -1,4 +1,5 @@
 from corral.db.moves import StateTable
+from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.rooms.mail.model import MOVES, Letter
 
@@ -235,23 +236,6 @@ EXPIRED = Statement("""
     ORDER BY expires_at LIMIT :limit {skip_locked}
 """)
 
-# Walked in windows of numbers, oldest first, so that no index has to be kept for it.
-WINDOW = Statement("""
-    SELECT max(seq), min(created_at) FROM (
-        SELECT seq, created_at FROM letters WHERE seq > :after ORDER BY seq LIMIT :limit
-    ) AS oldest
-""")
-
-# The newest letter stays: its number must not be given out again.
-PRUNE = Statement("""
-    DELETE FROM letters
-    WHERE seq > :after AND seq <= :last AND ended_at < :before
-      AND seq < (SELECT max(seq) FROM letters)
-    RETURNING seq
-""")
-
-COUNT_PRUNABLE = Statement("""
-    SELECT count(*) FROM letters
-    WHERE seq > :after AND seq <= :last AND ended_at < :before
-      AND seq < (SELECT max(seq) FROM letters)
-""")
+KEPT = Retention(
+    "letters", setting="mail.keep_ms", key="seq", born="created_at", over="ended_at < :before"
+)

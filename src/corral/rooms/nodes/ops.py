@@ -13,6 +13,7 @@ from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.nodes import sql
 from corral.rooms.nodes.model import Lead, Node
 
+KEPT = sql.KEPT
 LEASE_MS = 15 * SECOND
 MAX_SLOTS = 10_000
 MAX_LABELS = 8_192  # bytes, all together
@@ -104,7 +105,7 @@ def get(tx: Tx, id: str) -> Node:
 
 
 def list_nodes(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Node]:
-    """All nodes that ever joined, newest first."""
+    """All nodes that joined and were not forgotten yet, newest first."""
     (id,) = decode_cursor(after, "~")
     rows = tx.all(sql.LIST, id=id, limit=check_limit(limit) + 1)
     return page_of(rows, limit, lambda node: (node.id,))

@@ -1,5 +1,6 @@
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
+from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.rooms.nodes.model import MOVES, Lead, Node
 
@@ -50,3 +51,11 @@ LEADER = Query(Lead, "SELECT name, owner, fence, lease_until FROM leaders WHERE 
 YIELD_LEAD = Statement("""
     UPDATE leaders SET lease_until = 0 WHERE name = :name AND owner = :owner RETURNING name
 """)
+
+# The rows of leaders stay: there is one for each loop, and a fence must not be given out again.
+KEPT = Retention(
+    "nodes",
+    setting="nodes.keep_ms",
+    born="joined_at",
+    over="state IN ('left', 'lost') AND seen_at < :before",
+)

@@ -31,6 +31,8 @@ from corral.rooms.schedules.recurrence import (
 )
 from corral.rooms.settings import ops as settings
 
+KEPT = sql.KEPT
+
 # Of a long row of missed moments, so many are put in one transaction.
 MAX_CATCH_UP = 100
 
@@ -213,16 +215,6 @@ def list_timers(
 ) -> Page[Schedule]:
     """Timers, newest first; fired and cancelled ones only when asked for."""
     return _list(tx, (Kind.ONCE, Kind.ONCE), all, after, limit)
-
-
-def prune(tx: Tx, *, before: int, limit: int = 1_000) -> int:
-    """Forget up to `limit` schedules that ended before a moment."""
-    return len(tx.run(sql.PRUNE, before=before, limit=limit))
-
-
-def count_prunable(tx: Tx, *, before: int) -> int:
-    """How many schedules `prune` would forget."""
-    return int(tx.value(sql.COUNT_PRUNABLE, before=before))
 
 
 def _create_once(tx: Tx, at: int, mailbox: str, body: Any, **columns: Any) -> Schedule:

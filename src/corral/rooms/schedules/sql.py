@@ -1,5 +1,6 @@
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
+from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.rooms.schedules.model import MOVES, Schedule
 
@@ -47,11 +48,6 @@ OF_PROJECT = Statement("""
     SELECT id FROM schedules WHERE project_id = :project_id AND state IN ('active', 'paused')
 """)
 
-PRUNE = Statement("""
-    DELETE FROM schedules WHERE id IN (
-        SELECT id FROM schedules WHERE ended_at < :before ORDER BY ended_at LIMIT :limit
-    )
-    RETURNING id
-""")
-
-COUNT_PRUNABLE = Statement("SELECT count(*) FROM schedules WHERE ended_at < :before")
+KEPT = Retention(
+    "schedules", setting="schedules.keep_ms", born="created_at", over="ended_at < :before"
+)

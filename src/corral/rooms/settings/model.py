@@ -47,6 +47,9 @@ KNOWN: dict[str, Known] = {
     "schedules.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended schedule is kept.", ("global",)
     ),
+    "nodes.keep_ms": Known(
+        int, 90 * DAY, DAY, TEN_YEARS, "How long a node that is gone is kept.", ("global",)
+    ),
     "schedules.misfire_grace_ms": Known(
         int,
         MINUTE,
