@@ -1,8 +1,6 @@
 """Writes the generated pages of docs/ from the live objects; `--check` only compares."""
 
-import importlib
 import inspect
-import pkgutil
 import re
 import sys
 from collections.abc import Iterator
@@ -11,10 +9,10 @@ from typing import Any
 
 import click
 
-import corral.rooms
 from corral.db.moves import StateTable
 from corral.db.schema import tables
 from corral.interfaces.cli.main import COMMANDS, root
+from corral.library.catalogue import declared
 from corral.library.operations import operations, rooms
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -67,15 +65,9 @@ def _plain(index: str) -> str:
     return index.replace("{feed_key}", "seq")
 
 
-def state_tables() -> Iterator[StateTable[Any]]:
-    for room in pkgutil.iter_modules(corral.rooms.__path__):
-        module = importlib.import_module(f"corral.rooms.{room.name}.sql")
-        yield from (value for value in vars(module).values() if isinstance(value, StateTable))
-
-
 def states() -> str:
     lines = [STATES]
-    for table in state_tables():
+    for table in declared(StateTable).values():
         moves = table.moves
         lines += ["", f"## {moves.kind}", "", "```mermaid", "stateDiagram-v2"]
         lines += [f"    [*] --> {moves.initial}: {moves.begin}"]

@@ -1,7 +1,7 @@
 """All tables with states, all states, all verbs, on both engines.
 
 Nothing here names a room: a new one is found, and is tested as soon as it has a row in
-`tests.support.machines`.
+`tests.support.state_rows`.
 """
 
 import re
@@ -13,7 +13,7 @@ from corral.db.moves import StateTable, create, move
 from corral.db.statement import Row
 from corral.kernel.errors import Held, IllegalMove, NotFound
 from corral.library import Corral
-from tests.support.machines import ROWS, has_lease, insert, state_tables, tied_to
+from tests.support.state_rows import ROWS, has_lease, insert, state_tables, tied_to
 from tests.support.store import contents, record, refuses, rows
 
 TABLES = state_tables()

@@ -24,9 +24,9 @@ import corral
 from corral.kernel.clock import HOUR
 from corral.library import Corral
 from tests.support.clocks import SharedClock
+from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store
 from tests.support.processes import Child
-from tests.support.stores import wait_until_alone
 
 FreshUrl = Callable[[], str]
 

@@ -19,9 +19,9 @@ from corral.rooms.mail import ops as mail
 from corral.rooms.settings import ops as settings
 from tests.crash.harness import FreshUrl, Probe, Scenario, World, crash_at_every_commit, nothing
 from tests.support.clocks import SharedClock
+from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store
 from tests.support.processes import Child
-from tests.support.stores import wait_until_alone
 from tests.support.threads import race
 
 

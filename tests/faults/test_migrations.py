@@ -13,9 +13,9 @@ from corral.db import migrate
 from corral.kernel.errors import StoreUnavailable
 from corral.library import Corral
 from tests.crash.harness import Probe
+from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store
 from tests.support.processes import Child, Signal, at_once
-from tests.support.stores import wait_until_alone
 
 GOOD = """
 -- Something that a later Corral needs.

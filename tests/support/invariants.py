@@ -10,12 +10,7 @@ from corral.db.moves import StateTable
 from corral.db.statement import Row, Statement
 from corral.db.tx import Tx
 from corral.library import Corral
-from corral.rooms.mail.sql import LETTERS
-from corral.rooms.nodes.sql import NODES
-from corral.rooms.projects.sql import PROJECTS
-from corral.rooms.schedules.sql import SCHEDULES
-
-STATE_TABLES: tuple[StateTable[Any], ...] = (LETTERS, SCHEDULES, PROJECTS, NODES)
+from corral.library.catalogue import declared
 
 
 def check_store(store: Corral) -> None:
@@ -26,7 +21,7 @@ def check_store(store: Corral) -> None:
 
 
 def _check_rows(tx: Tx) -> None:
-    for table in STATE_TABLES:
+    for table in declared(StateTable).values():
         _check_states(tx, table)
     _check_settings(tx)
 

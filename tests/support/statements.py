@@ -1,27 +1,21 @@
 """Every statement that stands in a room's `sql.py`, found and not listed."""
 
-import importlib
-import importlib.util
-import pkgutil
 from collections.abc import Iterator
 
-import corral.rooms
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
 from corral.db.retention import Retention
 from corral.db.statement import Statement
+from corral.library.catalogue import declared
 
 
 def statements() -> dict[str, Statement]:
-    """`mail.CLAIM` and so on, with those inside tables with states and look-ups by id."""
-    found: dict[str, Statement] = {}
-    for room in pkgutil.iter_modules(corral.rooms.__path__):
-        name = f"corral.rooms.{room.name}.sql"
-        if importlib.util.find_spec(name) is not None:
-            for constant, value in vars(importlib.import_module(name)).items():
-                for suffix, statement in _inside(value):
-                    found[f"{room.name}.{constant}{suffix}"] = statement
-    return found
+    """`mail.CLAIM` and so on, with those inside tables with states, look-ups and retentions."""
+    return {
+        name + suffix: statement
+        for name, value in declared(object).items()
+        for suffix, statement in _inside(value)
+    }
 
 
 def _inside(value: object) -> Iterator[tuple[str, Statement]]:

@@ -1,15 +1,12 @@
 """Every table with states, and how to put a row of it into any state without asking anybody."""
 
-import importlib
-import importlib.util
-import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-import corral.rooms
 from corral.db.moves import StateTable
 from corral.db.statement import Statement
 from corral.db.tx import Tx
+from corral.library.catalogue import declared
 
 # A plain row of each table. A new table with states needs its row here, and its tests follow.
 ROWS: dict[str, dict[str, Any]] = {
@@ -74,14 +71,7 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
 
 def state_tables() -> dict[str, StateTable[Any]]:
     """Every table with states that any room has, by its name."""
-    found: dict[str, StateTable[Any]] = {}
-    for room in pkgutil.iter_modules(corral.rooms.__path__, "corral.rooms."):
-        if importlib.util.find_spec(f"{room.name}.sql") is None:
-            continue
-        for value in vars(importlib.import_module(f"{room.name}.sql")).values():
-            if isinstance(value, StateTable):
-                found[value.table] = value
-    return found
+    return {table.table: table for table in declared(StateTable).values()}
 
 
 def tied_to(table: StateTable[Any], state: str) -> dict[str, Any]:

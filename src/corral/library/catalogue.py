@@ -1,0 +1,26 @@
+"""What the rooms declare in their `sql.py` (statements, tables with states, retentions), as data.
+
+It is found and not listed, so that the docs and the tests of all tables and statements also see
+those of a room that is added.
+"""
+
+import importlib
+import importlib.util
+import pkgutil
+from typing import TypeVar
+
+import corral.rooms
+
+T = TypeVar("T")
+
+
+def declared(kind: type[T]) -> dict[str, T]:
+    """Everything of a kind that stands in a room's `sql.py`, as `mail.CLAIM` and so on."""
+    found: dict[str, T] = {}
+    for room in pkgutil.iter_modules(corral.rooms.__path__):
+        name = f"corral.rooms.{room.name}.sql"
+        if importlib.util.find_spec(name) is not None:
+            for constant, value in vars(importlib.import_module(name)).items():
+                if isinstance(value, kind):
+                    found[f"{room.name}.{constant}"] = value
+    return found
