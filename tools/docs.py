@@ -38,7 +38,33 @@ LIBRARY = """\
 
 `corral.open(url)` gives a store with one attribute for each room; every operation is one
 transaction. Lists are pages (`.items`, `.next`), records are frozen structs, errors are in
-`corral.errors`. The CLI has the same nouns and verbs: [cli.md](cli.md)."""
+`corral.errors`. The CLI has the same nouns and verbs: [cli.md](cli.md).
+
+## A worker
+
+```python
+import corral
+from corral.errors import Held
+
+with corral.open() as store:
+    while True:
+        # Waits for a letter, up to a minute. Whoever dies from here on loses nothing.
+        for letter in store.mail.claim("queue:builds", owner="worker-1", wait_ms=60_000):
+            try:
+                try:
+                    work(letter.body)  # longer than 30 s: store.mail.renew(letter) now and then
+                except Exception as error:
+                    store.mail.fail(letter, str(error))  # again after a pause; dead at the limit
+                else:
+                    store.mail.ack(letter)
+            except Held:
+                pass  # the lease ran out and another worker has it: what we did does not count
+```
+
+A letter may be worked on twice, when a worker dies or loses its lease between the work and the
+`ack`. For what must not be done twice, say `store.mail.doubt(letter)` just before it: after a
+crash the letter is `unknown`, and waits for somebody who knows (`settle`). `ack_and_claim`
+acknowledges and takes the next in one transaction."""
 
 CLI = """\
 # The command line

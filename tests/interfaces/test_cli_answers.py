@@ -19,6 +19,13 @@ BAD_INPUT = {
     "a malformed id": (["project", "show", "prj_!!"], 2, "is no id of this kind"),
     "a wrong mailbox": (["mail", "put", "nobody", "x"], 2, "is no mailbox"),
     "a wrong duration": (["timer", "set", "agent:a", "x", "--in", "soon"], 2, "is no duration"),
+    "a wrong moment": (["timer", "set", "agent:a", "x", "--at", "noon"], 2, "is no moment"),
+    "a timer without a time": (["timer", "set", "agent:a", "x"], 2, "--in 10m"),
+    "a timer in the past": (
+        ["timer", "set", "agent:a", "x", "--at", "2020-01-01T00:00"],
+        2,
+        "5 s to 365 days",
+    ),
     "a timer too short": (["timer", "set", "agent:a", "x", "--in", "4s"], 2, "5 s to 365 days"),
     "a wrong cron": (["schedule", "create", "agent:a", "x", "--cron", "hi"], 2, "no cron rule"),
     "a day that never comes": (

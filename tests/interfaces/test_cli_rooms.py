@@ -1,5 +1,7 @@
 """Every noun of the command line, on both engines."""
 
+import json
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,25 @@ def test_a_back_up_brings_everything_back(cli: Cli, tmp_path: Path) -> None:
     assert [letter["body"] for letter in cli.json("mail", "list")] == ["kept"]
     assert cli.error("db", "backup", str(file))["exit_code"] == 2
     assert cli.error("db", "restore", str(tmp_path / "none"), "--yes")["exit_code"] == 2
+
+
+def test_a_timer_is_set_for_a_moment(cli: Cli) -> None:
+    later = datetime.now().astimezone() + timedelta(days=1)
+    for text in (later.isoformat(), later.replace(tzinfo=None).isoformat()):
+        timer = cli.json("timer", "set", "agent:ada", "wake", "--at", text)
+        assert timer["anchor_at"] == round(later.timestamp() * 1_000)
+
+
+def test_a_body_comes_out_alone(cli: Cli) -> None:
+    text = cli.json("mail", "put", "agent:ada", "two\nlines")["id"]
+    assert cli("mail", "show", text, "--body").out == "two\nlines\n"
+    assert cli.json("mail", "show", text, "--body") == "two\nlines"
+    value = cli.json("mail", "put", "agent:ada", '{"a": [1]}', "--as-json")["id"]
+    assert json.loads(cli("mail", "show", value, "--body").out) == {"a": [1]}
+
+
+@pytest.mark.parametrize("path", [[], ["mail"], ["mail", "put"]], ids=repr)
+def test_help_has_a_short_name(cli: Cli, path: list[str]) -> None:
+    short, long = cli(*path, "-h"), cli(*path, "--help")
+    assert (short.code, short.out) == (0, long.out)
+    assert short.out.startswith("Usage: corral")

@@ -1,5 +1,6 @@
 """What every command shares: the store it speaks to, and how it answers."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,17 @@ class App:
             render.write_json(record)
         else:
             render.write_fields(record, columns)
+
+    def show_body(self, body: Any) -> None:
+        """Text as it is, for a file or a pipe; a terminal gets it without what would steer it."""
+        from corral.interfaces.cli import render
+
+        if self.json or not isinstance(body, str):
+            render.write_json(body)
+        elif sys.stdout.isatty():
+            click.echo("\n".join(map(render.printable, body.splitlines())))
+        else:
+            click.echo(body)
 
     def show_all(self, records: Sequence[Any], columns: "Columns", *, empty: str) -> None:
         """Several records: a JSON array, or a table; `empty` says what to do without any."""
@@ -163,7 +175,31 @@ class Duration(click.ParamType[int]):
             self.fail(error.message, param, context)
 
 
+class Moment(click.ParamType[int]):
+    """A moment such as 2027-01-15T09:00, in milliseconds; without a zone it is the user's own."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        from datetime import datetime
+
+        if isinstance(value, int):
+            return value
+        try:
+            return round(datetime.fromisoformat(value).timestamp() * 1_000)
+        except (ValueError, OverflowError, OSError):
+            self.fail(
+                f"{value!r} is no moment; write one like 2027-01-15T09:00 or "
+                "2027-01-15T09:00+01:00.",
+                param,
+                context,
+            )
+
+
 DURATION = Duration()
+MOMENT = Moment()
 pass_app = click.make_pass_decorator(App, ensure=True)
 
 

@@ -85,6 +85,7 @@ root = Root(
         ),
         *common_options(),
     ],
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="The system of record and the supervisor for AI agents.",
     epilog="Every list and record is JSON with --json. Ids may be shortened to a unique prefix.",
 )

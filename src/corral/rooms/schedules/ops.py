@@ -83,14 +83,23 @@ def set_timer(
     mailbox: str,
     body: Any,
     *,
-    delay_ms: int,
+    delay_ms: int | None = None,
+    at: int | None = None,
     priority: int = 0,
     project: str | None = None,
 ) -> Schedule:
-    """Put a letter once, 5 seconds to a year from now. A mailbox may have 20 timers pending."""
+    """Put a letter once, after a delay or at a moment, 5 seconds to a year from now.
+
+    A mailbox may have 20 timers pending.
+    """
+    if (delay_ms is None) == (at is None):
+        raise Invalid("Say when: after how long (--in 10m), or at which moment (--at TIME).")
+    if delay_ms is not None:
+        at = tx.now + check_int(delay_ms, "The delay")
+    assert at is not None
     return _create_once(
         tx,
-        tx.now + check_int(delay_ms, "The delay"),
+        at,
         mailbox,
         body,
         time_zone="UTC",

@@ -144,10 +144,15 @@ def list_(app: App, /, mailbox: str | None, all_: bool, **options: Any) -> None:
 
 @command.command()
 @click.argument("letter")
+@click.option("--body", is_flag=True, help="Its body alone: text as it is, else JSON.")
 @pass_app
-def show(app: App, letter: str) -> None:
+def show(app: App, letter: str, body: bool) -> None:
     """One letter, whole."""
-    app.show(app.store.mail.get(letter))
+    found = app.store.mail.get(letter)
+    if body:
+        app.show_body(found.body)
+    else:
+        app.show(found)
 
 
 @command.command()

@@ -1,6 +1,6 @@
 import click
 
-from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.app import DURATION, MOMENT, App, Noun, paging, pass_app, read_body
 from corral.interfaces.cli.render import ago, moment
 
 COLUMNS = [
@@ -21,14 +21,23 @@ def command() -> None:
 @command.command("set")
 @click.argument("mailbox")
 @click.argument("body")
-@click.option("--in", "delay", type=DURATION, required=True, help="5s to 365d from now.")
+@click.option("--in", "delay", type=DURATION, help="5s to 365d from now.")
+@click.option("--at", type=MOMENT, help="Or a moment, like 2027-01-15T09:00.")
 @click.option("--project", metavar="ID", help="The project that it belongs to.")
 @click.option("--as-json", is_flag=True, help="The body is JSON, not plain text.")
 @pass_app
-def set_(app: App, mailbox: str, body: str, delay: int, project: str | None, as_json: bool) -> None:
+def set_(
+    app: App,
+    mailbox: str,
+    body: str,
+    delay: int | None,
+    at: int | None,
+    project: str | None,
+    as_json: bool,
+) -> None:
     """Put BODY into MAILBOX when the time has come."""
     timer = app.store.timers.set(
-        mailbox, read_body(body, as_json), delay_ms=delay, project=app.project_id(project)
+        mailbox, read_body(body, as_json), delay_ms=delay, at=at, project=app.project_id(project)
     )
     app.say(f"{timer.id} fires at {moment(timer.anchor_at)} ({ago(timer.anchor_at)}).", timer)
 
