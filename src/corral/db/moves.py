@@ -132,8 +132,10 @@ def move(
         params["guard_"] = guard
 
     def brought_up_to_date(row: Row) -> R:
-        fresh = zip(table.unfenced, row, strict=True)
-        now: R = replace(known, state=table.moves[verb].to, **columns, **dict(fresh))
+        changes = dict(zip(table.unfenced, row, strict=True))
+        changes["state"] = table.moves[verb].to
+        changes.update(columns)
+        now: R = replace(known, **changes)
         return now
 
     make = query.make if known is None else brought_up_to_date
