@@ -2,8 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= auto
+NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
+# A network of its own, with nothing but loopback, where the kernel gives one.
+OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \
+	|| { unshare -rn true 2>/dev/null && echo 'unshare -rn tests/real/offline'; })
 
-.PHONY: help setup demo test up check lint types layers docs docs-check bench fmt clean
+.PHONY: help setup demo test test-real up check lint types layers docs docs-check bench torture fmt \
+	clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -22,6 +27,17 @@ demo: setup ## the story in a minute, in a temporary home
 
 test: setup ## every test, on SQLite and on a PostgreSQL that it starts itself
 	@$(BIN)/pytest -n $(WORKERS)
+
+test-real: .venv-real/ready ## the tests with real agent CLIs, against a model stub, loopback only
+	@$(OFFLINE) .venv-real/bin/pytest tests/real
+
+.venv-real/ready: pyproject.toml
+	@test -x .venv-real/bin/python || $(PYTHON) -m venv .venv-real
+	@.venv-real/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@.venv-real/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[real]'
+	@npm install --silent --prefix .venv-real/npm $(NPM_AGENTS) \
+		|| echo "npm could not install $(NPM_AGENTS): their tests are skipped"
+	@touch $@
 
 up: setup ## put letters when their moments come, until stopped
 	@$(BIN)/corral schedule fire --watch
@@ -53,5 +69,8 @@ bench: setup ## measure the hot paths against the raw drivers and against peers
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m bench
 
+torture: setup ## kill keepers, guards and agents 500 times, and see that the store tells the truth
+	@$(BIN)/python -m tests.torture --count 500
+
 clean: ## remove what the targets above made
-	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-real .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,6 +12,14 @@ from corral.library import Corral
 from tests.support.postgres import PostgresServer, find_binaries
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The tests with real agent CLIs run when they are asked for: `make test-real`."""
+    if collection_path != Path(__file__).parent / "real":
+        return None
+    asked = [Path(argument.partition("::")[0]) for argument in config.args]
+    return None if any("real" in path.parts for path in asked) else True
+
+
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test ever sees the user's own store, agent or secrets."""

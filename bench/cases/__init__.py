@@ -8,8 +8,11 @@ from bench.cases import (
     history,
     mail_on_postgres,
     mail_on_sqlite,
+    output,
     peers_on_sqlite,
+    runs,
     saturation,
+    sessions,
     start_up,
     wakeups,
 )
@@ -33,6 +36,9 @@ CASES = [
         "threads": group_commit,
         "wakeups": wakeups,
         "history": history,
+        "sessions": sessions,
         "start-up": start_up,
+        "runs": runs,
+        "output": output,
     }.items()
 ]

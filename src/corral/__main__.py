@@ -10,6 +10,10 @@ def main() -> None:
 
         print(f"corral {__version__}")
         return
+    if sys.argv[1:2] == ["run"] and "--help" not in sys.argv:
+        from corral.adapters import keepers
+
+        keepers.early = keepers.StartingKeeper()  # it loads while the words are being understood
     from corral.interfaces.cli.main import run
 
     sys.exit(run(sys.argv[1:]))

@@ -14,6 +14,11 @@ def home() -> Path:
     return Path(platformdirs.user_data_dir("corral", appauthor=False))
 
 
+def run_folder(id: str) -> Path:
+    """Where the files of a run are on the machine that runs it. It may not exist yet."""
+    return home() / "runs" / id
+
+
 def make_private_folder(path: Path) -> None:
     """Make a folder and whatever is missing above it, each for its user alone."""
     if not path.is_dir():

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from corral.adapters.providers.facts import Used
 from corral.db.statement import Statement
 from corral.kernel.clock import HOUR, SetClock
 from corral.library import Corral
 from corral.rooms.mail import ops as mail
+from tests.support.runs import held, order, queued, running, starting
 from tests.support.trace import Trace, traced
 
 Operation = Callable[[], object]
@@ -97,6 +99,59 @@ def feed(store: Corral, clock: SetClock, folder: Path) -> Operation:
     return store.events.after
 
 
+def append(**more: Any) -> Prepare:
+    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+        session = store.sessions.open()
+        return lambda: store.sessions.append(session.id, "user", "hi", **more)
+
+    return prepare
+
+
+def last_turns(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    session = store.sessions.open()
+    return lambda: store.sessions.last(session.id)
+
+
+def request_run(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    return lambda: store.runs.request(order())
+
+
+def start_run(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    run = queued(store)
+    return lambda: store.runs.start(run.id, held())
+
+
+def launch_run(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    run = starting(store)
+    return lambda: store.runs.launch(run)
+
+
+def on_a_run(verb: str, *arguments: Any, **named: Any) -> Prepare:
+    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+        run = running(store)
+        return lambda: getattr(store.runs, verb)(run, *arguments, **named)
+
+    return prepare
+
+
+def charge(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    report = Used(model="m", input=1, key="k")
+    return lambda: store.charges.add(report, run_id="run_1", project_id="prj_1", agent_id="agn_1")
+
+
+def charge_by_a_counter(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    report = Used(model="m", input=1, key="k", counter="c")
+    return lambda: store.charges.add(report, run_id="run_1")
+
+
+def total(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    return lambda: store.charges.total("project:prj_1")
+
+
+def over_budget(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    return lambda: store.charges.over_budget("run_1", project_id="prj_1")
+
+
 # name: preparation, statements on SQLite, texts on PostgreSQL (BEGIN and COMMIT counted: each is
 # a round trip).
 COSTS: dict[str, tuple[Prepare, int, int]] = {
@@ -123,6 +178,13 @@ COSTS: dict[str, tuple[Prepare, int, int]] = {
     "get": (get, 1, 1),
     "list": (list_letters, 1, 1),
     "events.after": (feed, 1, 1),
+    "append": (append(), 2, 1),
+    "append with a key": (append(key="k"), 3, 5),
+    "last": (last_turns, 2, 4),
+    "charges.add": (charge, 3, 5),
+    "charges.add of a counter, with a key": (charge_by_a_counter, 6, 9),
+    "charges.total": (total, 1, 1),
+    "charges.over_budget": (over_budget, 1, 1),
 }
 
 

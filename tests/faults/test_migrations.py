@@ -1,4 +1,4 @@
-"""A store of an earlier Corral: brought up to date, or left whole. The second migration here is
+"""A store of an earlier Corral: brought up to date, or left whole. The last migration here is
 made up; it stands for all that will come."""
 
 import shutil
@@ -30,19 +30,21 @@ INSERT INTO extra (id, size) VALUES ('one', 1);
 BAD = GOOD + "\nINSERT INTO extra (id, size) VALUES ('one', 2);\n"
 
 Later = Callable[[str], None]
+TODAYS = Path(migrate.__file__).parent.parent / "migrations"
+TODAY = migrate.newest()
 
 
 @pytest.fixture
 def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Later]:
-    """A function that makes this program a later Corral, with the given second migration."""
+    """A function that makes this program a later Corral, with the given migration more."""
     folder = tmp_path / "migrations"
 
     def become_later(text: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        first = min(Path(migrate.__file__).parent.parent.joinpath("migrations").glob("0001_*.sql"))
-        shutil.copy(first, folder)
-        (folder / "0002_extra.sql").write_text(text)
+        for own in TODAYS.glob("*.sql"):
+            shutil.copy(own, folder)
+        (folder / f"{TODAY + 1:04d}_extra.sql").write_text(text)
         monkeypatch.setattr(migrate, "FOLDER", folder)
         _forget()
 
@@ -61,7 +63,6 @@ def old(empty_url: str) -> str:
     """A store of today's Corral with something in it."""
     with corral.open(empty_url) as store:
         store.mail.put("agent:ada", "hello")
-        assert store.db.schema_version() == 1, "write a real test of the upgrade, now there is one"
     return empty_url
 
 
@@ -77,7 +78,7 @@ def upgrade(url: str, probe: Probe | None = None) -> None:
 def is_upgraded(store: Corral) -> bool:
     rows = store.db.sql("SELECT number FROM migrations ORDER BY number").rows
     assert rows == [[number] for number in range(1, store.db.schema_version() + 1)]
-    return store.db.schema_version() == 2
+    return store.db.schema_version() == TODAY + 1
 
 
 def is_whole(store: Corral) -> None:
@@ -88,7 +89,7 @@ def is_whole(store: Corral) -> None:
 
 
 def copy_of(url: str) -> Path:
-    return Path(url.removeprefix("sqlite:///") + ".before-0002")
+    return Path(url.removeprefix("sqlite:///") + f".before-{TODAY + 1:04d}")
 
 
 def test_an_older_store_is_brought_up_to_date(old: str, later: Later) -> None:
@@ -110,7 +111,7 @@ def test_sqlite_keeps_a_private_copy_of_what_it_changes(
         return
     assert oct(copy_of(old).stat().st_mode & 0o777) == "0o600"
     with corral.open(f"sqlite:///{copy_of(old)}", upgrade=True) as store:
-        assert store.db.schema_version() == 1
+        assert store.db.schema_version() == TODAY
         assert [row[0] for row in store.db.sql("SELECT body FROM letters").rows] == ['"hello"']
 
 
@@ -173,8 +174,8 @@ def test_an_older_postgres_store_is_upgraded_only_when_that_is_asked_for(
         corral.open(old)
     assert caught.value.reason == "older"
     with corral.open(old, upgrade=True) as store:
-        assert store.db.schema_version() == 1, "nothing was changed by the refusal"
-        assert store.db.migrate() == [2]
+        assert store.db.schema_version() == TODAY, "nothing was changed by the refusal"
+        assert store.db.migrate() == [TODAY + 1]
         assert store.db.migrate() == []
     corral.open(old).close()
 
@@ -197,3 +198,25 @@ def test_a_process_that_still_has_the_old_store_open_goes_on_working(
         upgrade(old)
         upgraded.send()
         child.result()
+
+
+def test_a_store_of_the_very_first_schema_is_brought_up_to_today(
+    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "first"
+    folder.mkdir()
+    shutil.copy(min(TODAYS.glob("0001_*.sql")), folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate, "FOLDER", folder)
+        _forget()
+        with corral.open(empty_url) as store:
+            assert store.db.schema_version() == 1
+            store.mail.put("agent:ada", "hello")
+    _forget()
+    upgrade(empty_url)
+    with corral.open(empty_url) as store:
+        assert store.db.schema_version() == TODAY
+        assert [letter.body for letter in store.mail.list().items] == ["hello"]
+        session = store.sessions.open(title="new")
+        assert store.sessions.append(session, "user", "hi").number == 1
+        check_store(store)

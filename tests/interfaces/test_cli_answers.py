@@ -158,8 +158,15 @@ def test_our_own_mistake_is_a_sentence_too(home_cli: Cli, monkeypatch: pytest.Mo
     assert "Traceback" not in said.err
 
 
-def test_without_arguments_it_says_what_there_is(home_cli: Cli) -> None:
+def test_without_arguments_it_says_what_is_going_on(home_cli: Cli) -> None:
     said = home_cli()
+    assert said.code == 0
+    assert said.out.startswith("Nothing runs. `corral --help`")
+    assert home_cli.json()["active"] == []
+
+
+def test_help_says_what_there_is(home_cli: Cli) -> None:
+    said = home_cli("--help")
     assert said.code == 0
     assert all(name in said.out for name, (_, help) in main.COMMANDS.items() if help)
 

@@ -129,7 +129,7 @@ def test_the_store_is_checked_asked_and_pruned(cli: Cli) -> None:
     assert {finding["state"] for finding in cli.json("db", "verify")} == {"ok"}
     assert cli.json("db", "sql", "SELECT count(*) AS n FROM letters") == [{"n": 1}]
     assert cli.error("db", "sql", "DELETE FROM letters")["exit_code"] == 2
-    assert [row["rows"] for row in cli.json("db", "prune", "--dry-run")] == [0, 0, 0, 0]
+    assert {row["rows"] for row in cli.json("db", "prune", "--dry-run")} == {0}
     assert cli.json("db", "migrate")["applied"] == []
     assert cli.json("db", "durability")["durability"] in ("normal", "full")
     assert cli.json("doctor")

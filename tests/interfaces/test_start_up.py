@@ -26,12 +26,14 @@ HEAVY = {
     "mcp",
     "psycopg",
     "pydantic",
+    "pyte",
     "rich",
     "socket",
     "sqlite3",
     "starlette",
     "subprocess",
     "zoneinfo",
+    "zstandard",
 }
 
 
@@ -62,6 +64,11 @@ def test_the_version_needs_next_to_nothing(tmp_path: Path) -> None:
         ["project", "list", "--json"],
         ["events", "--json"],
         ["setting", "get", "mail.keep_ms", "--json"],
+        ["--json"],
+        ["alert", "list", "--json"],
+        ["budget", "list", "--json"],
+        ["charge", "total", "--json"],
+        ["stats", "--json"],
     ],
 )
 def test_everyday_commands_load_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
@@ -74,6 +81,27 @@ def test_a_command_loads_only_its_own_room(tmp_path: Path) -> None:
     loaded = modules_after(tmp_path, "mail", "list", "--json")
     rooms = {name.split(".")[2] for name in loaded if name.startswith("corral.rooms.")}
     assert rooms == {"mail", "settings"}
+
+
+def test_keeping_the_books_of_outputs_loads_nothing_that_packs_or_plays_them(
+    tmp_path: Path,
+) -> None:
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, corral; store = corral.open(); store.outputs.begin('run_1', host='h',"
+            " folder='/x'); store.outputs.progress('run_1', 7); store.close()\n"
+            "print('\\n'.join(sys.modules))",
+        ],
+        env={"CORRAL_HOME": str(tmp_path), "USER": "tester"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert not {*told.stdout.split()} & (HEAVY - {"hashlib"})  # a new store needs that one
+    assert "corral.adapters.output.shapes" not in told.stdout
 
 
 def test_help_loads_no_command(tmp_path: Path) -> None:

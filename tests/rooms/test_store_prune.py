@@ -8,7 +8,20 @@ from corral.kernel.errors import NotFound
 from corral.library import Corral
 from tests.support.store import rows, unchanged
 
-NOTHING = {"letters": 0, "events": 0, "schedules": 0, "nodes": 0}
+NOTHING = {
+    name: 0
+    for name in (
+        "letters",
+        "events",
+        "schedules",
+        "nodes",
+        "alerts",
+        "charges",
+        "sessions",
+        "outputs",
+        "runs",
+    )
+}
 SERIES = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
 
 

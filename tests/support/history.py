@@ -66,8 +66,113 @@ _FILL = [
     f"""INSERT INTO settings (scope, name, value, updated_at, updated_by)
     {_SERIES.format(count=MANY)}
     SELECT 'agent:a' || i, 'mail.max_attempts', '3', {{now}}, 'user:x' FROM n""",
+    f"""INSERT INTO outputs (run_id, state, host, folder, mode, bytes, sha256, cut_bytes, reason,
+        created_at, sealed_at, deleted_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'run_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        CASE i % 40 WHEN 0 THEN 'open' WHEN 1 THEN 'lost' WHEN 2 THEN 'deleted'
+            WHEN 3 THEN 'deleted'
+            ELSE 'sealed' END,
+        'host' || (i % 3), CASE i % 40 WHEN 2 THEN NULL ELSE '/srv/' || i END, 'pipe', i, 'x', 0,
+        NULL, {{now}} - i, {{now}} - i, NULL
+    FROM n""",
+    f"""INSERT INTO output_chunks (run_id, stream, number, data)
+    {_SERIES.format(count=MANY)}
+    SELECT 'run_' || substr((i / 4) || 'x0000000000000000000000000', 1, 26), 'output', i % 4,
+        CAST('x' AS {{blob}})
+    FROM n""",
+    f"""INSERT INTO log_lines (run_id, at, level, message)
+    {_SERIES.format(count=LETTERS)}
+    SELECT 'run_' || (i % 1000), {{now}} - i,
+        CASE i % 200 WHEN 0 THEN 'warn' WHEN 1 THEN 'error' WHEN 2 THEN 'info' ELSE 'debug' END, 'x'
+    FROM n""",
     f"""INSERT INTO secrets (name, reference, updated_at, updated_by)
     {_SERIES.format(count=MANY)} SELECT 's' || i, 'env:X', {{now}}, 'user:x' FROM n""",
+    f"""INSERT INTO runs (id, state, project_id, session_id, agent_id, provider, model, mode,
+        command, args, cwd, fence, attempts, quick_failures, due_at, attention, output_bytes,
+        tokens, cost_micros, created_at, started_at, ended_at)
+    {_SERIES.format(count=LETTERS)}
+    SELECT 'run_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        CASE WHEN i % 500 = 0 THEN 'running' WHEN i % 501 = 0 THEN 'queued'
+             WHEN i % 20 = 1 THEN 'crashed' WHEN i % 20 = 2 THEN 'failed' ELSE 'completed' END,
+        'prj_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26), 'ses_' || (i % 997),
+        'agn_' || (i % 7), 'claude', 'm' || (i % 5), 'pipe', 'claude', '[]', '/srv', 1, 1, 0, 1,
+        CASE i % 1000 WHEN 0 THEN 'stuck' END, 0, i, i, {{now}} - 60000 * i, {{now}} - 60000 * i,
+        CASE WHEN i % 500 = 0 OR i % 501 = 0 THEN NULL ELSE {{now}} - 60000 * i + 5000 END
+    FROM n""",
+    f"""INSERT INTO charges (run_id, session_id, project_id, agent_id, provider, model, input,
+        output, cache_read, cache_write, reasoning, cost_micros, source, prices_version, key, at)
+    {_SERIES.format(count=LETTERS)}
+    SELECT 'run_' || (i % 3000), 'ses_' || (i % 997), 'prj_' || (i % 499), 'agn_' || (i % 7),
+        'claude', 'm' || (i % 5), 1, 1, 1, 1, 1, CASE WHEN i % 10 > 0 THEN i END,
+        CASE WHEN i % 10 > 0 THEN 'provider' END, CASE WHEN i % 100 > 0 THEN 'v1' END, 'k-' || i,
+        {{now}} - 60000 * i
+    FROM n""",
+    f"""INSERT INTO totals (scope, day, charges, unknown, input, output, cache_read, cache_write,
+        reasoning, cost_micros)
+    {_SERIES.format(count=LETTERS)}
+    SELECT CASE i % 3 WHEN 0 THEN 'run:run_' || i WHEN 1 THEN 'all' ELSE 'project:prj_1' END,
+        CASE i % 3 WHEN 0 THEN '' ELSE '20' || (100000 + i) END, 1, 0, 1, 1, 1, 1, 1, 1
+    FROM n""",
+    f"""INSERT INTO counters (name, input, output, cache_read, cache_write, reasoning, updated_at)
+    {_SERIES.format(count=MANY)} SELECT 'c' || i, 1, 1, 1, 1, 1, {{now}} FROM n""",
+    f"""INSERT INTO budgets (scope, period, limit_micros, updated_at, updated_by)
+    {_SERIES.format(count=MANY)}
+    SELECT 'project:prj_' || i, 'total', 1000000, {{now}}, 'user:x' FROM n""",
+    f"""INSERT INTO reservations (run_id, scope, period, day, micros)
+    {_SERIES.format(count=MANY)}
+    SELECT 'run_' || i, 'project:prj_' || (i % 500), 'total', '', 1 FROM n""",
+    f"""INSERT INTO alerts (id, state, kinds, target_kind, target, created_at, created_by, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'alr_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        CASE i % 40 WHEN 0 THEN 'active' ELSE 'removed' END, '["crashed"]', 'desktop', '',
+        {{now}} - i, 'user:x', CASE WHEN i % 40 > 0 THEN {{now}} - i END
+    FROM n""",
+    f"""INSERT INTO agents (id, name, state, version, admin, created_at, updated_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'agt_' || substr(i || 'x0000000000000000000000000', 1, 26), 'a' || i,
+        CASE i % 20 WHEN 0 THEN 'retired' ELSE 'active' END, 1, 0, {{now}}, {{now}} FROM n""",
+    f"""INSERT INTO agent_versions (agent_id, number, limits, hash, created_at, created_by)
+    {_SERIES.format(count=MANY)}
+    SELECT 'agt_' || substr(i || 'x0000000000000000000000000', 1, 26), 1, '{{}}', 'h', {{now}}, 'u'
+    FROM n""",
+    f"""INSERT INTO grants (agent_id, tool, allowed, updated_at, updated_by)
+    {_SERIES.format(count=MANY)}
+    SELECT 'agt_' || substr((i % 400) || 'x0000000000000000000000000', 1, 26), 't' || i, 1,
+        {{now}}, 'u' FROM n""",
+    # Many closed sessions, some open ones; a few are forks of one another.
+    f"""INSERT INTO sessions (id, project_id, agent_id, provider, provider_session, state, turns,
+        cleared_turn, parent_id, parent_turn, created_at, updated_at, closed_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'ses_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        CASE i % 3 WHEN 0 THEN 'prj_' || (i % 100) END,
+        CASE i % 3 WHEN 1 THEN 'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26)
+        END, 'claude', 'p' || i, CASE i % 10 WHEN 0 THEN 'open' ELSE 'closed' END, 10, 0,
+        CASE i % 40 WHEN 10 THEN
+            'ses_' || substr((i - 10) || 'x0000000000000000000000000', 1, 26) END,
+        CASE i % 40 WHEN 10 THEN 5 ELSE 0 END, {{now}}, {{now}},
+        CASE i % 10 WHEN 0 THEN NULL ELSE {{now}} END
+    FROM n""",
+    f"""INSERT INTO turns (session_id, number, role, content, is_error, key, at)
+    {_SERIES.format(count=MANY * 10)}
+    SELECT 'ses_' || substr(((i - 1) / 10 + 1) || 'x0000000000000000000000000', 1, 26),
+        (i - 1) % 10 + 1, 'user', 'text ' || i, 0, CASE i % 10 WHEN 1 THEN 'k' END, {{now}} FROM n
+    WHERE ((i - 1) / 10 + 1) % 40 <> 10 OR (i - 1) % 10 >= 5""",
+    f"""INSERT INTO session_state (session_id, name, value, updated_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'ses_' || substr(i || 'x0000000000000000000000000', 1, 26), 'a', '1', {{now}} FROM n""",
+    f"""INSERT INTO handoffs (session_id, number, to_agent_id, policy, at_turn, from_turn,
+        created_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'ses_' || substr(i || 'x0000000000000000000000000', 1, 26), 1, 'agt_1', 'all', 1, 0,
+        {{now}} FROM n""",
+    f"""INSERT INTO retros (session_id, number, body, created_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'ses_' || substr(i || 'x0000000000000000000000000', 1, 26), 1, '1', {{now}} FROM n""",
+    f"""INSERT INTO passages (kind, subject, place, at, text)
+    {_SERIES.format(count=MANY * 3)}
+    SELECT 'turn', 'ses_' || i, 1, {{now}}, 'text ' || i || CASE i WHEN 7 THEN ' zebra' ELSE '' END
+    FROM n""",
 ]
 
 

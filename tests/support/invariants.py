@@ -9,6 +9,7 @@ from typing import Any
 from corral.db.moves import StateTable
 from corral.db.statement import Row, Statement
 from corral.db.tx import Tx
+from corral.kernel.clock import day_of
 from corral.library import Corral
 from corral.library.catalogue import declared
 
@@ -24,6 +25,32 @@ def _check_rows(tx: Tx) -> None:
     for table in declared(StateTable).values():
         _check_states(tx, table)
     _check_settings(tx)
+    _check_money(tx)
+    _check_turns(tx)
+
+
+def _check_turns(tx: Tx) -> None:
+    """A session's own turns are numbered from behind what it inherited up to its count."""
+    numbers: dict[str, list[int]] = {}
+    for id, number in _rows(tx, "SELECT session_id, number FROM turns ORDER BY session_id, number"):
+        numbers.setdefault(id, []).append(number)
+    numbers.pop("", None)
+    for id, parent_turn, count in _rows(tx, "SELECT id, parent_turn, turns FROM sessions"):
+        assert numbers.pop(id, []) == list(range(parent_turn + 1, count + 1)), id
+    assert not numbers, "turns of no session"
+    _check_outputs(tx)
+
+
+def _check_outputs(tx: Tx) -> None:
+    """A sealed output that the store keeps is there to its last byte, and a deleted one is gone."""
+    for run_id, state, wanted, found in _rows(
+        tx,
+        """SELECT outputs.run_id, state, sealed_bytes, sum(length(data)) FROM outputs
+        JOIN output_chunks ON output_chunks.run_id = outputs.run_id AND stream = 'output'
+        GROUP BY outputs.run_id, state, sealed_bytes""",
+    ):
+        assert state != "deleted", f"{run_id} was deleted and has chunks"
+        assert state != "sealed" or found == wanted, f"{run_id}: {found} of {wanted} bytes"
 
 
 def _check_states(tx: Tx, table: StateTable[Any]) -> None:
@@ -40,7 +67,7 @@ def _check_states(tx: Tx, table: StateTable[Any]) -> None:
             sources, to = moves[verb]
             assert reached[subject] in sources, f"{subject}: {verb} from {reached[subject]}"
             reached[subject] = to
-        elif verb == "delete":
+        elif verb in ("delete", "forget"):
             del reached[subject]
     found = dict(_rows(tx, f"SELECT {table.public_id}, state FROM {table.table}"))
     assert found == reached, "rows and events disagree"
@@ -66,6 +93,41 @@ def _check_settings(tx: Tx) -> None:
         for scope, name, value in _rows(tx, "SELECT scope, name, value FROM settings")
     }
     assert found == told, "settings and their events disagree"
+
+
+_SUMMED = ("input", "output", "cache_read", "cache_write", "reasoning")
+
+
+def _check_money(tx: Tx) -> None:
+    """Nothing that was charged is missing in any total, and nothing is in it that was not."""
+    expected: dict[tuple[str, str], list[int]] = {}
+    columns = ", ".join(_SUMMED)
+    charges = _rows(
+        tx,
+        f"SELECT run_id, session_id, project_id, agent_id, model, at, cost_micros, {columns}"
+        " FROM charges",
+    )
+    for run, session, project, agent, model, at, cost, *tokens in charges:
+        figures = [1, int(cost is None), cost or 0, *tokens]
+        keys = [("all", ""), ("all", day_of(at))]
+        for kind, id in (("project", project), ("agent", agent), ("model", model)):
+            keys += [(f"{kind}:{id}", ""), (f"{kind}:{id}", day_of(at))] if id else []
+        keys += [(f"{kind}:{id}", "") for kind, id in (("run", run), ("session", session)) if id]
+        for key in keys:
+            before = expected.get(key, [0] * len(figures))
+            expected[key] = [a + b for a, b in zip(before, figures, strict=True)]
+    found = {
+        (scope, day): figures
+        for scope, day, *figures in _rows(
+            tx, f"SELECT scope, day, charges, unknown, cost_micros, {columns} FROM totals"
+        )
+    }
+    if found.get(("all", ""), [0])[0] == len(charges):
+        assert found == expected, "charges and totals disagree"
+        return
+    # Some charges were forgotten, and totals outlive them.
+    for key, figures in expected.items():
+        assert all(a >= b for a, b in zip(found[key], figures, strict=True)), key
 
 
 def _rows(tx: Tx, query: str) -> list[Row]:

@@ -38,6 +38,9 @@ def sqlite_plan(connection: apsw.Connection, statement: Statement, params: Param
                 indexes.add(f"{table}_pkey")
             elif match[3]:
                 indexes.add(_known_as(connection, match[3]))
+            elif "VIRTUAL TABLE INDEX" in line and table in tables:
+                indexes.add(table)  # it is an index, of words
+                continue
             if match[1] == "SCAN" and table in tables:
                 faults.append(line)
         if "TEMP B-TREE" in line or "AUTOMATIC" in line:

@@ -10,6 +10,23 @@ from corral.library.catalogue import declared
 
 # A plain row of each table. A new table with states needs its row here, and its tests follow.
 ROWS: dict[str, dict[str, Any]] = {
+    "alerts": {
+        "id": "alr_1",
+        "project_id": "prj_1",
+        "kinds": '["crashed"]',
+        "target_kind": "desktop",
+        "target": "",
+        "created_at": 1,
+        "created_by": "user:tester",
+    },
+    "agents": {
+        "id": "agt_1",
+        "name": "ada",
+        "version": 1,
+        "admin": 0,
+        "created_at": 1,
+        "updated_at": 1,
+    },
     "letters": {
         "mailbox": "agent:ada",
         "project_id": "prj_1",
@@ -33,12 +50,37 @@ ROWS: dict[str, dict[str, Any]] = {
         "joined_at": 1,
         "seen_at": 1,
     },
+    "outputs": {
+        "run_id": "run_1",
+        "host": "host",
+        "folder": "/somewhere",
+        "mode": "pipe",
+        "bytes": 0,
+        "cut_bytes": 0,
+        "sha256": "0",
+        "created_at": 1,
+    },
     "projects": {
         "id": "prj_1",
         "dir": "/somewhere",
         "name": "somewhere",
         "created_at": 1,
         "updated_at": 1,
+    },
+    "runs": {
+        "id": "run_1",
+        "project_id": "prj_1",
+        "provider": "plain",
+        "mode": "pipe",
+        "command": "true",
+        "args": "[]",
+        "cwd": "/somewhere",
+        "fence": 3,
+        "attempts": 1,
+        "quick_failures": 0,
+        "due_at": 1,
+        "output_bytes": 0,
+        "created_at": 1,
     },
     "schedules": {
         "id": "sch_1",
@@ -54,18 +96,32 @@ ROWS: dict[str, dict[str, Any]] = {
         "overlap": "allow",
         "created_at": 1,
     },
+    "sessions": {
+        "id": "ses_1",
+        "project_id": "prj_1",
+        "turns": 0,
+        "cleared_turn": 0,
+        "parent_turn": 0,
+        "created_at": 1,
+        "updated_at": 1,
+    },
 }
 
 # Columns in which two rows of a table must differ.
-NAMES = ("id", "dir", "name")
+NAMES = ("id", "dir", "name", "run_id")
 
 # Columns that the table's own rules tie to the state.
 TIED: dict[str, Callable[[str], dict[str, Any]]] = {
+    "alerts": lambda state: {"ended_at": None if state == "active" else 9},
     "letters": lambda state: {"ended_at": None if state in ("waiting", "unknown") else 9},
+    "runs": lambda state: {
+        "ended_at": None if state in ("queued", "starting", "running", "stopping") else 9,
+    },
     "schedules": lambda state: {
         "next_at": 9 if state == "active" else None,
         "ended_at": None if state in ("active", "paused") else 9,
     },
+    "sessions": lambda state: {"closed_at": None if state == "open" else 9},
 }
 
 

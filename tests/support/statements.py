@@ -1,9 +1,10 @@
-"""Every statement that stands in a room's `sql.py`, found and not listed."""
+"""Every statement that stands in a room's `sql.py`, or the insights', found and not listed."""
 
 from collections.abc import Iterator
 
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
+from corral.db.numbered import Numbered
 from corral.db.retention import Retention
 from corral.db.statement import Statement
 from corral.library.catalogue import declared
@@ -21,8 +22,15 @@ def statements() -> dict[str, Statement]:
 def _inside(value: object) -> Iterator[tuple[str, Statement]]:
     if isinstance(value, Statement):
         yield "", value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if isinstance(each, Statement):
+                yield f"[{key}]", each
     elif isinstance(value, StateTable):
         yield ".by_key", value.by_key
+    elif isinstance(value, Numbered):
+        yield ".first", value.first
+        yield ".then", value.then
     elif isinstance(value, IdColumn):
         yield ".resolve", value._within
     elif isinstance(value, Retention):

@@ -115,7 +115,7 @@ def copy_from_file(source: Path, target: "PostgresDatabase") -> None:
                 insert, listed = _insert(table.name, columns), ", ".join(columns)
                 for row in file.execute(f"SELECT {listed} FROM {table.name} ORDER BY 1"):
                     into.run(insert, **dict(zip(columns, row, strict=True)))
-            for name in NUMBERED:
+            for name in (*NUMBERED, "passages"):
                 into.run(_raise_sequence(name))
         except apsw.Error as error:
             raise translate(error, source) from error
@@ -124,7 +124,7 @@ def copy_from_file(source: Path, target: "PostgresDatabase") -> None:
 
 
 # Rows of these are known by their numbers, which must not be given out twice.
-NUMBERED = ("letters", "events")
+NUMBERED = ("letters", "events", "turns", "charges", "log_lines")
 
 # Further than any fence of before can be: whoever had something out has no say in it any more.
 FENCE_LEAP = 1_000_000
@@ -146,9 +146,10 @@ def go_on_behind(copy: Path, given_out: Mapping[str, int], now: int, actor: str)
     file = apsw.Connection(str(copy))
     try:
         file.execute("BEGIN IMMEDIATE")
-        for table in ("letters", "nodes", "leaders"):
+        for table in ("letters", "nodes", "leaders", "runs"):
             file.execute(f"UPDATE {table} SET fence = fence + {FENCE_LEAP}")
         file.execute(_KEEP_PLACE, {"seq": given_out["letters"], "now": now})
+        file.execute(_KEEP_TURN, {"seq": given_out["turns"], "now": now})
         file.execute(_RESTORED, {"seq": given_out["events"], "now": now, "actor": actor})
         file.execute("COMMIT")
     except apsw.Error as error:
@@ -163,6 +164,12 @@ _KEEP_PLACE = """
     SELECT :seq, 'user:corral', '"a restore"', 0, 'refused', :now, :now, 0, 0,
            'holds the place of the letters before a restore', :now, :now
     WHERE :seq > (SELECT coalesce(max(seq), 0) FROM letters)
+"""
+
+_KEEP_TURN = """
+    INSERT INTO turns (seq, session_id, number, role, content, is_error, at)
+    SELECT :seq, '', :seq, 'system', '', 0, :now
+    WHERE :seq > (SELECT coalesce(max(seq), 0) FROM turns)
 """
 
 _RESTORED = """

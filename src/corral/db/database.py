@@ -83,10 +83,16 @@ class Working(threading.local):
 class Database(ABC):
     engine: Engine
     url: str
+    """Where it is, to be shown: without any password."""
+    address: str
+    """The same with all that is needed to open it; for another process, never to be shown."""
     """Without a password: it is shown to people."""
 
     clock: Clock
     actor: str
+
+    keeps_output = False
+    """Whether the store keeps sealed outputs: where machines share it, a file is not enough."""
 
     def __init__(self) -> None:
         self.unusable: str | None = None

@@ -29,15 +29,82 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     },
     "letters_keep_newest": {"sqlite": _keep_newest("letters"), "postgres": ""},
     "events_keep_newest": {"sqlite": _keep_newest("events"), "postgres": ""},
+    "charges_keep_newest": {"sqlite": _keep_newest("charges"), "postgres": ""},
+    "turns_keep_newest": {"sqlite": _keep_newest("turns"), "postgres": ""},
     # 64 bits on both; PostgreSQL's INTEGER would overflow on milliseconds.
     "integer": {"sqlite": "INTEGER", "postgres": "BIGINT"},
     # Text that is compared and ordered byte by byte, whatever the server's language.
     "key": {"sqlite": "TEXT", "postgres": 'TEXT COLLATE "C"'},
     # JSON comes back to the byte as it was put in; jsonb would reorder keys and round numbers.
     "json": {"sqlite": "TEXT", "postgres": "JSON"},
+    # Bytes that are no text.
+    "blob": {"sqlite": "BLOB", "postgres": "BYTEA"},
     # What a new store promises: PostgreSQL commits to its disk, SQLite when it is asked to.
     "durability": {"sqlite": "'normal'", "postgres": "'full'"},
     "strict": {"sqlite": "STRICT", "postgres": ""},
+    # -- search -------------------------------------------------------------------------------
+    # SQLite keeps the words in a table of FTS5's beside the passages, filled by triggers, so that
+    # whoever writes passages (a restore, too) fills it; PostgreSQL in a column that it makes by
+    # itself. Words are what stands between blanks and punctuation; beyond ASCII the engines, and
+    # servers of different languages, do not agree on either, so there the words are given.
+    "passage_words": {
+        "sqlite": "",
+        "postgres": "words TSVECTOR GENERATED ALWAYS AS (to_tsvector('simple',"
+        " translate(lower(coalesce(folded, text)),"
+        " '!\"#$%&''()*+,-./:;<=>?@[\\]^_`|}~' || chr(123), repeat(' ', 32)))) STORED,",
+    },
+    "passages_index": {
+        "sqlite": "CREATE VIRTUAL TABLE passages_words USING fts5(text, content='passages',"
+        " content_rowid='seq', tokenize='unicode61 remove_diacritics 0')",
+        "postgres": "CREATE INDEX passages_words ON passages USING GIN (words)",
+    },
+    "passages_added": {
+        "sqlite": "CREATE TRIGGER passages_added AFTER INSERT ON passages BEGIN"
+        " INSERT INTO passages_words (rowid, text)"
+        " VALUES (new.seq, coalesce(new.folded, new.text)); END",
+        "postgres": "",
+    },
+    "passages_removed": {
+        "sqlite": "CREATE TRIGGER passages_removed AFTER DELETE ON passages BEGIN"
+        " INSERT INTO passages_words (passages_words, rowid, text)"
+        " VALUES ('delete', old.seq, coalesce(old.folded, old.text)); END",
+        "postgres": "",
+    },
+    # Passages that hold the words. FTS5 finds them newest first and stops at the limit; GIN knows
+    # no order, so PostgreSQL collects the numbers of all before it looks for the newest.
+    "hits": {"sqlite": "hits AS NOT MATERIALIZED", "postgres": "hits AS MATERIALIZED"},
+    "hit_seq": {"sqlite": "passages_words.rowid", "postgres": "seq"},
+    "matching_passages": {
+        "sqlite": "passages_words CROSS JOIN passages ON passages.seq = passages_words.rowid"
+        " WHERE passages_words MATCH :words AND passages_words.rowid < :before",
+        # By `seq < :before` it would walk along the numbers, for a rare word along all of them.
+        "postgres": "passages WHERE words @@ websearch_to_tsquery('simple', :words)"
+        " AND seq + 0 < :before",
+    },
+    "recent_passages": {
+        "sqlite": "passages_words CROSS JOIN passages ON passages.seq = passages_words.rowid"
+        " WHERE passages_words MATCH :words AND passages_words.rowid < :before"
+        " AND passages_words.rowid > :behind",
+        # The function behind @@, which no index serves: these few are read by their numbers.
+        "postgres": "passages WHERE seq < :before AND seq > :behind"
+        " AND ts_match_vq(words, websearch_to_tsquery('simple', :words))",
+    },
+    # The elements of a JSON array, as rows with a column `value`.
+    "each_of_rows": {
+        "sqlite": "json_each(:rows) AS each",
+        "postgres": "json_array_elements(CAST(:rows AS JSON)) AS each (value)",
+    },
+    # The first transaction that had not begun yet, and whether all before one have ended: then
+    # nothing below a number that was seen at that time can still appear. SQLite's writers are
+    # alone, and what they number is what they commit next.
+    "next_xid": {
+        "sqlite": "0",
+        "postgres": "CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT) AS BIGINT)",
+    },
+    "oldest_xid": {
+        "sqlite": "0",
+        "postgres": "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT)",
+    },
     # -- claiming -----------------------------------------------------------------------------
     # SQLite has one writer at a time, so nothing that it sees can be taken by another meanwhile.
     "skip_locked": {"sqlite": "", "postgres": "FOR UPDATE SKIP LOCKED"},

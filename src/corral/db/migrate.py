@@ -89,7 +89,13 @@ def migrate(database: Database) -> list[int]:
         found = database.schema_version()
         if found and isinstance(database, SqliteDatabase):
             _keep_copy(database, found)
-        for migration in migrations()[found:]:
+        missing = migrations()[found:]
+        if missing and not found:
+            # A new store is made whole or not at all: half of one would look like an older one.
+            whole = [part for migration in missing for part in _statements(migration, database)]
+            database.run_migration(newest(), whole)
+            return [migration.number for migration in missing]
+        for migration in missing:
             database.run_migration(migration.number, _statements(migration, database))
             applied.append(migration.number)
         if found:

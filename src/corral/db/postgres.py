@@ -19,7 +19,7 @@ from psycopg.types.numeric import Int8Dumper
 
 from corral.db.database import Database, Finding, Listener, Probe, Table, Work
 from corral.db.notices import CHANNEL, Bell, NotifyListener, ServerClock
-from corral.db.postgres_care import check_feed, plain, run_query
+from corral.db.postgres_care import check_feed, plain_rows, run_query
 from corral.db.postgres_errors import (
     translate,
     unknown_outcome,
@@ -56,6 +56,7 @@ STEADY_PLANS = """
 
 class PostgresDatabase(Database):
     engine = "postgres"
+    keeps_output = True
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class PostgresDatabase(Database):
     ) -> None:
         """Connect to the server; without a clock of the caller's, the server's time is used."""
         super().__init__()
-        self._conninfo = url
+        self._conninfo = self.address = url
         self.url = without_password(url)
         self.actor = actor
         self._probe = probe
@@ -402,8 +403,7 @@ class PostgresDatabase(Database):
             listed = ", ".join(columns)
             with link.connection.cursor("rows") as cursor:
                 cursor.execute(f"SELECT {listed} FROM {table} ORDER BY 1")
-                for row in cursor:
-                    yield tuple(map(plain, row))
+                yield from plain_rows(cursor)
 
         try:
             link.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

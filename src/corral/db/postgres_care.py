@@ -1,5 +1,6 @@
 """Looking into a PostgreSQL store: what does a person's query give, and what holds up its feed?"""
 
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -51,6 +52,18 @@ def plain(value: Any) -> Any:
         except UnicodeDecodeError:
             return value.hex()
     return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+_BYTEA = psycopg.postgres.types["bytea"].oid
+
+
+def plain_rows(cursor: "psycopg.ServerCursor[Row]") -> Iterator[Row]:
+    """The rows of a table as another engine takes them: all plain, but bytes stay bytes."""
+    raw = [column.type_code == _BYTEA for column in cursor.description or ()]
+    for row in cursor:
+        yield tuple(
+            value if is_raw else plain(value) for value, is_raw in zip(row, raw, strict=True)
+        )
 
 
 # Transactions are mostly over in milliseconds.

@@ -55,7 +55,7 @@ class SqliteDatabase(Database):
                 "that process's locks for ours; start this process with exec or spawn instead"
             )
         self.path = path
-        self.url = f"sqlite:///{path}"
+        self.url = self.address = f"sqlite:///{path}"
         self.clock = clock
         self.actor = actor
         self._probe = probe
@@ -317,7 +317,7 @@ class SqliteDatabase(Database):
         assert self._writer is not None, "inside migrating() only"
         writer = self._writer
         try:
-            if number == 1:
+            if writer.run("PRAGMA user_version").fetchall() == [(0,)]:
                 # A commit writes whole pages to the log, and Corral's rows are short.
                 writer.run("PRAGMA page_size = 2048")
                 writer.run("PRAGMA journal_mode = WAL").fetchall()

@@ -113,6 +113,8 @@ def _decoder(kind: Any) -> Callable[[Any], Any] | None:
     plain = options[0] if len(options) == 1 and not hasattr(kind, "__origin__") else kind
     if isinstance(plain, EnumType):
         return plain._value2member_map_.__getitem__  # calling the enum does the same, slower
-    if plain in (str, int, float, bytes, bool):
+    if plain is bool:
+        return bool  # 0 and 1 in both engines
+    if plain in (str, int, float, bytes):
         return None
     return msgspec.json.Decoder(plain).decode

@@ -6,12 +6,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from corral.interfaces.cli.render import console
+
+T = TypeVar("T")
 
 
 class Unexpected(Exception):
@@ -54,6 +57,15 @@ class Stage:
         )
         self._children.append(child)
         return child
+
+    def until(self, look: Callable[[], T], seconds: float = 30) -> T:
+        """Look again and again until there is something to see."""
+        deadline = time.monotonic() + seconds
+        while not (found := look()):
+            if time.monotonic() > deadline:
+                raise Unexpected("what should have come did not come")
+            time.sleep(0.1)
+        return found
 
     def kill(self, child: "subprocess.Popen[str]") -> None:
         """As the power button does: no chance to tidy up."""

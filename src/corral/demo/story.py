@@ -1,6 +1,8 @@
 """What `make demo` shows: real processes are killed, and nothing is lost or doubled."""
 
+import os
 import shutil
+import signal
 import time
 
 from corral.demo.stage import Stage, Unexpected
@@ -15,6 +17,7 @@ def tell() -> int:
         projects(stage)
         mail_survives_a_kill(stage)
         timer_survives_a_kill(stage)
+        run_survives_kills(stage)
         the_record(stage)
     except Unexpected as error:
         stage.tell(f"The story broke off: {error}")
@@ -27,7 +30,8 @@ def tell() -> int:
     corral = shutil.which("corral") or ".venv/bin/corral"
     stage.tell(f"export CORRAL_HOME={stage.home}")
     stage.tell(f"{corral} events        # everything that happened, in order")
-    stage.tell(f"{corral} mail list --all")
+    stage.tell(f"{corral} ps -a           # the runs, and how they ended")
+    stage.tell(f"{corral} stats           # what they cost")
     stage.tell(f"rm -r {stage.home}     # when you have seen enough")
     return 0
 
@@ -96,8 +100,46 @@ def timer_survives_a_kill(stage: Stage) -> None:
     )
 
 
+def run_survives_kills(stage: Stage) -> None:
+    stage.chapter("4. A run whose terminal, keeper and agent are killed with kill -9")
+    terminal = stage.start(
+        "run", "--agent", "scripted", "--no-pty", "say I read the code; spend 1000 200; sleep 600"
+    )
+    (run,) = stage.until(lambda: stage.corral("ps", "--state", "running"))
+    stage.until(lambda: len(stage.corral("session", "turns", run["session_id"])) > 1)
+    stage.tell(f"{run['id']} works, as process {run['pid']}.")
+    stage.kill(terminal)
+    (still,) = stage.corral("ps")
+    stage.prove("the command that started it is dead, and it runs on", still["state"] == "running")
+    os.kill(run["keeper_pid"], signal.SIGKILL)
+    (found,) = stage.corral("recover")
+    (kept,) = stage.corral("ps")
+    stage.prove(
+        f"its keeper is killed: {found['reason']}, and it is the same process",
+        kept["pid"] == run["pid"] and kept["keeper_pid"] != run["keeper_pid"],
+    )
+    for pid in (kept["keeper_pid"], kept["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    stage.corral("recover")
+    dead = stage.corral("show", run["id"])
+    stage.prove(
+        "keeper and agent are killed: it is crashed, by signal 9, and no exit code is made up",
+        (dead["state"], dead["signal"], dead["exit_code"]) == ("crashed", 9, None),
+    )
+    words = "say Where was I? Ah; write done.txt yes; spend 300 100; say done"
+    stage.corral("resume", run["id"], words, "--detach")
+    (done,) = stage.until(lambda: stage.corral("ps", "-a", "--state", "completed"))
+    turns = stage.corral("session", "turns", run["session_id"])
+    for turn in turns:
+        stage.tell(f"{turn['number']:>3} {turn['role']:<10} {turn['content'][:60]}")
+    stage.prove(
+        "resumed, it goes on in the same conversation and finishes",
+        done["session_id"] == run["session_id"] and (stage.project / "done.txt").exists(),
+    )
+
+
 def the_record(stage: Stage) -> None:
-    stage.chapter("4. The record")
+    stage.chapter("5. The record")
     events = stage.corral("events")
     for event in events:
         stage.tell(f"{event['id']:<7} {event['kind']:<9} {event['verb']:<9} {event['subject']}")

@@ -41,6 +41,11 @@ class SetClock:
         self.at += ms
 
 
+def day_of(ms: int) -> str:
+    """The day of a moment in UTC, as 2027-01-31."""
+    return time.strftime("%Y-%m-%d", time.gmtime(ms // 1_000))
+
+
 _UNITS = {"ms": 1, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 

@@ -7,7 +7,8 @@
     │   └── Ambiguous       a shortened id fits several things
     ├── Conflict            somebody else's change stands in the way
     │   ├── IllegalMove     the thing is in a state from which this verb does not lead
-    │   └── Held            another owner holds it, or took it over since
+    │   ├── Held            another owner holds it, or took it over since
+    │   └── NoRoom          as many as allowed are going; it waits in line
     └── StoreUnavailable    the store cannot be used; `details["reason"]` says why
 
 `code` is stable and machine-readable; the message is one sentence for a person and names the next
@@ -52,6 +53,10 @@ class IllegalMove(Conflict):
 
 class Held(Conflict):
     code = "held"
+
+
+class NoRoom(Conflict):
+    code = "no_room"
 
 
 class StoreUnavailable(CorralError):

@@ -20,11 +20,20 @@ from corral.kernel.text import MAX_NAME, clean_text
 
 if TYPE_CHECKING:
     from corral.db.database import Probe
+    from corral.library.agents import Agents
+    from corral.library.alerts import Alerts
+    from corral.library.charges import Budgets, Charges
     from corral.library.events import Events
+    from corral.library.imports import Imports
+    from corral.library.insights import Insights
     from corral.library.mail import Mail
     from corral.library.nodes import Nodes
+    from corral.library.outputs import Outputs
     from corral.library.projects import Projects
+    from corral.library.runs import Runs
     from corral.library.schedules import Schedules, Timers
+    from corral.library.search import Search
+    from corral.library.sessions import Sessions
     from corral.library.settings import Secrets, Settings
     from corral.library.store import Store
 
@@ -93,6 +102,12 @@ class Corral:
         return Nodes(self._database)
 
     @cached_property
+    def outputs(self) -> "Outputs":
+        from corral.library.outputs import Outputs
+
+        return Outputs(self._database)
+
+    @cached_property
     def mail(self) -> "Mail":
         from corral.library.mail import Mail
 
@@ -111,6 +126,60 @@ class Corral:
         return Timers(self._database)
 
     @cached_property
+    def runs(self) -> "Runs":
+        from corral.library.runs import Runs
+
+        return Runs(self._database)
+
+    @cached_property
+    def charges(self) -> "Charges":
+        from corral.library.charges import Charges
+
+        return Charges(self._database)
+
+    @cached_property
+    def budgets(self) -> "Budgets":
+        from corral.library.charges import Budgets
+
+        return Budgets(self._database)
+
+    @cached_property
+    def alerts(self) -> "Alerts":
+        from corral.library.alerts import Alerts
+
+        return Alerts(self._database)
+
+    @cached_property
+    def insights(self) -> "Insights":
+        from corral.library.insights import Insights
+
+        return Insights(self._database)
+
+    @cached_property
+    def agents(self) -> "Agents":
+        from corral.library.agents import Agents
+
+        return Agents(self._database)
+
+    @cached_property
+    def sessions(self) -> "Sessions":
+        from corral.library.sessions import Sessions
+
+        return Sessions(self._database)
+
+    @cached_property
+    def search(self) -> "Search":
+        from corral.library.search import Search
+
+        return Search(self._database)
+
+    @cached_property
+    def imports(self) -> "Imports":
+        from corral.library.imports import Imports
+
+        return Imports(self._database)
+
+    @cached_property
     def db(self) -> "Store":
         from corral.library.store import Store
 
@@ -124,6 +193,11 @@ class Corral:
         """Wake-ups: a listener that returns from `wait` when another commit may have changed
         something."""
         return self._database.listening()
+
+    @property
+    def address(self) -> str:
+        """All that another process needs to open the same store; it may hold a password."""
+        return self._database.address
 
     def now(self) -> int:
         """The store's time: the server's on PostgreSQL, so that machines agree."""

@@ -15,12 +15,13 @@ T = TypeVar("T")
 
 
 def declared(kind: type[T]) -> dict[str, T]:
-    """Everything of a kind that stands in a room's `sql.py`, as `mail.CLAIM` and so on."""
+    """Everything of a kind that stands in a room's `sql.py`, or in that of the insights, as
+    `mail.CLAIM` and so on."""
     found: dict[str, T] = {}
-    for room in pkgutil.iter_modules(corral.rooms.__path__):
-        name = f"corral.rooms.{room.name}.sql"
-        if importlib.util.find_spec(name) is not None:
-            for constant, value in vars(importlib.import_module(name)).items():
+    rooms = [f"corral.rooms.{room.name}" for room in pkgutil.iter_modules(corral.rooms.__path__)]
+    for place in (*rooms, "corral.insights"):
+        if importlib.util.find_spec(f"{place}.sql") is not None:
+            for constant, value in vars(importlib.import_module(f"{place}.sql")).items():
                 if isinstance(value, kind):
-                    found[f"{room.name}.{constant}"] = value
+                    found[f"{place.rpartition('.')[2]}.{constant}"] = value
     return found

@@ -5,11 +5,15 @@ from corral.rooms.projects.model import Project
 
 
 def delete(tx: Tx, id: str) -> Project:
-    """Forget a project, its settings and schedules. Letters, events and the directory stay."""
+    """Forget a project that has no runs any more, its settings, budgets, schedules and sessions."""
+    from corral.library.sessions import forget_project
+    from corral.rooms.charges import ops as charges
     from corral.rooms.schedules import ops as schedules  # brings calendars along
 
     project = ops.get(tx, id)
     schedules.cancel_all(tx, project.id)
+    charges.forget_scope(tx, f"project:{project.id}")
+    forget_project(tx, project.id)
     return ops.delete(tx, project.id)
 
 
@@ -25,4 +29,12 @@ class Projects(Room):
     rename = write(ops.rename, repeatable=True)
     touch = write(ops.touch, repeatable=True)
     archive = write(ops.archive)
-    delete = write(delete)
+    _delete = write(delete)
+
+    def delete(self, id: str) -> Project:
+        """Forget a project with its runs, their output and files, its settings, budgets and
+        schedules. Sessions, letters, events, charges and the directory stay."""
+        from corral.library.runs import Runs
+
+        Runs(self._database).delete_all(project=id)
+        return self._delete(id)

@@ -35,6 +35,12 @@ class Secrets(Room):
 
         return secrets.resolve(self.get(name).reference)
 
+    def value_of(self, reference: str) -> str:
+        """The value behind `env:`, `file:`, `cmd:` or `keyring:`, or behind a secret's name."""
+        from corral.adapters import secrets
+
+        return secrets.resolve(reference) if ":" in reference else self.resolve(reference)
+
     def keep(self, name: str, value: str, *, where: Literal["file", "keyring"]) -> Secret:
         """Keep a value for the user, in a private file or the key ring, and refer to it there."""
         from corral.adapters import secrets

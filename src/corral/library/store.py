@@ -1,24 +1,30 @@
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from corral.db.database import Finding, Table
 from corral.db.filesystem import make_new_private_file
-from corral.db.retention import Piece, Retention
+from corral.db.retention import Key, Piece, Retention
+from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, StoreUnavailable
 from corral.kernel.text import MAX_BODY, clean_text
 from corral.library.operation import Room
+from corral.library.runs import forget as forget_run
+from corral.rooms.alerts import ops as alerts
+from corral.rooms.charges import ops as charges
 from corral.rooms.events import ops as events
 from corral.rooms.mail import ops as mail
 from corral.rooms.nodes import ops as nodes
+from corral.rooms.outputs import ops as outputs
+from corral.rooms.runs import ops as runs
 from corral.rooms.schedules import ops as schedules
+from corral.rooms.search import ops as search
+from corral.rooms.sessions import forgetting
 from corral.rooms.settings import ops as settings
-
-# What is forgotten when it is old, in this order.
-KEPT = (mail.KEPT, events.KEPT, schedules.KEPT, nodes.KEPT)
 
 
 def replace_damaged(url: str | None, file: str | Path) -> Path:
@@ -148,9 +154,16 @@ class Store(Room):
         """
         while not dry_run and self._database.write(mail.expire_due):
             pass
-        return [self._prune(kept, dry_run) for kept in KEPT]
+        pruned = [self._prune(kept, dry_run) for kept in KEPT]
+        if not dry_run:
+            from corral.library.outputs import Outputs
 
-    def _prune(self, kept: Retention, dry_run: bool) -> Pruned:
+            # The rows are gone everywhere; the files go on their own machine.
+            while Outputs(self._database).clear_deleted():
+                pass
+        return pruned
+
+    def _prune(self, kept: "Retention | Kept", dry_run: bool) -> Pruned:
         keep_ms = self._database.read(lambda tx: settings.value(tx, kept.setting))
         before = self._database.clock.now() - keep_ms
         run: Any = self._database.read if dry_run else self._database.write
@@ -178,3 +191,54 @@ class Store(Room):
                 "knows; the store was made by another build.",
             )
         return Finding("schema", "ok", f"Version {newest()}, as this program wants it.")
+
+
+def _prune_sessions(tx: Tx, *, before: int, after: Key | None, count_only: bool) -> Piece:
+    if count_only:
+        return Piece(forgetting.count_prunable(tx, before=before), None)
+    gone = 0
+    found = forgetting.prunable(tx, before=before, limit=5)
+    for id in found:
+        # What is long goes over several transactions: out of the index first, then altogether.
+        if not search.forget(tx, "turn", id) or not forgetting.forget(tx, id):
+            return Piece(gone, id)
+        gone += 1
+    return Piece(gone, found[-1] if found else None)
+
+
+def _prune_runs(tx: Tx, *, before: int, after: Key | None, count_only: bool) -> Piece:
+    if count_only:
+        return Piece(runs.count_ended_before(tx, before=before), None)
+    ended = runs.ended_before(tx, before=before)
+    for run in ended:
+        forget_run(tx, run.id)
+    return Piece(len(ended), ended[-1].id if ended else None)
+
+
+def _prune_outputs(tx: Tx, *, before: int, after: Key | None, count_only: bool) -> Piece:
+    if count_only:
+        return Piece(outputs.count_prunable(tx, before=before), None)
+    deleted = outputs.prune(tx, before=before)
+    return Piece(deleted, "" if deleted else None)
+
+
+class Kept(NamedTuple):
+    """Rows that take others along when they are forgotten."""
+
+    table: str
+    setting: str
+    prune: Callable[..., Piece]
+
+
+# What is forgotten when it is old, in this order.
+KEPT: tuple[Retention | Kept, ...] = (
+    mail.KEPT,
+    events.KEPT,
+    schedules.KEPT,
+    nodes.KEPT,
+    alerts.KEPT,
+    Kept("charges", "charges.keep_ms", charges.prune),
+    Kept("sessions", "sessions.keep_ms", _prune_sessions),
+    Kept("outputs", "outputs.keep_ms", _prune_outputs),
+    Kept("runs", "runs.keep_ms", _prune_runs),
+)

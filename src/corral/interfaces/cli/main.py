@@ -11,15 +11,33 @@ from corral.interfaces.cli.app import App, common_options
 
 # Noun -> module and what stands beside it in the help. Nothing is imported until it is called.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("run", "Run an agent or any command, tracked; -d in the background."),
+    "ps": ("ps", "Runs and their true state."),
+    "logs": ("logs", "What a run wrote; live with -f."),
+    "attach": ("attach", "Take over a run's terminal; Ctrl-\\ detaches."),
+    "send": ("send", "Type into a run, or hand it a message."),
+    "stop": ("stop", "Stop a run with its whole process tree."),
+    "resume": ("resume", "Go on where a run or a session stopped."),
+    "show": ("show", "Anything by its id."),
+    "wait": ("wait", "Wait for a run to end."),
+    "recover": ("recover", "Find dead runs now, and say what was found."),
     "project": ("project", "Directories that agents work in."),
+    "agent": ("agent", "Agents: who they are, what they are told, what they may."),
+    "session": ("session", "Conversations of agents, turn by turn."),
+    "search": ("search", "Find what was said, printed or noted."),
     "mail": ("mail", "Letters: put, claim, acknowledge; dead letters."),
     "timer": ("timer", "Send a letter later, once."),
     "schedule": ("schedule", "Send a letter again and again."),
+    "stats": ("stats", "Success, duration, tokens and cost of runs."),
+    "charge": ("charge", "Tokens and money that agents use."),
+    "budget": ("budget", "What may be spent."),
+    "alert": ("alert", "Be told when runs crash, fail, wait or finish."),
     "events": ("events", "The record of all changes, live with -f."),
     "event": ("events", ""),
     "setting": ("setting", "Values you choose instead of the defaults."),
     "secret": ("secret", "Where secrets are to be found."),
     "node": ("node", "Machines that serve this store."),
+    "import": ("import_", "Bring in what Claude Code or Codex recorded."),
     "db": ("db", "The store: check, back up, restore, query, prune."),
     "doctor": ("doctor", "Is everything as it should be?"),
     "completion": ("completion", "Shell completion for bash, zsh or fish."),
@@ -33,6 +51,7 @@ EXIT_CODES = {
     "conflict": 4,
     "illegal_move": 4,
     "held": 4,
+    "no_room": 4,
     "store_unavailable": 5,
 }
 
@@ -72,8 +91,19 @@ def _version(context: click.Context, _: click.Parameter, given: bool) -> None:
         context.exit()
 
 
+@click.pass_context
+def _overview(context: click.Context) -> None:
+    """`corral` without a command shows what is going on."""
+    if context.invoked_subcommand is None:
+        from corral.interfaces.cli.commands.overview import show_overview
+
+        show_overview(context.ensure_object(App))
+
+
 root = Root(
     "corral",
+    callback=_overview,
+    invoke_without_command=True,
     params=[
         click.Option(
             ["--version"],
@@ -96,7 +126,8 @@ def run(arguments: list[str]) -> int:
     app = App()
     try:
         code = root.main(arguments, prog_name="corral", standalone_mode=False, obj=app)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # a shell may have closed it
+            sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())

@@ -6,7 +6,8 @@ terminal unescaped.
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,7 +40,24 @@ def console(*, stderr: bool = False) -> "Console":
 
 
 # What may be cut, or wrapped, where the terminal is narrow; ids and states never are.
-CUT = frozenset({"BODY", "COMMAND", "DATA", "DIRECTORY", "LABELS", "LAST ERROR", "REFERENCE"})
+CUT = frozenset(
+    {
+        "BODY",
+        "COMMAND",
+        "CONTENT",
+        "DATA",
+        "DIRECTORY",
+        "LABELS",
+        "LAST ERROR",
+        "MESSAGE",
+        "PATH",
+        "REASON",
+        "REFERENCE",
+        "TARGET",
+        "TITLE",
+        "WHAT",
+    }
+)
 WRAPPED = frozenset({"", "MEANING"})
 
 
@@ -93,14 +111,17 @@ def write_fields(record: Any, columns: "Columns | None" = None) -> None:
 STYLES = {
     "active": "green",
     "broken": "bold red",
+    "closed": "dim",
     "dead": "bold red",
     "done": "dim",
     "expired": "yellow",
     "lost": "bold red",
     "ok": "green",
+    "open": "green",
     "out": "cyan",
     "paused": "yellow",
     "refused": "yellow",
+    "retired": "dim",
     "unknown": "bold yellow",
     "up": "green",
     "warning": "yellow",
@@ -153,3 +174,17 @@ def ago(ms: int) -> str:
             count = round(abs(distance) / size)
             return f"{count}{unit} ago" if distance > 0 else f"in {count}{unit}"
     return "now"
+
+
+@contextmanager
+def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], object]]:
+    """A bar on standard error for long work, told how many of how many are done."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, all: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, all: bar.update(task, completed=done, total=all)

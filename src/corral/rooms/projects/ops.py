@@ -2,26 +2,18 @@
 
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound
+from corral.kernel.keep import KEEP
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text
 from corral.rooms.projects import sql
 from corral.rooms.projects.model import Project, ProjectState
 from corral.rooms.settings import ops as settings
 
-
-class _Kept:
-    """Stands for an argument that was left out: what is stored stays as it is."""
-
-    def __repr__(self) -> str:
-        return "KEEP"
-
-
-KEEP: Final[Any] = _Kept()
 MAX_DIR = 4_096
 _LAST = 1 << 62
 

@@ -44,8 +44,14 @@ KNOWN: dict[str, Known] = {
     "events.keep_ms": Known(
         int, 365 * DAY, MINUTE, TEN_YEARS, "How long the record is kept.", ("global",)
     ),
+    "outputs.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a sealed output is kept.", ("global",)
+    ),
     "schedules.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended schedule is kept.", ("global",)
+    ),
+    "sessions.keep_ms": Known(
+        int, 365 * DAY, MINUTE, TEN_YEARS, "How long a closed session is kept.", ("global",)
     ),
     "nodes.keep_ms": Known(
         int, 90 * DAY, DAY, TEN_YEARS, "How long a node that is gone is kept.", ("global",)
@@ -56,6 +62,23 @@ KNOWN: dict[str, Known] = {
         SECOND,
         DAY,
         "How late a moment may be put before the misfire policy treats it as missed.",
+    ),
+    "runs.max_at_once": Known(
+        int, 200, 1, 10_000, "Runs that may go at once; others wait in line.", ("global",)
+    ),
+    "runs.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended run is kept.", ("global",)
+    ),
+    "charges.keep_ms": Known(
+        int,
+        365 * DAY,
+        DAY,
+        TEN_YEARS,
+        "How long single charges are kept; what they add up to stays.",
+        ("global",),
+    ),
+    "alerts.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global",)
     ),
     "schedules.max_timers": Known(int, 20, 1, 20, "Timers that one mailbox may have pending."),
 }

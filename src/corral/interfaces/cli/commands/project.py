@@ -86,9 +86,11 @@ def archive(app: App, project: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @pass_app
 def delete(app: App, project: str, yes: bool) -> None:
-    """Forget a project, its settings and schedules; its directory is not touched."""
+    """Forget a project, its settings, schedules and sessions; its directory is not touched."""
     found = app.store.projects.get(named(app, project))
     if not yes:
-        click.confirm(f"Forget {found.name} ({found.dir}), its settings and schedules?", abort=True)
+        click.confirm(
+            f"Forget {found.name} ({found.dir}), its settings, schedules and sessions?", abort=True
+        )
     gone = app.store.projects.delete(found.id)
     app.say(f"{gone.name} is forgotten.", gone)

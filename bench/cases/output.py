@@ -1,0 +1,211 @@
+"""A run's output: its size when sealed, how fast it is read, what redaction and a cap cost."""
+
+import os
+import random
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pyte
+import zstandard
+from tests.support.outputs import log_text
+
+from bench.harness import Bar, Bench, Rates, Rival, Row, Spread
+from corral.adapters.output.capped import CappedWriter
+from corral.adapters.output.frames import FRAME, LEVEL
+from corral.adapters.output.plain import Plain
+from corral.adapters.output.redact import Redactor
+from corral.adapters.output.render import Terminal, text_of
+from corral.adapters.output.seal import remove_plain, seal, sealed_file
+from corral.adapters.output.sealed import Sealed, open_sealed
+
+TITLE = "Output of runs"
+ABOUT = """
+    The text is prose between log lines with times, numbers and ids; no frame repeats another.
+    A page is 100 lines from anywhere, over a plain file whose reader has an index of every 64 KiB.
+    Copying is done in pieces of 64 KiB into a file, over the same without redaction and cap.
+    Sealing (redaction, packing, hash, reading back, fsync) is over packing alone. A terminal is
+    played over a bare pyte with as long a memory.
+"""
+LINES = 100
+SECRETS = ["correct-horse-battery-staple", "tok/en+with=signs", "a-third-secret-value"]
+
+
+def measure(bench: Bench) -> list[Row]:
+    folder = bench.new_file().parent
+    text = log_text(bench.pick(32, 8) * 1024 * 1024)
+    (folder / "output").write_bytes(text)
+    index = seal(folder)
+    sealed = open_sealed(sealed_file(folder / "output"))
+    assert sealed is not None
+    size = index.sealed_bytes / len(text)
+    return [
+        Row("size of the sealed text", Spread(size, size, size), Bar("<=", 0.35)),
+        *_pages(bench, folder / "output", sealed),
+        *_copies(bench, folder, text),
+        *_sealing(bench, folder / "again", text),
+        *_rendering(bench, text),
+    ]
+
+
+def _pages(bench: Bench, path: Path, sealed: Sealed) -> list[Row]:
+    pages = bench.pick(2_000, 400)
+    by_hand, growing = _ByHand(path), Plain(path)
+    growing.lines(sealed.index.lines - 1, 1)  # the first look makes its index
+
+    def read(lines: Callable[[int, int], list[bytes]]) -> Rates:
+        chance = random.Random(7)
+        starts = [chance.randrange(sealed.index.lines - LINES) for _ in range(pages)]
+        began = time.perf_counter()
+        for start in starts:
+            assert len(lines(start, LINES)) == LINES
+        return {"page": pages / (time.perf_counter() - began)}
+
+    assert sealed.lines(1_234, LINES) == by_hand.lines(1_234, LINES) == growing.lines(1_234, LINES)
+    found = bench.compare(
+        Rival("plain file", partial(read, by_hand.lines)),
+        [Rival("sealed", partial(read, sealed.lines)), Rival("open", partial(read, growing.lines))],
+        rounds=bench.pick(9, 5),
+    )
+    return [
+        Row("a page of a sealed output", found.speed_of("sealed", "page"), Bar(">=", 0.5)),
+        Row("a page of an open output, redacted", found.speed_of("open", "page")),
+    ]
+
+
+class _ByHand:
+    """A plain file and, for every 64 KiB, how many lines end before."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDONLY)
+        self._ends, ends, at = array("Q"), 0, 0
+        while data := os.pread(self._file, FRAME, at):
+            self._ends.append(ends)
+            ends += data.count(b"\n")
+            at += len(data)
+
+    def lines(self, start: int, count: int) -> list[bytes]:
+        nth = max(bisect_right(self._ends, start - 1) - 1, 0)
+        skip, data = start - self._ends[nth], b""
+        at = nth * FRAME
+        while data.count(b"\n") < skip + count:
+            data += os.pread(self._file, FRAME, at)
+            at += FRAME
+        return data.split(b"\n")[skip : skip + count]
+
+
+def _copies(bench: Bench, folder: Path, text: bytes) -> list[Row]:
+    pieces = [text[at : at + FRAME] for at in range(0, len(text), FRAME)]
+
+    speeds: list[float] = []
+    redacting: list[float] = []
+
+    def plain() -> Rates:
+        target = folder / "copy"
+        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        began = time.perf_counter()
+        for piece in pieces:
+            os.write(file, piece)
+        took = time.perf_counter() - began
+        os.close(file)
+        target.unlink()
+        return {"copy": len(text) / took}
+
+    def capped(cap: int, redactor: Callable[[], Redactor] | None) -> Rates:
+        target = folder / "capped"
+        writer = CappedWriter(target, cap, redactor() if redactor else None)
+        began, busy = time.perf_counter(), time.process_time()
+        for piece in pieces:
+            writer.write(piece)
+        writer.close()
+        took, busy = time.perf_counter() - began, time.process_time() - busy
+        speeds.append(len(text) / busy / 1e6)
+        for file in folder.glob("capped*"):
+            file.unlink()
+        return {"copy": len(text) / took}
+
+    def redacted(redactor: Callable[[], Redactor]) -> Rates:
+        speeds.clear()
+        rates = capped(1 << 40, redactor)
+        redacting.append(speeds[0])
+        return rates
+
+    cases = {
+        "copying under a cap of half of it": partial(capped, len(text) // 2, None),
+        "copying, redacted by shape": partial(redacted, Redactor),
+        "copying, redacted by shape and three values": partial(
+            capped, 1 << 40, partial(Redactor, SECRETS)
+        ),
+    }
+    found = bench.compare(
+        Rival("plain copy", plain),
+        [Rival(name, sample) for name, sample in cases.items()],
+        rounds=bench.pick(7, 3),
+    )
+    return [
+        *(Row(name, found.speed_of(name, "copy")) for name in cases),
+        Row("redaction by shape, MB in a second of work", Spread.of(redacting), unit=""),
+    ]
+
+
+def _sealing(bench: Bench, folder: Path, text: bytes) -> list[Row]:
+    folder.mkdir(exist_ok=True)
+
+    def packing() -> Rates:
+        packer = zstandard.ZstdCompressor(level=LEVEL)
+        began = time.perf_counter()
+        for at in range(0, len(text), FRAME):
+            packer.compress(text[at : at + FRAME])
+        return {"seal": len(text) / (time.perf_counter() - began)}
+
+    def sealing() -> Rates:
+        (folder / "output").write_bytes(text)
+        began = time.perf_counter()
+        remove_plain(folder, seal(folder))
+        took = time.perf_counter() - began
+        (folder / "output.zst").unlink()
+        return {"seal": len(text) / took}
+
+    found = bench.compare(
+        Rival("packing alone", packing), [Rival("sealing", sealing)], rounds=bench.pick(5, 3)
+    )
+    return [Row("sealing", found.speed_of("sealing", "seal"))]
+
+
+def _rendering(bench: Bench, text: bytes) -> list[Row]:
+    data = b"".join(
+        b"\x1b[32m%b\x1b[0m 10%%\r\x1b[1m%b\x1b[0m\r\n" % (line[:20], line)
+        for line in text[: bench.pick(400_000, 100_000)].split(b"\n")
+    )
+
+    def bare() -> Rates:
+        screen = pyte.HistoryScreen(80, 24, history=10_000)
+        stream = pyte.ByteStream(screen)
+        began = time.perf_counter()
+        stream.feed(data)
+        return {"render": len(data) / (time.perf_counter() - began)}
+
+    def ours() -> Rates:
+        terminal = Terminal(80, 24, history=10_000)
+        began = time.perf_counter()
+        terminal.feed(data)
+        terminal.text()
+        return {"render": len(data) / (time.perf_counter() - began)}
+
+    def cheap() -> Rates:
+        began = time.perf_counter()
+        text_of(data)
+        return {"render": len(data) / (time.perf_counter() - began)}
+
+    found = bench.compare(
+        Rival("pyte", bare),
+        [Rival("terminal", ours), Rival("pipe", cheap)],
+        rounds=bench.pick(5, 3),
+    )
+    return [
+        Row("playing a terminal", found.speed_of("terminal", "render"), over="pyte"),
+        Row("taking escapes out of a pipe", found.speed_of("pipe", "render"), over="pyte"),
+    ]

@@ -1,0 +1,305 @@
+"""What it costs an agent to be run by Corral: its output, its start, its keeper's memory."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import corral
+from bench.harness import Bar, Bench, Rates, Rival, Row, Spread
+from corral.adapters import process
+from corral.adapters.keepers import StartingKeeper
+from corral.library import Corral
+from corral.rooms.runs.model import Run
+
+TITLE = "Runs"
+ABOUT = """
+    A child writes 200 MB in large pieces, then 1,000,000 lines one by one, and takes its own time:
+    into a file by itself, and in a detached run; at a terminal of `script -q`, and in a detached
+    run with a terminal. After every run each byte is compared. The start is from `corral run -d`
+    to the child executing. A keeper is looked at when it is quiet. At the end 200 runs go at once.
+"""
+CORRAL = [sys.executable, "-m", "corral"]
+LINE = b"0123456789 " * 9 + b"\n"
+PIECE = LINE * 655  # about 64 KB
+MEGABYTES = 200
+LINES = 1_000_000
+AT_ONCE = 200
+SETTLE = 30.0
+
+CHILD = f"""
+import os, sys, time
+def whole(data):
+    while data:
+        data = data[os.write(1, data):]
+piece = {LINE!r} * 655
+began = time.perf_counter()
+if sys.argv[1] == "bytes":
+    for _ in range(int(sys.argv[2])):
+        whole(piece)
+else:
+    line = {LINE!r}
+    for _ in range(int(sys.argv[2])):
+        whole(line)
+took = time.perf_counter() - began
+with open(sys.argv[3] + ".part", "w") as file:
+    file.write(repr(took))
+os.rename(sys.argv[3] + ".part", sys.argv[3])
+"""
+
+
+class Place:
+    """A home for runs, and a child that writes and takes its time."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.folder = bench.new_file().parent
+        self.url = f"sqlite:///{self.folder}/store.db"
+        self.env = os.environ | {
+            "CORRAL_HOME": str(self.folder / "home"),
+            "CORRAL_STORE": self.url,
+            "PYTHONDONTWRITEBYTECODE": "",
+        }
+        os.environ["CORRAL_HOME"] = self.env["CORRAL_HOME"]
+        (self.folder / "child.py").write_text(CHILD)
+        pieces = MEGABYTES * 1_000_000 // len(PIECE)
+        self.work = {
+            f"{bench.pick(MEGABYTES, 20)} MB": ("bytes", bench.pick(pieces, pieces // 10)),
+            f"{bench.pick(LINES, LINES // 10):,} lines": ("lines", bench.pick(LINES, LINES // 10)),
+        }
+        corral.open(self.url).close()
+
+    def child(self, how: str, count: int) -> list[str]:
+        took = self.folder / "took"
+        took.unlink(missing_ok=True)
+        file = str(self.folder / "child.py")
+        return [sys.executable, "-S", "-E", file, how, str(count), str(took)]
+
+    def took(self) -> float:
+        return float((self.folder / "took").read_text())
+
+    def measured(self, run: Callable[[list[str], bytes], None]) -> Rates:
+        """How fast the child was with each kind of output."""
+        rates = {}
+        for name, (how, count) in self.work.items():
+            run(self.child(how, count), (PIECE if how == "bytes" else LINE) * count)
+            rates[name] = 1 / self.took()
+        return rates
+
+    def by_itself(self, command: list[str], expected: bytes) -> None:
+        output = self.folder / "output"
+        with output.open("wb") as file:
+            subprocess.run(command, stdout=file, stdin=subprocess.DEVNULL, check=True)
+        assert output.stat().st_size == len(expected)
+        output.unlink()
+
+    def at_a_terminal(self, command: list[str], expected: bytes) -> None:
+        output = self.folder / "typescript"
+        words = ["script", "-q", "-e", "-c", " ".join(command), str(output)]
+        subprocess.run(words, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=True)
+        assert output.stat().st_size >= len(expected)
+        output.unlink()
+
+    def run(self, command: list[str], expected: bytes, *, pty: bool) -> None:
+        option = "--pty" if pty else "--no-pty"
+        said = subprocess.run(
+            [*CORRAL, "run", "-d", option, "--json", "--", *command],
+            env=self.env,
+            cwd=self.folder,
+            capture_output=True,
+            check=True,
+        )
+        with corral.open(self.url) as store:
+            run = store.runs.wait(json.loads(said.stdout)["id"])
+            assert run.exit_code == 0, run
+            whole = expected.replace(b"\n", b"\r\n") if pty else expected
+            assert run.output_bytes == len(whole), (run.output_bytes, len(whole))
+            _leaves(run.keeper_pid)
+            _compare(store, run, whole)
+            store.runs.delete(run.id)
+
+
+def measure(bench: Bench) -> list[Row]:
+    place = Place(bench)
+    return [
+        *_output(bench, place),
+        *_start(bench, place),
+        *_memory(place),
+        *_many(bench, place),
+    ]
+
+
+def _output(bench: Bench, place: Place) -> list[Row]:
+    rounds = bench.pick(3, 1)
+    pipe = bench.compare(
+        Rival("a file", partial(place.measured, place.by_itself)),
+        [Rival("pipe", partial(place.measured, partial(place.run, pty=False)))],
+        rounds=rounds,
+    )
+    terminal = bench.compare(
+        Rival("script -q", partial(place.measured, place.at_a_terminal)),
+        [Rival("pty", partial(place.measured, partial(place.run, pty=True)))],
+        rounds=rounds,
+    )
+    return [
+        *(
+            Row(
+                f"{name} in a detached run: the child's time over that into a file",
+                pipe.speed_of_base_over("pipe", name),
+                Bar("<=", 1.2),
+            )
+            for name in place.work
+        ),
+        *(
+            Row(
+                f"{name} in a run with a terminal",
+                terminal.speed_of("pty", name),
+                Bar(">=", 0.7),
+                over="script -q",
+            )
+            for name in place.work
+        ),
+    ]
+
+
+def _compare(store: Corral, run: Run, expected: bytes) -> None:
+    """Every byte, in the sealed output as in what was written."""
+    text = store.outputs.open(run.id)
+    assert text.size == len(expected), (text.size, len(expected))
+    offset = 0
+    while data := text.bytes(offset, 1 << 22):
+        assert bytes(data) == expected[offset : offset + len(data)], f"behind byte {offset}"
+        offset += len(data)
+    assert offset == len(expected)
+
+
+def _leaves(pid: int | None) -> None:
+    deadline = time.monotonic() + SETTLE
+    while pid is not None and process.identify(pid) is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _start(bench: Bench, place: Place) -> list[Row]:
+    """From the command to the child's first act, which is to write the time."""
+    stamp = place.folder / "stamp"
+    command = ["sh", "-c", f"date +%s%N >'{stamp}.part'; mv '{stamp}.part' '{stamp}'"]
+
+    def start() -> Rates:
+        stamp.unlink(missing_ok=True)
+        began = time.time_ns()
+        subprocess.run(
+            [*CORRAL, "run", "-d", "--", *command],
+            env=place.env,
+            cwd=place.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        deadline = time.monotonic() + SETTLE
+        while not stamp.exists() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        took = (int(stamp.read_text()) - began) / 1e9
+        with corral.open(place.url) as store:
+            (run,) = store.runs.list(limit=1).items
+            store.runs.wait(run.id)
+        _leaves(run.keeper_pid)
+        return {"start": 1 / took}
+
+    def nothing() -> Rates:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], env=place.env, check=True)
+        return {"start": 1 / (time.perf_counter() - began)}
+
+    found = bench.compare(
+        Rival("python -c pass", nothing),
+        [Rival("corral run -d", start)],
+        rounds=bench.pick(20, 5),
+    )
+    return [
+        Row(
+            "corral run -d to the child executing, over python -c pass",
+            found.speed_of_base_over("corral run -d", "start"),
+            Bar("<=", 10),
+        )
+    ]
+
+
+def _memory(place: Place) -> list[Row]:
+    """Of a keeper that has nothing to do, a little after its start."""
+    found: dict[str, list[float]] = {}
+    with corral.open(place.url) as store:
+        for option in ("--no-pty", "--pty"):
+            said = subprocess.run(
+                [*CORRAL, "run", "-d", option, "--json", "--", "sleep", "600"],
+                env=place.env,
+                cwd=place.folder,
+                capture_output=True,
+                check=True,
+            )
+            run = store.runs.get(json.loads(said.stdout)["id"])
+            assert run.keeper_pid is not None
+            agent = process.stat(run.pid or 0)
+            time.sleep(4)
+            for who, pid in (("keeper", run.keeper_pid), ("guard", agent.parent if agent else 0)):
+                for name, size in _sizes(pid).items():
+                    found.setdefault(f"{who}, {name} (MB)", []).append(size)
+            store.runs.stop(run.id)
+            store.runs.wait(run.id)
+            _leaves(run.keeper_pid)
+    return [
+        Row(what, Spread.of(sizes), Bar("<=", 25) if what.startswith("keeper") else None, unit="")
+        for what, sizes in found.items()
+    ]
+
+
+def _sizes(pid: int) -> dict[str, float]:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    found = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines}
+    return {"RSS": found["Rss"], "PSS": found["Pss"]}
+
+
+def _many(bench: Bench, place: Place) -> list[Row]:
+    """So many runs at once, held at a gate until all are there; each says who it is."""
+    count = bench.pick(AT_ONCE, 20)
+    gate = place.folder / "gate"
+    gate.unlink(missing_ok=True)
+    os.mkfifo(gate)
+    with corral.open(place.url) as store:
+        asked = {
+            store.runs.ask(
+                command=["sh", "-c", f"read _ <'{gate}'; echo I am {n}; exit {n % 7}"],
+                project=str(place.folder),
+            ).id: n
+            for n in range(count)
+        }
+        began = time.perf_counter()
+
+        def start(id: str) -> None:
+            answer = StartingKeeper().keep(store=store.address, run=id)
+            assert "pid" in answer, answer
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(start, asked))
+        started = time.perf_counter() - began
+        going = store.runs.list(state="running", limit=1_000).items
+        assert len(going) == count, len(going)
+        began = time.perf_counter()
+        os.close(os.open(gate, os.O_WRONLY))
+        wrong = 0
+        for id, n in asked.items():
+            run = store.runs.wait(id, timeout_ms=300_000)
+            wrong += run.exit_code != n % 7
+        ended = time.perf_counter() - began
+        for id, n in asked.items():
+            _leaves(store.runs.get(id).keeper_pid)
+            text = store.outputs.open(id)
+            wrong += bytes(text.bytes(0, 1_000)) != b"I am %d\n" % n
+    return [
+        Row(f"{count} runs at once: recorded wrong", Spread.of([wrong]), Bar("=", 0), unit=""),
+        Row(f"{count} runs at once: to start them all", Spread.of([started * 1e3]), unit="ms"),
+        Row(f"{count} runs at once: to end them all", Spread.of([ended * 1e3]), unit="ms"),
+    ]

@@ -1,0 +1,189 @@
+"""Sessions and search: one more turn, the last ones, and a word among a million."""
+
+import importlib.util
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import apsw
+
+from bench.harness import Bar, Bench, Rates, Rival, Row
+from bench.opponents import now_ms, open_store
+from bench.opponents.sessions import ByHand, CorralTalk, LangGraph, OpenAiAgents, Talk
+from corral.library import Corral
+
+TITLE = "Sessions and search"
+ABOUT = """
+    One turn appended to a session is one transaction: the session's count goes up, the turn is
+    written. By hand it is the same two statements through APSW, prepared, and is 1. The peers
+    append one message each as their users would, set to the same durability as Corral beside
+    them; they keep no count, no author, no key, and langgraph writes the whole conversation, of
+    20 messages here, at every step. At FULL everybody waits for the disk, once for each message,
+    so there is no bar. The last 50 turns, and the newest 20 that hold a
+    word, are asked for in a store of 1,000,000 turns and in a short one: the time in the long one
+    over that in the short one, or the speed in the long one, the short one's being 1. Appending
+    with the search on is appending while every 1,000 turns are indexed between.
+"""
+COUNT = 500
+LOOKS = 100
+SHORT, MIDDLE, LONG = 10_000, 100_000, 1_000_000
+PIECE = 10_000
+EACH = 1_000  # turns of one session in a store with a history
+
+
+def measure(bench: Bench) -> list[Row]:
+    return [*_append(bench), *_long_history(bench), *_search(bench)]
+
+
+def _append(bench: Bench) -> list[Row]:
+    rounds = bench.pick(15, 4)
+    with open_store(f"sqlite:///{bench.new_file()}") as store:
+        corral = Rival("Corral", partial(_say, CorralTalk(store)))
+        by_hand = Rival("by hand", partial(_say, ByHand(bench.new_file())))
+        searched = open_store(f"sqlite:///{bench.new_file()}")
+        indexed = Rival("indexed", partial(_say_and_index, searched, CorralTalk(searched)))
+        raw = bench.compare(by_hand, [corral], rounds=rounds)
+        on = bench.compare(corral, [indexed], rounds=bench.pick(7, 3))
+        rows = [
+            Row("append a turn", raw.speed_of("Corral", "append"), Bar(">=", 0.6)),
+            Row("append a turn, the search on", on.speed_of("indexed", "append"), Bar(">=", 0.7)),
+            *_against_peers(bench, corral, normal=True),
+        ]
+        store.db.durability("full")
+        searched.close()
+        return rows + _against_peers(bench, corral, normal=False)
+
+
+def _against_peers(bench: Bench, corral: Rival, *, normal: bool) -> list[Row]:
+    level = "NORMAL" if normal else "FULL"
+    bar = Bar(">", 1) if normal else None  # at FULL all of them wait for the same disk
+    peers: dict[str, Talk] = {}
+    if importlib.util.find_spec("agents"):
+        peers[f"openai-agents at {level}"] = OpenAiAgents(bench.new_file(), normal=normal)
+    if importlib.util.find_spec("langgraph"):
+        peers[f"langgraph at {level}"] = LangGraph(bench.new_file(), normal=normal)
+    if not peers:
+        return []
+    rivals = [Rival(name, partial(_say, peer, 100)) for name, peer in peers.items()]
+    for rival in (corral, *rivals) if not normal else ():
+        for _ in range(5):
+            rival.sample()  # until a log has its size: while it grows, a disk takes longer
+    found = bench.compare(corral, rivals, rounds=bench.pick(7, 3))
+    return [
+        Row("append a turn", found.speed_of_base_over(name, "append"), bar, over=name)
+        for name in peers
+    ]
+
+
+def _long_history(bench: Bench) -> list[Row]:
+    long = bench.pick(LONG, MIDDLE)
+    short_store, long_store = (_store_with(bench, size) for size in (SHORT, long))
+    found = bench.compare(
+        Rival("short", partial(_look, short_store)),
+        [Rival("long", partial(_look, long_store))],
+        rounds=bench.pick(9, 3),
+    )
+    return [
+        Row(f"{long:,} turns: {what}", found.speed_of_base_over("long", what), Bar("<=", 1.5))
+        for what in found.measured
+    ]
+
+
+def _search(bench: Bench) -> list[Row]:
+    long, middle = bench.pick((LONG, MIDDLE), (MIDDLE, SHORT))
+    middle_store, long_store = (_store_with(bench, size) for size in (middle, long))
+    for store in (middle_store, long_store):
+        bench.told("indexing")
+        while store.search.catch_up():
+            pass
+    found = bench.compare(
+        Rival("middle", partial(_find, middle_store)),
+        [Rival("long", partial(_find, long_store))],
+        rounds=bench.pick(9, 3),
+    )
+    bars = {"a rare word": Bar(">=", 0.3), "a common word": Bar(">=", 0.3)}
+    return [
+        Row(
+            f"newest 20 of {what}, {long:,} over {middle:,}",
+            found.speed_of("long", what),
+            bars[what],
+        )
+        for what in found.measured
+    ]
+
+
+def _store_with(bench: Bench, size: int) -> Corral:
+    return bench.once(f"turns {size}", partial(_make_store, bench, size))
+
+
+def _make_store(bench: Bench, size: int) -> Corral:
+    """Sessions of 1,000 turns each; one word in 50,000 is rare, and half of them hold a common."""
+    bench.told(f"writing {size:,} turns of the past")
+    path = bench.new_file()
+    store = open_store(f"sqlite:///{path}")
+    ids = [store.sessions.open().id for _ in range(size // EACH)]
+    file = apsw.Connection(str(path))
+    file.execute("CREATE TEMP TABLE ids (n INTEGER PRIMARY KEY, id TEXT)")
+    file.executemany("INSERT INTO ids VALUES (?, ?)", list(enumerate(ids)))
+    for first in range(0, size, PIECE):
+        file.execute(
+            """
+            WITH RECURSIVE count (n) AS (
+                SELECT :first UNION ALL SELECT n + 1 FROM count WHERE n + 1 < :last)
+            INSERT INTO turns (session_id, number, role, content, is_error, at)
+            SELECT id, count.n % :each + 1, 'user',
+                'turn ' || count.n || ' of a long talk'
+                || CASE WHEN count.n % 2 = 0 THEN ' about the common weather' ELSE '' END
+                || CASE WHEN count.n % :rare = 7 THEN ' and a zebra' ELSE '' END, 0, :now
+            FROM count JOIN ids ON ids.n = count.n / :each
+            """,
+            {
+                "first": first,
+                "last": first + PIECE,
+                "each": EACH,
+                "rare": size // 20,
+                "now": now_ms(),
+            },
+        )
+    file.execute("UPDATE sessions SET turns = :each", {"each": EACH})
+    file.close()
+    return bench.closing.enter_context(store)
+
+
+def _say(talk: Talk, count: int = COUNT) -> Rates:
+    return {"append": _rate_of(talk.say, count)}
+
+
+def _say_and_index(store: Corral, talk: Talk) -> Rates:
+    began = time.perf_counter()
+    for _ in range(2):
+        for _ in range(COUNT):
+            talk.say()
+    store.search.catch_up()
+    return {"append": 2 * COUNT / (time.perf_counter() - began)}
+
+
+def _look(store: Corral) -> Rates:
+    (session,) = store.sessions.list(limit=1).items
+    return {
+        "the last 50": _rate_of(lambda: store.sessions.last(session.id, 50), LOOKS),
+        "a page in the middle": _rate_of(
+            lambda: store.sessions.turns(session.id, after=500), LOOKS
+        ),
+        "append": _rate_of(CorralTalk(store).say, LOOKS),
+    }
+
+
+def _find(store: Corral) -> Rates:
+    return {
+        "a rare word": _rate_of(lambda: store.search._find("zebra", limit=20), LOOKS),
+        "a common word": _rate_of(lambda: store.search._find("weather", limit=20), LOOKS),
+    }
+
+
+def _rate_of(call: Callable[[], Any], count: int) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+        call()
+    return count / (time.perf_counter() - began)

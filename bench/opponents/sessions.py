@@ -1,0 +1,130 @@
+"""Appending one message to a conversation: by hand, and as libraries that people use do it."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any, Protocol
+
+import apsw
+
+from bench.opponents import now_ms, open_store
+from corral.library import Corral
+
+WORDS = "The tests pass now; the cause was a missing index on the table of turns. " * 3
+
+
+class Talk(Protocol):
+    def say(self) -> None:
+        """Append one message, and have it kept."""
+        ...
+
+
+class CorralTalk:
+    """Corral as its users call it."""
+
+    def __init__(self, store: Corral) -> None:
+        self._append = store.sessions.append
+        self.id = store.sessions.open(title="bench").id
+
+    def say(self) -> None:
+        self._append(self.id, "user", WORDS)
+
+
+COUNT = """
+    UPDATE sessions SET turns = turns + 1, updated_at = :now
+    WHERE id = :id AND state = 'open' RETURNING turns, agent_id
+"""
+ADD = """
+    INSERT INTO turns (session_id, number, role, content, is_error, agent_id, at)
+    VALUES (:id, :number, 'user', :content, 0, :agent, :now)
+    RETURNING seq, session_id, number, role, content, tool_call_id, tool_name, arguments, result,
+        is_error, input_tokens, output_tokens, agent_id, run_id, key, meta, at
+"""
+
+
+class ByHand:
+    """The same two statements on the same tables, prepared, and nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        with open_store(f"sqlite:///{path}") as store:
+            self._id = store.sessions.open().id
+        connection = apsw.Connection(str(path), statementcachesize=512)
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        for pragma in ("synchronous = NORMAL", "temp_store = MEMORY", "foreign_keys = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        self._run: Any = connection.execute
+
+    def say(self) -> None:
+        run, now = self._run, now_ms()
+        run("BEGIN IMMEDIATE")
+        ((number, agent),) = run(COUNT, {"now": now, "id": self._id}).fetchall()
+        turn = {"id": self._id, "number": number, "content": WORDS, "agent": agent, "now": now}
+        run(ADD, turn).fetchall()
+        run("COMMIT")
+
+
+class OpenAiAgents:
+    """`SQLiteSession` of openai-agents, in one event loop."""
+
+    def __init__(self, path: Path, *, normal: bool) -> None:
+        from agents import SQLiteSession
+
+        self._session = SQLiteSession("bench", path)
+        self._loop = asyncio.new_event_loop()
+        self._item = {"role": "user", "content": WORDS}
+        if normal:
+            self._set_normal()
+
+    def _set_normal(self) -> None:
+        """It opens connections by itself; each is told before it is first used."""
+        connect = self._session._get_connection
+        told: set[int] = set()
+
+        def normal() -> Any:
+            connection = connect()
+            if id(connection) not in told:
+                told.add(id(connection))
+                connection.execute("PRAGMA synchronous = NORMAL")
+            return connection
+
+        self._session._get_connection = normal
+
+    def say(self) -> None:
+        self._loop.run_until_complete(self._session.add_items([self._item]))
+
+
+class LangGraph:
+    """`SqliteSaver` of langgraph, which keeps the whole state of a conversation at every step.
+
+    A conversation here has 20 messages; then the next one begins.
+    """
+
+    LENGTH = 20
+
+    def __init__(self, path: Path, *, normal: bool) -> None:
+        from langgraph.checkpoint.base import empty_checkpoint
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        connection = sqlite3.connect(path, check_same_thread=False)
+        self._saver = SqliteSaver(connection)
+        self._saver.setup()
+        if normal:
+            connection.execute("PRAGMA synchronous = NORMAL")
+        self._empty = empty_checkpoint
+        self._step = 0
+        self._messages: list[dict[str, str]] = []
+
+    def say(self) -> None:
+        if len(self._messages) == self.LENGTH:
+            self._messages = []
+        self._step += 1
+        self._messages.append({"role": "user", "content": WORDS})
+        checkpoint = self._empty()
+        checkpoint["channel_values"] = {"messages": self._messages}
+        thread = str(self._step // self.LENGTH)
+        self._saver.put(
+            {"configurable": {"thread_id": thread, "checkpoint_ns": ""}},
+            checkpoint,
+            {"source": "loop", "step": self._step},
+            {},
+        )

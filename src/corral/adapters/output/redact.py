@@ -1,0 +1,224 @@
+"""Secrets taken out of a stream of bytes, wherever the stream is cut into pieces."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from corral.adapters.output.frames import Mark
+from corral.adapters.output.shapes import (
+    BEGINNING,
+    CONTEXT,
+    LOGIN,
+    LONGEST_BEGINNING,
+    SHAPES,
+    Pattern,
+    open_login,
+)
+
+REDACTED = b"[redacted]"
+
+# Shorter ones are no secrets, and taking them out would leave nothing to be read.
+SHORTEST_VALUE = 4
+SHORTEST_ENCODED = 8
+
+
+class _Found(NamedTuple):
+    end: int
+    tail: Pattern | None
+
+
+def forms_of(value: str | bytes) -> set[bytes]:
+    """A secret's value as it may be written: itself, in base64, a URL, JSON, on a terminal."""
+    import json  # only a run that was given a secret needs these
+    import urllib.parse
+
+    raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
+    if len(raw) < SHORTEST_VALUE:
+        return set()
+    text = raw.decode("utf-8", "surrogateescape")
+    found = {raw, raw.replace(b"\n", b"\r\n")}
+    for quoted in (urllib.parse.quote(raw, safe=""), urllib.parse.quote_plus(raw)):
+        found |= {quoted.encode(), _lower_escapes(quoted).encode()}
+    found.add(urllib.parse.quote(raw).encode())
+    for ascii_only in (True, False):
+        spelled = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+        for written in (spelled, spelled.replace("/", "\\/")):
+            found.add(written.encode("utf-8", "surrogateescape"))
+    found |= {form for form in _in_base64(raw) if len(form) >= SHORTEST_ENCODED}
+    return found
+
+
+def _lower_escapes(quoted: str) -> str:
+    first, *rest = quoted.split("%")
+    return "%".join([first, *(part[:2].lower() + part[2:] for part in rest)])
+
+
+def _in_base64(raw: bytes) -> Iterator[bytes]:
+    """The characters that depend on the value alone, wherever it stands in what was encoded."""
+    import base64
+
+    for shift in range(3):
+        encoded = base64.b64encode(b"\0" * shift + raw)
+        begin = -(-shift * 8 // 6)
+        end = (shift + len(raw)) * 8 // 6
+        for variant in (encoded, encoded.translate(_URL_SAFE)):
+            yield variant[begin:end]
+    yield base64.b64encode(raw)
+    yield base64.urlsafe_b64encode(raw)
+
+
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
+class Redactor:
+    """Replaces the values of secrets, and whatever looks like a key, by `[redacted]`.
+
+    What comes out does not depend on how the stream was cut into pieces, and is a beginning of the
+    text at every moment: bytes that may turn out to be part of a secret are held back, at most some
+    16 KiB (a private key's block), mostly none. All other bytes pass unchanged, text or not.
+    """
+
+    def __init__(self, values: Iterable[str | bytes] = (), *, shapes: bool = True) -> None:
+        forms = {form for value in values for form in forms_of(value)}
+        # The longest first: of two values that begin alike, the longer one is the secret.
+        self._forms = sorted(forms, key=lambda form: (-len(form), form))
+        self._heads = bytes({form[0] for form in forms})
+        self._reach = max(map(len, forms), default=1) - 1
+        self._shapes = SHAPES if shapes else ()
+        self._needles: dict[bytes, list[int]] = {}
+        for kind, shape in enumerate(self._shapes):
+            self._needles.setdefault(shape.needle, []).append(kind)
+        self._context = b""
+        self._held = b""
+        self._tail: Pattern | None = None
+        self._taken = 0
+        self.marks: list[Mark] = []
+        """What was replaced so far, by its place in the source. Whoever needs it empties it."""
+
+    def resume(self, context: bytes, at: int) -> "Redactor":
+        """Go on in the middle of a source, behind bytes that were dealt with already."""
+        self._context, self._taken = context[-CONTEXT:], at
+        return self
+
+    @property
+    def held(self) -> int:
+        """How many bytes at the end of what was fed are not decided on yet."""
+        return len(self._held)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was fed has come out."""
+        return not self._held and self._tail is None
+
+    def feed(self, data: bytes) -> bytes:
+        """What is certain after these bytes."""
+        return self._scan(data, last=False)
+
+    def finish(self) -> bytes:
+        """The rest: nothing more comes."""
+        return self._scan(b"", last=True)
+
+    def _scan(self, data: bytes, *, last: bool) -> bytes:
+        text = b"".join((self._context, self._held, data))
+        place = self._taken - len(self._context)  # of the text's first byte in the source
+        at = len(self._context)
+        if self._tail is not None:
+            at = self._swallow(self._tail, text, at)
+            if at == len(text) and not last:
+                self._keep(text, at)
+                return b""
+            self._tail = None
+        out: list[bytes] = []
+        hold = len(text)
+        for start, kind in self._candidates(text, at, last):
+            if start < at:
+                continue
+            found = self._look(text, start, kind, last)
+            if found is _UNDECIDED:
+                hold = start
+                break
+            if found is not None:
+                out += (text[at:start], REDACTED)
+                self.marks.append(Mark(place + start, found.end - start, len(REDACTED)))
+                at = found.end
+                self._tail = found.tail if at == len(text) and not last else None
+        out.append(text[at:hold])
+        self._keep(text, hold)
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _keep(self, text: bytes, done: int) -> None:
+        """Remember what lies before the bytes that are not decided on, and these."""
+        self._taken += done - len(self._context)
+        self._context = text[max(done - CONTEXT, 0) : done]
+        self._held = text[done:]
+
+    def _swallow(self, tail: Pattern, text: bytes, at: int) -> int:
+        """The rest of a token that was replaced already."""
+        match = tail.match(text, at)
+        end = match.end() if match else at
+        if end > at:
+            mark = self.marks.pop() if self.marks else Mark(self._taken, 0, 0)
+            self.marks.append(mark._replace(source_length=mark.source_length + end - at))
+        return end
+
+    def _candidates(self, text: bytes, at: int, last: bool) -> list[tuple[int, int]]:
+        """Where something may begin that is to be replaced, and what: in order."""
+        found: list[tuple[int, int]] = []
+        for form in self._forms:
+            hit = text.find(form, at)
+            while hit >= 0:
+                found.append((hit, _VALUE))
+                hit = text.find(form, hit + 1)
+        for needle, kinds in self._needles.items():
+            if needle in text:
+                for kind in kinds:
+                    found += [(start, kind) for start in self._shapes[kind].starts(text)]
+        if not last:
+            found += self._open_ends(text, at)
+        if len(found) > 1:
+            found.sort()
+        return found
+
+    def _open_ends(self, text: bytes, at: int) -> Iterator[tuple[int, int]]:
+        """Where something may begin that is not whole yet."""
+        if self._forms:
+            end = text[max(at, len(text) - self._reach) :] if self._reach else b""
+            for index, byte in enumerate(end):
+                if byte in self._heads and self._begins_form(end[index:]):
+                    yield len(text) - len(end) + index, _VALUE
+        if self._shapes:
+            if match := BEGINNING.search(text, max(at, len(text) - LONGEST_BEGINNING)):
+                yield match.start(), _BEGINNING
+            if (login := open_login(text)) is not None:
+                yield login, LOGIN
+
+    def _begins_form(self, end: bytes) -> bool:
+        return any(form.startswith(end) for form in self._forms)
+
+    def _look(self, text: bytes, start: int, kind: int, last: bool) -> _Found | None:
+        """What begins at a place, if anything does, and if that can be told yet."""
+        if kind == _BEGINNING:
+            return _UNDECIDED
+        if kind == _VALUE:
+            for form in self._forms:
+                if text.startswith(form, start):
+                    return _Found(start + len(form), None)
+                if not last and len(text) - start < len(form) and form.startswith(text[start:]):
+                    return _UNDECIDED
+            return None
+        shape = self._shapes[kind]
+        if match := shape.pattern.match(text, start):
+            return _Found(match.end(), shape.tail)
+        return _UNDECIDED if not last and shape.could.match(text, start) else None
+
+
+# Kinds of candidates besides the shapes: before all of them, and behind.
+_VALUE = -1
+_BEGINNING = len(SHAPES)
+
+_UNDECIDED = _Found(-1, None)
+
+
+def redact(data: bytes, values: Iterable[str | bytes] = ()) -> bytes:
+    """A text that is there as a whole, redacted."""
+    redactor = Redactor(values)
+    return redactor.feed(data) + redactor.finish()

@@ -1,0 +1,336 @@
+"""Processes of this machine: who is who, who belongs to whom, and ending them.
+
+A pid alone names nobody: it is given out again. A process is named by its pid, the moment it began
+in the machine's own count, and the machine's boot; only when all of these are as they were written
+down is it the same one. What cannot be read is unknown, never gone, and nothing is signalled whose
+identity is not proven at that very moment.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import StrEnum
+from functools import cache
+from typing import NamedTuple
+
+FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's fixed number of the machine's own pid space
+PROC = "/proc"
+KEEPER_MARK = b"CORRAL_KEEPER=1"  # in the environment of every keeper, and of its guards
+
+
+class Standing(StrEnum):
+    """What is known of a process that was written down."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    REUSED = "pid reused"
+    REBOOTED = "rebooted"
+    ELSEWHERE = "elsewhere"  # another machine's; only its lease can tell
+    UNKNOWN = "unknown"
+
+
+class Identity(NamedTuple):
+    host: str
+    boot_id: str
+    pid: int
+    start_token: str
+
+
+@cache
+def host() -> str:
+    """This machine's name; inside a container also its pid space, whose pids are others."""
+    name = os.uname().nodename
+    with suppress(OSError):
+        namespace = os.readlink(f"{PROC}/self/ns/pid")
+        if namespace != FIRST_NAMESPACE:
+            return f"{name}/{namespace[5:-1]}"
+    return name
+
+
+@cache
+def boot_id() -> str:
+    """A text that changes with every boot of this machine."""
+    with suppress(OSError), open(f"{PROC}/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+    import subprocess
+
+    told = subprocess.run(
+        ["sysctl", "-n", "kern.boottime"], capture_output=True, text=True, check=False
+    )
+    return told.stdout.strip() or "unknown"
+
+
+class Stat(NamedTuple):
+    """One line of what the kernel says of a process."""
+
+    state: str
+    parent: int
+    group: int
+    session: int
+    cpu_ticks: int
+    start_token: str
+    pages: int
+
+
+def stat(pid: int) -> Stat | None:
+    """What is known of a process; None when there is none, OSError when it cannot be told."""
+    try:
+        with open(f"{PROC}/{pid}/stat", "rb") as file:
+            line = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        if os.path.isdir(f"{PROC}/self"):
+            return None
+        return _stat_by_ps(pid)
+    # The name in brackets may hold anything, brackets and blanks too.
+    fields = line[line.rindex(b")") + 2 :].split()
+    return Stat(
+        state=fields[0].decode(),
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+        start_token=fields[19].decode(),
+        pages=int(fields[21]),
+    )
+
+
+def _stat_by_ps(pid: int) -> Stat | None:
+    """The same where there is no /proc; the start is told to the second."""
+    import subprocess
+
+    told = subprocess.run(
+        ["ps", "-o", "state=,ppid=,pgid=,sess=,rss=,lstart=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
+    )
+    fields = told.stdout.split()
+    if len(fields) < 6:
+        return None
+    numbers = [int(field, 0) if field.isdigit() else 0 for field in fields[1:5]]
+    return Stat(
+        fields[0][0],
+        numbers[0],
+        numbers[1],
+        numbers[2],
+        0,
+        " ".join(fields[5:]),
+        numbers[3] // 4,
+    )
+
+
+def identify(pid: int) -> Identity | None:
+    """The identity of a process that runs now."""
+    found = stat(pid)
+    if found is None or found.state in "ZX":
+        return None
+    return Identity(host(), boot_id(), pid, found.start_token)
+
+
+def look(process: Identity) -> Standing:
+    """How a process that was written down is today."""
+    if process.host != host():
+        return Standing.ELSEWHERE
+    if process.boot_id != boot_id():
+        return Standing.REBOOTED
+    try:
+        found = stat(process.pid)
+    except OSError:
+        return Standing.UNKNOWN
+    if found is None:
+        return Standing.GONE
+    if found.start_token != process.start_token:
+        return Standing.REUSED
+    # A zombie has ended; only its parent has not asked yet.
+    return Standing.GONE if found.state in "ZX" else Standing.ALIVE
+
+
+def send(process: Identity, number: int) -> bool:
+    """Signal a process, if it is still the same one; False when it is not."""
+    if process.pid <= 1:
+        return False
+    with suppress(AttributeError, OSError):
+        handle = os.pidfd_open(process.pid)
+        try:
+            # The handle was taken first: what is looked at now is what is signalled.
+            if look(process) is not Standing.ALIVE:
+                return False
+            signal.pidfd_send_signal(handle, number)
+            return True
+        finally:
+            os.close(handle)
+    if hasattr(os, "pidfd_open") or look(process) is not Standing.ALIVE:
+        return False
+    with suppress(OSError):
+        os.kill(process.pid, number)
+        return True
+    return False
+
+
+def command_of(pid: int) -> list[str]:
+    """A process's command line; empty when it cannot be told."""
+    for _ in range(20):  # for a moment after it was executed, a program has none
+        try:
+            with open(f"{PROC}/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")[:-1]
+        except OSError:
+            return []
+        if words:
+            return [word.decode("utf-8", "replace") for word in words]
+        time.sleep(0.001)
+    return []
+
+
+def cwd_of(pid: int) -> str | None:
+    """Where a process is; None when it cannot be told."""
+    try:
+        return os.readlink(f"{PROC}/{pid}/cwd")
+    except OSError:
+        return None
+
+
+# -- families ----------------------------------------------------------------------------------
+
+
+def descendants(pid: int, *, but: bytes | None = None) -> list[int]:
+    """The children of a process, their children, and so on; the nearest first.
+
+    Those with the mark `but` in their environment are left out, with all below them.
+    """
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        children = _children(waiting.pop(0))
+        if but is not None:
+            children = [child for child in children if not _marked(child, but)]
+        found += children
+        waiting += children
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    try:
+        for task in os.listdir(f"{PROC}/{pid}/task"):
+            with open(f"{PROC}/{pid}/task/{task}/children", "rb") as file:
+                children += [int(child) for child in file.read().split()]
+    except FileNotFoundError:
+        if os.path.isdir(f"{PROC}/{pid}"):  # a kernel that does not list children
+            return [other for other, found in _everybody() if found.parent == pid]
+    except OSError:
+        pass
+    return children
+
+
+def _everybody() -> Iterator[tuple[int, Stat]]:
+    for name in os.listdir(PROC):
+        if name.isdigit():
+            with suppress(OSError, ValueError):
+                found = stat(int(name))
+                if found is not None:
+                    yield int(name), found
+
+
+def family(process: Identity | None, mark: str) -> list[Identity]:
+    """Everybody who belongs to a run: the process, its session, its descendants, and whoever has
+    the run's mark (`NAME=value`) in its environment, wherever it went.
+
+    Those who escape their parent, group and session still carry the mark. Keepers of other runs,
+    which a process of this one may have started, are no family, nor is what they keep.
+    """
+    if not os.path.isdir(f"{PROC}/self"):
+        return _family_by_psutil(process)
+    members: dict[int, Stat] = {}
+    wanted = mark.encode()
+    root = process.pid if process is not None and look(process) is Standing.ALIVE else None
+    below: set[int] = {root, *descendants(root, but=KEEPER_MARK)} if root is not None else set()
+    leader = stat(root) if root is not None else None
+    strangers = (os.getpid(), leader.session if leader else 0)  # the session's leader is the guard
+    for pid, found in _everybody():
+        if pid in strangers or pid <= 1 or found.state in "ZX":
+            continue
+        inside = leader is not None and found.session == leader.session
+        if pid in below or inside or _marked(pid, wanted):
+            members[pid] = found
+    return [Identity(host(), boot_id(), pid, found.start_token) for pid, found in members.items()]
+
+
+def _marked(pid: int, mark: bytes) -> bool:
+    try:
+        with open(f"{PROC}/{pid}/environ", "rb") as file:
+            return mark in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def _family_by_psutil(process: Identity | None) -> list[Identity]:
+    import psutil
+
+    if process is None or look(process) is not Standing.ALIVE:
+        return []
+    with suppress(psutil.Error):
+        children = psutil.Process(process.pid).children(recursive=True)
+        return [process, *filter(None, (identify(child.pid) for child in children))]
+    return [process]
+
+
+def end_family(process: Identity | None, mark: str, *, grace_ms: int) -> int:
+    """Ask everybody of a run to end, then kill who is left; gives back how many had to be killed.
+
+    It looks again after every round, because a family may grow while it is being ended.
+    """
+    deadline = time.monotonic() + grace_ms / 1_000
+    asked: set[Identity] = set()
+    while members := family(process, mark):
+        for member in members:
+            if member not in asked:
+                send(member, signal.SIGTERM)
+                send(member, signal.SIGCONT)  # whoever is stopped hears nothing
+                asked.add(member)
+        if time.monotonic() >= deadline:
+            break
+        _wait_for(members, min(deadline, time.monotonic() + 0.2))
+    killed = 0
+    for _ in range(50):
+        members = family(process, mark)
+        if not members:
+            break
+        killed += sum(send(member, signal.SIGKILL) for member in members)
+        _wait_for(members, time.monotonic() + 0.1)
+    return killed
+
+
+def _wait_for(members: list[Identity], until: float) -> None:
+    """Return once one of them is gone, or at a moment."""
+    pause = 0.002
+    while time.monotonic() < until:
+        if any(look(member) is not Standing.ALIVE for member in members):
+            return
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
+
+
+class Usage(NamedTuple):
+    """What a process and all below it use."""
+
+    cpu_ms: int
+    memory_bytes: int
+    processes: int
+
+
+def usage(pid: int) -> Usage | None:
+    """The sum over a process and its descendants; None when it cannot be told."""
+    tick = 1_000 // os.sysconf("SC_CLK_TCK")
+    page = os.sysconf("SC_PAGE_SIZE")
+    cpu = memory = count = 0
+    for member in (pid, *descendants(pid)):
+        with suppress(OSError, ValueError):
+            found = stat(member)
+            if found is not None:
+                cpu += found.cpu_ticks * tick
+                memory += found.pages * page
+                count += 1
+    return Usage(cpu, memory, count) if count else None

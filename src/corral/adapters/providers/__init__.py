@@ -1,0 +1,1 @@
+"""Agent CLIs: how each is started, resumed and stopped, and what its output says."""

@@ -1,0 +1,152 @@
+"""Gemini CLI: `gemini -o stream-json`.
+
+A failed request ends with an exit code that is the HTTP status modulo 256, so a code over 128 is no
+signal. The words of an answer come in pieces. Its input tokens hold what came from the cache.
+"""
+
+from typing import Any
+
+from corral.adapters.providers.facts import Fact, Finished, Logged, SessionNamed, Used
+from corral.adapters.providers.limits import limit_in
+from corral.adapters.providers.lines import (
+    MAX_CONTENT,
+    Calls,
+    JsonLines,
+    answered,
+    called,
+    number,
+    said,
+    shorten,
+    table,
+    text,
+)
+from corral.adapters.providers.provider import (
+    Ask,
+    Cli,
+    Start,
+    refuse_denials,
+    session_of,
+    typed,
+    words,
+)
+from corral.kernel.clock import Clock
+
+
+class Gemini(Cli):
+    name = "gemini"
+    program = "gemini"
+    exit_keys = "/quit\r"
+    chooses_session = True
+    transcript_files = ".gemini/tmp/*/chats/*"
+    acp_args = ("--acp",)
+
+    def start(self, ask: Ask, program: str | None = None) -> Start:
+        refuse_denials(self.name, ask)
+        args = [program or self.program]
+        session = session_of(ask)
+        if not ask.interactive:
+            args += ["-o", "stream-json"]
+        if ask.latest:
+            args += ["--resume", "latest"]
+        elif session:
+            args += ["--resume" if ask.resume else "--session-id", session]
+        if ask.model:
+            args += [f"--model={ask.model}"]
+        args += approval(ask, edit="auto_edit") + list(ask.extra)
+        prompt, to_type = words(ask, instructions=True), None
+        if ask.interactive:
+            prompt, to_type = typed(prompt)
+            args += [f"--prompt-interactive={prompt}"] if prompt else []
+        else:
+            args += ["--prompt="]  # headless; the words come by standard input
+        return Start(
+            args,
+            stdin=to_type if ask.interactive else prompt,
+            structured=not ask.interactive,
+            session=None if ask.latest else session,
+        )
+
+    def parser(self, clock: Clock | None = None) -> "GeminiParser":
+        return GeminiParser(clock)
+
+
+PROVIDER = Gemini()
+
+
+def approval(ask: Ask, *, edit: str) -> list[str]:
+    args = []
+    allowed = [*ask.allow, *(["run_shell_command"] if "run" in ask.approvals else [])]
+    if "all" in ask.approvals:
+        args += ["--approval-mode=yolo"]
+    elif "edit" in ask.approvals:
+        args += [f"--approval-mode={edit}"]
+    if allowed:
+        args += [f"--allowed-tools={','.join(allowed)}"]
+    return args
+
+
+class GeminiParser(JsonLines):
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self._words = ""
+        self._calls = Calls()
+        self._key: str | None = None
+
+    def read(self, message: dict[str, Any]) -> list[Fact]:
+        kind = message.get("type")
+        if kind == "message":
+            if message.get("role") != "assistant":
+                return []
+            if message.get("delta") is True:
+                self._words += text(message, "content") or ""
+                return self._flush() if len(self._words) > MAX_CONTENT else []
+            return [*self._flush(), *said(text(message, "content") or "")]
+        return [*self._flush(), *self._event(str(kind), message)]
+
+    def _flush(self) -> list[Fact]:
+        whole, self._words = self._words, ""
+        return said(whole)
+
+    def _event(self, kind: str, message: dict[str, Any]) -> list[Fact]:
+        match kind:
+            case "init":
+                session = text(message, "session_id")
+                self._key = f"{session}/{text(message, 'timestamp')}"
+                return [SessionNamed(session, model=text(message, "model"))] if session else []
+            case "tool_use":
+                call, name = text(message, "tool_id"), text(message, "tool_name")
+                self._calls.add(call, name)
+                return [called(call, name, message.get("parameters"))]
+            case "tool_result":
+                call = text(message, "tool_id")
+                content = text(message, "output") or text(message, "error", "message") or ""
+                failed = text(message, "status") != "success"
+                return [answered(call, self._calls.take(call), content, is_error=failed)]
+            case "error":
+                return [Logged("warn", shorten(text(message, "message") or "An error.", 4_096))]
+            case "result":
+                return self._result(message)
+            case _:
+                return []
+
+    def _result(self, message: dict[str, Any]) -> list[Fact]:
+        facts: list[Fact] = []
+        for model, stats in table(message, "stats", "models").items():
+            cached = number(stats, "cached")
+            used = Used(
+                model,
+                input=max(0, number(stats, "input_tokens") - cached),
+                output=number(stats, "output_tokens"),
+                cache_read=cached,
+                key=f"{self._key}/{model}" if self._key else None,
+            )
+            if used.input or used.output or used.cache_read:
+                facts.append(used)
+        if text(message, "status") == "success":
+            return [*facts, Finished(True)]
+        told = text(message, "error", "message") or "The request failed."
+        limit = limit_in(told, self.clock.now())
+        return [*facts, *([limit] if limit else []), Finished(False, shorten(told))]
+
+    def end(self) -> list[Fact]:
+        return self._flush()

@@ -1,0 +1,353 @@
+"""What an agent's screen says, where only a screen exists: pure functions over rendered lines.
+
+Whatever an agent prints may look like a dialog. So a dialog is believed only where the interface
+draws one: at the very bottom of the screen, with its own footer below the options, its own question
+above them and one of them marked. Everything else is output, and nothing is typed because of it.
+
+Which answer is given is decided by a policy: the classes of things that were allowed beforehand.
+Nothing is allowed by default, and of several ways to say yes the narrowest is taken.
+"""
+
+import re
+from typing import Literal
+
+import msgspec
+
+State = Literal["ready", "working", "needs_input", "limit", "fatal", "unknown"]
+
+DOWN, UP, ENTER = "\x1b[B", "\x1b[A", "\r"
+TAIL = 8  # lines from the bottom in which an interface shows how it is
+REACH = 60  # lines above its options in which a dialog's question may stand
+
+
+class Dialog(msgspec.Struct, frozen=True):
+    """A question of the interface, and the class of what it asks for."""
+
+    kind: str
+    """`edit` a file, `run` a command, `trust` a folder."""
+    question: re.Pattern[str]
+    near: bool = True
+    """Whether the question stands right above its options. Between the two an agent's own text may
+    stand, which could ask a question of its own: a far one must be the only one."""
+
+
+class Screen(msgspec.Struct, frozen=True):
+    """How one CLI draws. Patterns are for single lines, without a box's borders."""
+
+    cursor: str
+    """The glyph before the marked option."""
+    footer: re.Pattern[str] | None
+    """The last line below a dialog's options; None when it is the bottom of its box."""
+    dialogs: tuple[Dialog, ...]
+    yes: re.Pattern[str]
+    """The options that say yes to this one thing and to nothing later."""
+    working: re.Pattern[str]
+    ready: re.Pattern[str]
+    below: bool = False
+    """Whether it says how it is below the line for input, where no output can stand. That line
+    stands right below an edge."""
+    limit: re.Pattern[str] | None = None
+    fatal: re.Pattern[str] | None = None
+    bar: bool = False
+    """The options stand side by side and the first is marked, by colour alone."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    state: State
+    question: str | None = None
+    kind: str | None = None
+    """The class of what is asked; None when it is none that a policy can allow."""
+    options: list[str] = []
+    subject: list[str] = []
+    """What is asked about, line by line as the dialog shows it."""
+    answer: str | None = None
+    """The keys that say yes; None when a person must decide."""
+    detail: str | None = None
+    """Of a limit or a fatal error: the words."""
+
+
+def _line(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+_ONCE = r"^(?:\d+\. )?(?:Yes|Allow once|Yes, allow once|Yes, proceed)(?: \([a-z]\))?$"
+
+SCREENS: dict[str, Screen] = {
+    "claude": Screen(
+        cursor="❯",
+        footer=_line(r"^(?:Enter to confirm · )?Esc to cancel(?: · .*)?$"),
+        dialogs=(
+            Dialog("edit", _line(r"^Do you want to (?:create|make this edit to|overwrite) .+\?$")),
+            Dialog("run", _line(r"^Do you want to proceed\?$")),
+            Dialog("trust", _line(r"^Security guide$")),
+        ),
+        yes=_line(_ONCE + r"|^Yes, I trust this folder$"),
+        working=_line(r"^\S.* · esc to interrupt(?: · .*|\s{2,}.*)?$"),
+        ready=_line(r"^❯(?:\s.*)?$"),
+        below=True,
+        limit=_line(r"^⚠ Usage limit reached · limit resets .+$"),
+        fatal=_line(r"^error: (?:unknown option|option) .+$"),
+    ),
+    "codex": Screen(
+        cursor="›",
+        footer=_line(r"^Press enter to (?:confirm or esc to cancel|continue)$"),
+        dialogs=(
+            Dialog("run", _line(r"^Would you like to run the following command\?$"), near=False),
+            Dialog("edit", _line(r"^Would you like to make the following edits\?$"), near=False),
+        ),
+        yes=_line(_ONCE),
+        working=_line(r"^[•◦] Working \(.*esc to interrupt\)$"),
+        ready=_line(r"^› .*$"),
+        limit=_line(r"^■ You.ve hit your usage limit\..*$"),
+        fatal=_line(r"^Error loading configuration: .+$"),
+    ),
+    "gemini": Screen(
+        cursor="●",
+        footer=None,
+        dialogs=(
+            Dialog("edit", _line(r"^Apply this change\?$")),
+            Dialog("run", _line(r"^Allow execution of.+\?$")),
+        ),
+        yes=_line(_ONCE),
+        working=_line(r"^[⠀-⣿] .*\(.*esc to cancel.*\).*$"),
+        ready=_line(r"^> {3}Type your message or @path/to/file.*$"),
+    ),
+    "qwen": Screen(
+        cursor="›",
+        footer=_line(r"^[⠀-⣿] Waiting for user confirmation\.\.\.$"),
+        dialogs=(
+            Dialog("edit", _line(r"^Apply this change\?$")),
+            Dialog("run", _line(r"^Allow execution of.+\?$")),
+        ),
+        yes=_line(_ONCE),
+        working=_line(r"^[⠀-⣿] .*\(.*esc to cancel.*\).*$"),
+        ready=_line(r"^> {3}Type your message or @path/to/file.*$"),
+    ),
+    "copilot": Screen(
+        cursor="❯",
+        footer=_line(r"^↑/↓ to navigate · enter to select · esc to cancel$"),
+        dialogs=(
+            Dialog("edit", _line(r"^Do you want to (?:create|edit|overwrite) .+\?$")),
+            Dialog("run", _line(r"^Do you want to run this command\?$")),
+            Dialog("trust", _line(r"^Do you trust the files in this folder\?$")),
+        ),
+        yes=_line(_ONCE),
+        working=_line(r"^◎ Working\b.* interrupt.*$"),
+        ready=_line(r"^❯(?: .*)?$"),
+        below=True,
+    ),
+    "opencode": Screen(
+        cursor="",
+        bar=True,
+        footer=_line(r"^Allow once\s+Allow always\s+Reject\s{2,}.*enter confirm.*$"),
+        dialogs=(
+            Dialog("edit", _line(r"^→ Edit .+$"), near=False),
+            Dialog("run", _line(r"^# Shell command$"), near=False),
+        ),
+        yes=_line(r"^Allow once$"),
+        working=_line(r"^[⬝■]+ +esc interrupt\b.*$"),
+        ready=_line(r"^.*\bctrl\+p commands$"),
+    ),
+}
+
+SCREENS["scripted"] = SCREENS["claude"]
+
+
+def watch(screen: Screen, lines: list[str], policy: frozenset[str] = frozenset()) -> Reading:
+    """What a screen shows, and the keys that answer it when the policy allows its class.
+
+    The same screen gives the same answer each time; `Watcher` gives it once per appearance.
+    """
+    rows = _rows(lines)
+    dialog = None
+    if _ends_as_dialog(screen, lines, rows):
+        dialog = _bar(screen, rows) if screen.bar else _menu(screen, rows)
+    if dialog is not None:
+        answer = None
+        if dialog.kind is not None and ("all" in policy or dialog.kind in policy):
+            answer = _keys(screen, dialog.options, dialog.marked)
+        return Reading(
+            "needs_input", dialog.question, dialog.kind, dialog.options, dialog.subject, answer
+        )
+    texts = [text for _, text in rows if text]
+    if screen.fatal and (at := _find(screen.fatal, texts[-2:])) is not None:
+        return Reading("fatal", detail=texts[-2:][at])
+    tail = texts[-TAIL:]
+    prompt = _line_for_input(screen, rows, tail)
+    status = tail[prompt + 1 :] if screen.below and prompt is not None else tail
+    if screen.below and prompt is None:
+        return Reading("unknown")
+    if _find(screen.working, status) is not None:
+        return Reading("working")
+    if screen.limit and (at := _find(screen.limit, status)) is not None:
+        # It may go on on the next line; there is nothing else that the time could be read from.
+        return Reading("limit", detail=" ".join(status[at : at + 2]))
+    return Reading("unknown" if prompt is None else "ready")
+
+
+def _line_for_input(screen: Screen, rows: list[tuple[int, str]], tail: list[str]) -> int | None:
+    """Where the line for input is; a marked option of a menu may look like it, without its edge."""
+    prompt = _find(screen.ready, tail, last=True)
+    if prompt is None or not screen.below:
+        return prompt
+    at = [number for number, (_, text) in enumerate(rows) if text][-len(tail) :][prompt]
+    return prompt if at and rows[at - 1][0] == _BEGIN else None
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A dialog as it stands on the screen."""
+
+    question: str
+    kind: str | None
+    options: list[str]
+    marked: int
+    subject: list[str]
+
+
+class Watcher:
+    """Looks at one run's screen again and again, and answers each dialog once.
+
+    A dialog that was answered and still stands, redrawn or moved, gets no second answer: then a
+    person must look. It may be answered again when it has been gone in between.
+    """
+
+    def __init__(self, screen: Screen, policy: frozenset[str] = frozenset()) -> None:
+        self.screen = screen
+        self.policy = policy
+        self._answered: tuple[str | None, list[str], list[str]] | None = None
+
+    def look(self, lines: list[str]) -> Reading:
+        reading = watch(self.screen, lines, self.policy)
+        if reading.state != "needs_input":
+            self._answered = None
+            return reading
+        this = (reading.question, reading.options, reading.subject)
+        if reading.answer is None:
+            return reading
+        if self._answered == this:
+            return msgspec.structs.replace(reading, answer=None)
+        self._answered = this
+        return reading
+
+
+_BORDERS = re.compile(r"^(\s*)[│┃](.*?)[│┃]?\s*$")
+_BOTTOM = re.compile(r"^\s*╰─+╯\s*$")
+_EDGE = re.compile(r"^\s*[╭╰╮╯─╌╹▀]{3,}\s*$")
+_TOP = re.compile(r"^\s*(?:╭─{20,}|─{20,})")
+_BEGIN = -1  # where a line would have its indentation: here a box or a dialog begins
+
+
+def _rows(lines: list[str]) -> list[tuple[int, str]]:
+    """Each line's indentation and text, out of its box; an edge of a box is an empty line."""
+    rows = []
+    for line in lines:
+        if _EDGE.match(line):
+            rows.append((_BEGIN if _TOP.match(line) else 0, ""))
+            continue
+        if box := _BORDERS.match(line):
+            line = f"{box[1]} {box[2]}"
+        line = line.rstrip()
+        rows.append((len(line) - len(line.lstrip()), line.strip()))
+    while rows and not rows[-1][1]:
+        rows.pop()
+    return rows
+
+
+def _ends_as_dialog(screen: Screen, lines: list[str], rows: list[tuple[int, str]]) -> bool:
+    if screen.footer is not None:
+        return bool(rows) and screen.footer.match(rows[-1][1]) is not None
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return _BOTTOM.match(last) is not None
+
+
+def _menu(screen: Screen, rows: list[tuple[int, str]]) -> Shown | None:
+    end = len(rows) - (screen.footer is not None)
+    while end and not rows[end - 1][1]:
+        end -= 1
+    begin = end
+    while begin and rows[begin - 1][1]:
+        begin -= 1
+    found = _options(screen.cursor, rows[begin:end])
+    if found is None:
+        return None
+    first, options, marked = found
+    above = rows[max(0, begin + first - REACH) : begin + first]
+    question, kind = _asked(screen, [text for _, text in above if text])
+    if kind is None and not _numbered(options):
+        return None
+    return Shown(question, kind, options, marked, _subject(above, question))
+
+
+def _subject(above: list[tuple[int, str]], question: str) -> list[str]:
+    """The dialog's own lines above its options: from its upper edge, or else its question, on."""
+    lines: list[str] = []
+    for indent, text in above:
+        if indent == _BEGIN or (text == question and not lines):
+            lines = []
+        if text:
+            lines.append(text)
+    at = lines.index(question) if question in lines else 0
+    return lines[at:] if at < len(lines) - 1 else lines
+
+
+def _options(cursor: str, block: list[tuple[int, str]]) -> tuple[int, list[str], int] | None:
+    """Where the options begin, what they say and which is marked: exactly one is."""
+    marks = [at for at, (_, text) in enumerate(block) if text.startswith(f"{cursor} ")]
+    if len(marks) != 1:
+        return None
+    marked_text = block[marks[0]][1]
+    column = block[marks[0]][0] + len(marked_text) - len(marked_text[1:].lstrip())
+    options: list[str] = []
+    first, marked = marks[0], 0
+    for at, (indent, text) in enumerate(block):
+        if at == marks[0]:
+            marked = len(options)
+            options.append(text[1:].strip())
+        elif indent == column:
+            first = min(first, at)
+            options.append(text)
+        elif indent > column and options:
+            options[-1] += f" {text}"
+        elif options:
+            return None  # something else stands between them
+    return (first, options, marked) if len(options) > 1 else None
+
+
+def _numbered(options: list[str]) -> bool:
+    return all(option.startswith(f"{number}. ") for number, option in enumerate(options, 1))
+
+
+def _bar(screen: Screen, rows: list[tuple[int, str]]) -> Shown:
+    options = [part for part in re.split(r"\s{2,}", rows[-1][1]) if part][:3]
+    above = rows[-REACH:-1]
+    question, kind = _asked(screen, [text for _, text in above if text])
+    return Shown(question, kind, options, 0, _subject(above, question))
+
+
+def _asked(screen: Screen, above: list[str]) -> tuple[str, str | None]:
+    """The question that the lines above the options ask, and its class."""
+    last = above[-1] if above else ""
+    for dialog in screen.dialogs:
+        if dialog.near and dialog.question.match(last):
+            return last, dialog.kind
+    far = [
+        (text, dialog.kind)
+        for dialog in screen.dialogs
+        if not dialog.near
+        for text in above
+        if dialog.question.match(text)
+    ]
+    return far[0] if len(far) == 1 else (last, None)
+
+
+def _keys(screen: Screen, options: list[str], marked: int) -> str | None:
+    wanted = next((at for at, label in enumerate(options) if screen.yes.match(label)), None)
+    if wanted is None:
+        return None
+    way = wanted - marked
+    return (DOWN if way > 0 else UP) * abs(way) + ENTER
+
+
+def _find(pattern: re.Pattern[str], texts: list[str], *, last: bool = False) -> int | None:
+    found = [at for at, text in enumerate(texts) if pattern.match(text)]
+    return found[-1 if last else 0] if found else None

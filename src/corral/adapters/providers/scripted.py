@@ -1,0 +1,52 @@
+"""The bundled scripted agent, for the demo and for tests: it does what its prompt says."""
+
+import sys
+
+from corral.adapters.providers.claude import ClaudeParser
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, typed, words
+from corral.kernel.clock import Clock
+
+
+class Scripted(Cli):
+    name = "scripted"
+    program = sys.executable
+    exit_keys = "exit\r"
+    chooses_session = True
+    acp_args = ("-m", "corral.demo.agent", "--acp")
+
+    def start(self, ask: Ask, program: str | None = None) -> Start:
+        args = [program or self.program, "-m", "corral.demo.agent"]
+        session = session_of(ask)
+        args += ["--interactive" if ask.interactive else "--json"]
+        if ask.latest:
+            args += ["--continue"]
+        elif session:
+            args += ["--resume" if ask.resume else "--session-id", session]
+        if ask.model:
+            args += ["--model", ask.model]
+        args += ask.extra
+        prompt, to_type = words(ask, instructions=True), None
+        if ask.interactive:
+            prompt, to_type = typed(prompt)
+            args += ["--", prompt] if prompt else []
+        return Start(
+            args,
+            stdin=to_type if ask.interactive else prompt,
+            structured=not ask.interactive,
+            session=None if ask.latest else session,
+        )
+
+    def version(self, program: str) -> str | None:
+        """It comes with Corral, so it is Corral's; None where that is not installed."""
+        from importlib import metadata
+
+        try:
+            return metadata.version("corral")
+        except metadata.PackageNotFoundError:
+            return None
+
+    def parser(self, clock: Clock | None = None) -> ClaudeParser:
+        return ClaudeParser(clock)
+
+
+PROVIDER = Scripted()

@@ -1,0 +1,1 @@
+"""The records that agent CLIs keep by themselves, read without touching them."""

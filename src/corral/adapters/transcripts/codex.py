@@ -1,0 +1,153 @@
+"""Codex's transcripts: `~/.codex/sessions/YYYY/MM/DD/rollout-<time>-<thread id>.jsonl`.
+
+The first line says whose thread it is. Usage is the thread's running total, under the same counter
+as in the stream of `codex exec`, so that a thread which Corral ran is not charged twice.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corral.adapters.providers.facts import Said, Used
+from corral.adapters.providers.lines import (
+    answered,
+    called,
+    number,
+    said,
+    shorten,
+    table,
+    text,
+    words_in,
+)
+from corral.adapters.transcripts.transcript import (
+    Head,
+    Item,
+    lines_before,
+    lines_of,
+    moment,
+    title_of,
+)
+
+FOLDER = ".codex/sessions"
+# What the CLI adds in the person's name begins with a tag of its own.
+_NOT_SAID = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md")
+
+
+def files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("rollout-*.jsonl")) if path.is_file())
+
+
+def head(path: Path) -> Head | None:
+    meta: dict[str, Any] = {}
+    session = title = None
+    for line, _ in lines_of(path):
+        payload = table(line, "payload")
+        if session is None:
+            session = text(payload, "id") if line.get("type") == "session_meta" else None
+            if session is None:
+                return None  # the older ones, which say nothing of the kind, are not read
+            meta = payload
+        elif words := _words_of_person(line, payload):
+            title = title_of(words)
+            break
+    if session is None:
+        return None
+    return Head(
+        session,
+        text(meta, "cwd"),
+        moment(meta.get("timestamp")),
+        title,
+        text(meta, "cli_version"),
+        text(meta, "forked_from_id") or text(meta, "parent_thread_id"),
+    )
+
+
+def model(path: Path) -> str | None:
+    """The model that the thread was last asked with."""
+    found = None
+    for line in lines_before(path, path.stat().st_size, b'"turn_context"'):
+        if line.get("type") == "turn_context":
+            found = text(line, "payload", "model") or found
+    return found
+
+
+def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
+    """What was said and used from `offset` on."""
+    found = head(path)
+    if found is None:
+        return
+    counter = f"codex/{found.session}"
+    model = None
+    for line in lines_before(path, offset, b'"turn_context"'):
+        model = text(line, "payload", "model") or model
+    tools: dict[str, str] = {}
+    for line in lines_before(path, offset, b'_call"'):
+        _said(line, table(line, "payload"), tools)
+    for line, after in lines_of(path, offset):
+        payload, at = table(line, "payload"), moment(line.get("timestamp"))
+        kind = line.get("type")
+        if kind == "turn_context":
+            model = text(payload, "model") or model
+        elif kind == "response_item":
+            for fact in _said(line, payload, tools):
+                yield Item(at, fact, after)
+        elif kind == "event_msg" and payload.get("type") == "token_count":
+            total = table(payload, "info", "total_token_usage")
+            if total:
+                yield Item(at, _used(total, model, counter), after)
+
+
+def _used(total: dict[str, Any], model: str | None, counter: str) -> Used:
+    cached = number(total, "cached_input_tokens")
+    written = number(total, "cache_write_input_tokens")
+    return Used(
+        model,
+        input=max(0, number(total, "input_tokens") - cached - written),
+        output=number(total, "output_tokens"),
+        cache_read=cached,
+        cache_write=written,
+        reasoning=number(total, "reasoning_output_tokens"),
+        counter=counter,
+    )
+
+
+def _said(line: dict[str, Any], payload: dict[str, Any], tools: dict[str, str]) -> list[Said]:
+    call = text(payload, "call_id")
+    match payload.get("type"):
+        case "message" if payload.get("role") == "assistant":
+            facts = said(words_in(payload.get("content")))
+            return [fact for fact in facts if isinstance(fact, Said)]
+        case "message":
+            words = _words_of_person(line, payload)
+            return [Said("user", shorten(words))] if words else []
+        case "function_call" | "custom_tool_call":
+            name = text(payload, "name")
+            if call and name:
+                tools[call] = name
+            return [called(call, name, _arguments(payload))]
+        case "function_call_output" | "custom_tool_call_output":
+            output = payload.get("output")
+            words = words_in(output) or words_in(table(payload, "output").get("content"))
+            return [answered(call, tools.get(call or ""), words)]
+        case _:
+            return []
+
+
+def _arguments(payload: dict[str, Any]) -> Any:
+    """An object in a text, or the free text of a tool that takes any."""
+    given = payload.get("arguments", payload.get("input"))
+    if isinstance(given, str):
+        try:
+            return msgspec.json.decode(given)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return given
+    return given
+
+
+def _words_of_person(line: dict[str, Any], payload: dict[str, Any]) -> str:
+    if line.get("type") != "response_item" or payload.get("role") != "user":
+        return ""
+    words = words_in(payload.get("content"))
+    return "" if words.lstrip().startswith(_NOT_SAID) else words

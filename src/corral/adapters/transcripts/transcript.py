@@ -1,0 +1,88 @@
+"""Reading a transcript: a file of JSON lines that its CLI may be writing at this moment.
+
+A reader gives what each line says, in order, as facts with their time. It can go on where it
+stopped: an item tells the offset behind its line, and a line that is not complete yet is left for
+the next time. A line that cannot be read is passed over.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corral.adapters.providers.facts import Said, Used
+from corral.adapters.providers.lines import MAX_LINE, decode
+
+MAX_TITLE = 120
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What a transcript is about."""
+
+    session: str
+    """The provider's own id, with which the conversation can be resumed."""
+    cwd: str | None = None
+    started_at: int | None = None
+    title: str | None = None
+    """The first words of the person."""
+    version: str | None = None
+    parent: str | None = None
+    """The conversation that this one is a part of or began as a copy of."""
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One thing that was said or used, when, and where to go on after it."""
+
+    at: int | None
+    fact: Said | Used
+    offset: int
+
+
+def lines_of(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+    """Each complete line from `offset` on that is a JSON object, and the offset behind it."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        while line := file.readline(MAX_LINE):
+            if not line.endswith(b"\n"):
+                if len(line) < MAX_LINE:
+                    return  # it is being written
+                line += _rest_of_line(file)
+            offset = file.tell()
+            message = decode(line.strip()) if len(line) <= MAX_LINE else None
+            if message is not None:
+                yield message, offset
+
+
+def lines_before(path: Path, offset: int, needle: bytes) -> Iterator[dict[str, Any]]:
+    """The lines before `offset` that hold some bytes: what a reading must know to go on there."""
+    with path.open("rb") as file:
+        while file.tell() < offset and (line := file.readline(MAX_LINE)):
+            if needle in line and (message := decode(line.strip())) is not None:
+                yield message
+
+
+def _rest_of_line(file: Any) -> bytes:
+    """Pass over the rest of a line that is too long; the one byte says that it was."""
+    while (piece := file.readline(MAX_LINE)) and not piece.endswith(b"\n"):
+        pass
+    return b"\n"
+
+
+def moment(value: Any) -> int | None:
+    """Milliseconds of a time as the CLIs write it; None when it is none."""
+    if not isinstance(value, str) or not 10 <= len(value) <= 40:
+        return None
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return int(time.timestamp() * 1_000)
+
+
+def title_of(words: str) -> str | None:
+    line = next((line.strip() for line in words.splitlines() if line.strip()), "")
+    return (line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1]}…") or None

@@ -1,0 +1,387 @@
+"""The scripted agent: it does what its prompt says, so that demo and tests need no model.
+
+    python -m corral.demo.agent [--json | --acp | --interactive] [--model NAME] [--quota SECONDS]
+                                [--session-id ID | --resume ID | --continue] [PROMPT …]
+
+The prompt is in the arguments, in CORRAL_PROMPT or on standard input. Each line of it, or part
+between semicolons, that begins with one of these words is obeyed; any other is answered.
+
+    say TEXT               print it
+    lines N                print N numbered lines
+    write FILE TEXT        write a file
+    ask QUESTION           ask, and wait for a line of input (with ACP: for a permission)
+    spend IN OUT [MODEL]   say that so many tokens were used
+    sleep SECONDS          wait
+    hang                   wait until ended
+    crash [CODE]           exit at once with that code (1)
+    kill SIGNAL            end by that signal (KILL, TERM …)
+    ignore SIGNAL          do not listen to it from now on
+    fork SECONDS           leave a child behind that lives so long
+    fail N FILE            exit with 1 the first N times; FILE counts
+    quota SECONDS          say that the quota is used up for so long, and exit with 1
+
+With `--json` it prints a stream like Claude Code's, with `--acp` it speaks the Agent Client
+Protocol, with `--interactive` it goes on with what is typed, until `exit`, and asks with a menu.
+Its conversations are kept below CORRAL_AGENT_HOME.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+
+MODEL = "scripted-1"
+MARK = "\N{HEAVY RIGHT-POINTING ANGLE QUOTATION MARK ORNAMENT}"
+# Micro-dollars for a million tokens: input, output.
+PRICES = (3_000_000, 15_000_000)
+OBEYED = {"say", "lines", "write", "ask", "spend", "sleep", "hang", "crash", "kill", "ignore"}
+OBEYED |= {"fork", "fail", "quota"}
+
+
+def directives(prompt: str) -> Iterator[tuple[str, str]]:
+    """The words of a prompt as orders; what is none is something to answer."""
+    for line in prompt.splitlines():
+        for part in line.split(";"):
+            verb, _, rest = part.strip().partition(" ")
+            if verb in OBEYED:
+                yield verb, rest.strip()
+            elif part.strip():
+                yield "answer", part.strip()
+
+
+class Quota(Exception):
+    """The quota is used up; the argument is the moment of the reset, in seconds."""
+
+
+class Face:
+    """How the agent shows what it does: as plain text here."""
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def tool(self, name: str, arguments: dict[str, object], result: str) -> None:
+        self.say(f"[{name}] {result}")
+
+    def ask(self, question: str) -> str | None:
+        """The answer; None when nobody is there to give one."""
+        print(f"{question} ", end="", flush=True)
+        line = sys.stdin.readline()
+        return line.strip() if line else None
+
+    def spend(self, tokens_in: int, tokens_out: int, model: str) -> None:
+        self.say(f"[spent] {tokens_in} in, {tokens_out} out, {model}")
+
+
+class Terminal(Face):
+    """As at a terminal: a question is a menu, drawn as Claude Code draws one."""
+
+    def ask(self, question: str) -> str | None:
+        self.say(
+            f" {question}\n Do you want to proceed?\n {MARK} 1. Yes\n   2. No\n\n Esc to cancel"
+        )
+        line = sys.stdin.readline()
+        return None if not line or line.strip() in ("2", "\x1b") else line.strip() or "yes"
+
+
+class Agent:
+    def __init__(self, face: Face, model: str = MODEL) -> None:
+        self.face = face
+        self.model = model
+
+    def obey(self, prompt: str) -> None:
+        for verb, rest in directives(prompt):
+            getattr(self, f"do_{verb}")(rest)
+
+    def do_say(self, rest: str) -> None:
+        self.face.say(rest)
+
+    def do_answer(self, rest: str) -> None:
+        self.face.say(f"You said: {rest}")
+
+    def do_lines(self, rest: str) -> None:
+        self.face.say("\n".join(f"line {number}" for number in range(1, int(rest or 1) + 1)))
+
+    def do_write(self, rest: str) -> None:
+        file, _, text = rest.partition(" ")
+        with open(file, "w", encoding="utf-8") as opened:
+            opened.write(f"{text}\n")
+        self.face.tool("write", {"file": file, "text": text}, f"wrote {file}")
+
+    def do_ask(self, rest: str) -> None:
+        answer = self.face.ask(rest)
+        self.face.say("Nobody answered." if answer is None else f"Answered: {answer}")
+
+    def do_spend(self, rest: str) -> None:
+        tokens_in, tokens_out, *model = rest.split()
+        self.face.spend(int(tokens_in), int(tokens_out), model[0] if model else self.model)
+
+    def do_sleep(self, rest: str) -> None:
+        time.sleep(float(rest))
+
+    def do_hang(self, rest: str) -> None:
+        while True:
+            time.sleep(3_600)
+
+    def do_crash(self, rest: str) -> None:
+        os._exit(int(rest or 1))
+
+    def do_kill(self, rest: str) -> None:
+        os.kill(os.getpid(), _signal(rest or "KILL"))
+        time.sleep(60)  # it is on its way
+
+    def do_ignore(self, rest: str) -> None:
+        signal.signal(_signal(rest or "TERM"), signal.SIG_IGN)
+
+    def do_fork(self, rest: str) -> None:
+        sys.stdout.flush()
+        if os.fork() == 0:
+            time.sleep(float(rest))
+            os._exit(0)
+
+    def do_fail(self, rest: str) -> None:
+        times, _, file = rest.partition(" ")
+        try:
+            with open(file, encoding="utf-8") as opened:
+                failed = int(opened.read() or 0)
+        except FileNotFoundError:
+            failed = 0
+        if failed < int(times):
+            with open(file, "w", encoding="utf-8") as opened:
+                opened.write(str(failed + 1))
+            self.face.say(f"Failed for the {failed + 1}. time.")
+            self.do_crash("1")
+
+    def do_quota(self, rest: str) -> None:
+        from corral.kernel.clock import SECOND, SystemClock
+
+        raise Quota(SystemClock().now() // SECOND + int(rest))
+
+
+def _signal(name: str) -> int:
+    return getattr(signal, f"SIG{name.upper().removeprefix('SIG')}").value  # type: ignore[no-any-return]
+
+
+# -- sessions -------------------------------------------------------------------------------------
+
+
+def home() -> str:
+    import tempfile
+
+    folder = os.environ.get("CORRAL_AGENT_HOME")
+    folder = folder or os.path.join(tempfile.gettempdir(), f"corral-agent-{os.getuid()}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return folder
+
+
+class Session:
+    """A conversation on disk: one line of JSON for each turn."""
+
+    def __init__(self, session: str) -> None:
+        self.id = session
+        self._file = os.path.join(home(), f"{os.path.basename(session)}.jsonl")
+
+    @property
+    def exists(self) -> bool:
+        return os.path.exists(self._file)
+
+    def turns(self) -> list[dict[str, str]]:
+        if not self.exists:
+            return []
+        with open(self._file, encoding="utf-8") as opened:
+            return [json.loads(line) for line in opened]
+
+    def add(self, role: str, text: str) -> None:
+        with open(self._file, "a", encoding="utf-8") as opened:
+            opened.write(json.dumps({"role": role, "text": text}) + "\n")
+
+    @staticmethod
+    def latest() -> "Session | None":
+        files = [entry for entry in os.scandir(home()) if entry.name.endswith(".jsonl")]
+        newest = max(files, key=lambda entry: entry.stat().st_mtime_ns, default=None)
+        return Session(newest.name.removesuffix(".jsonl")) if newest else None
+
+
+# -- a stream like Claude Code's ------------------------------------------------------------------
+
+
+class Stream(Face):
+    def __init__(self, session: Session, model: str) -> None:
+        self.session = session
+        self.model = model
+        self.used: dict[str, list[int]] = {}
+
+    def emit(self, kind: str, **rest: object) -> None:
+        line = {"type": kind, **rest, "session_id": self.session.id, "uuid": str(uuid.uuid4())}
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+
+    def message(self, block: dict[str, object]) -> None:
+        body = {"id": f"msg_{uuid.uuid4().hex}", "role": "assistant", "model": self.model}
+        self.emit("assistant", message={**body, "content": [block]}, parent_tool_use_id=None)
+
+    def say(self, text: str) -> None:
+        self.session.add("assistant", text)
+        self.message({"type": "text", "text": text})
+
+    def tool(self, name: str, arguments: dict[str, object], result: str) -> None:
+        call = f"call_{uuid.uuid4().hex[:20]}"
+        self.message({"type": "tool_use", "id": call, "name": name, "input": arguments})
+        block = {"type": "tool_result", "tool_use_id": call, "content": result, "is_error": False}
+        self.emit("user", message={"role": "user", "content": [block]}, parent_tool_use_id=None)
+
+    def ask(self, question: str) -> str | None:
+        self.message({"type": "text", "text": question})
+        line = sys.stdin.readline()
+        return line.strip() if line else None
+
+    def spend(self, tokens_in: int, tokens_out: int, model: str) -> None:
+        entry = self.used.setdefault(model, [0, 0])
+        entry[0] += tokens_in
+        entry[1] += tokens_out
+
+    def result(self, text: str, *, is_error: bool = False) -> None:
+        models = {
+            model: {
+                "inputTokens": tokens_in,
+                "outputTokens": tokens_out,
+                "cacheReadInputTokens": 0,
+                "cacheCreationInputTokens": 0,
+                "costUSD": (tokens_in * PRICES[0] + tokens_out * PRICES[1]) / 1e12,
+            }
+            for model, (tokens_in, tokens_out) in self.used.items()
+        }
+        usage = {
+            "input_tokens": sum(entry[0] for entry in self.used.values()),
+            "output_tokens": sum(entry[1] for entry in self.used.values()),
+        }
+        cost = sum(float(entry["costUSD"]) for entry in models.values())
+        self.emit(
+            "result",
+            subtype="success",
+            is_error=is_error,
+            result=text,
+            total_cost_usd=cost,
+            usage=usage,
+            modelUsage=models,
+            model_usage_since_last_result=models,
+        )
+
+
+def stream(prompt: str, session: Session, model: str) -> int:
+    face = Stream(session, model)
+    face.emit("system", subtype="init", cwd=os.getcwd(), model=model, tools=["write"])
+    session.add("user", prompt)
+    try:
+        Agent(face, model).obey(prompt)
+    except Quota as quota:
+        info = {"status": "rejected", "resetsAt": quota.args[0], "rateLimitType": "five_hour"}
+        face.emit("rate_limit_event", rate_limit_info=info)
+        face.result("You've hit your limit.", is_error=True)
+        return 1
+    turns = session.turns()
+    face.result(turns[-1]["text"] if turns[-1]["role"] == "assistant" else "Done.")
+    return 0
+
+
+# -- the command line -----------------------------------------------------------------------------
+
+
+class Wrong(Exception):
+    """The command line asks for what cannot be."""
+
+
+def options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Options and words; argparse takes longer to import than all the rest."""
+    found: dict[str, str] = {}
+    rest = list(arguments)
+    while rest and rest[0].startswith("--"):
+        name, equals, value = rest.pop(0).partition("=")
+        if name == "--":
+            break
+        if name in ("--json", "--acp", "--continue", "--interactive", "--help"):
+            found[name] = "yes"
+        elif name in ("--session-id", "--resume", "--model", "--quota"):
+            if not equals:
+                if not rest:
+                    raise Wrong(f"{name} needs a value.")
+                value = rest.pop(0)
+            found[name] = value
+        else:
+            raise Wrong(f"unknown option {name}")
+    return found, rest
+
+
+def session_for(found: dict[str, str]) -> Session:
+    if "--resume" in found:
+        session = Session(found["--resume"])
+        if not session.exists:
+            raise Wrong(f"No conversation found with session ID: {session.id}")
+        return session
+    if "--continue" in found:
+        latest = Session.latest()
+        if latest is None:
+            raise Wrong("No conversation found to continue")
+        return latest
+    session = Session(found.get("--session-id") or str(uuid.uuid4()))
+    if session.exists:
+        raise Wrong(f"Session ID {session.id} is already in use.")
+    return session
+
+
+def prompt_from(words: list[str]) -> str:
+    if words:
+        return " ".join(words)
+    given = os.environ.get("CORRAL_PROMPT")
+    if given is not None:
+        return given
+    return "" if sys.stdin.isatty() else sys.stdin.read()
+
+
+def converse(prompt: str, model: str) -> int:
+    """Obey what is typed, line by line, until there is no more."""
+    agent = Agent(Terminal(), model)
+    agent.obey(prompt)
+    while True:
+        print(f"{MARK} ", end="", flush=True)
+        line = sys.stdin.readline()
+        if not line or line.strip() in ("exit", "/exit"):
+            return 0
+        agent.obey(line)
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        found, words = options(arguments)
+        if "--help" in found:
+            print((__doc__ or "").strip())
+            return 0
+        if "--acp" in found:
+            from corral.demo.acp import serve
+
+            return serve()
+        model = found.get("--model", MODEL)
+        session = session_for(found) if "--json" in found else None
+    except Wrong as wrong:
+        print(f"error: {wrong}", file=sys.stderr)
+        return 1
+    if "--interactive" in found:
+        return converse(" ".join(words), model)
+    prompt = prompt_from(words)
+    if "--quota" in found:
+        prompt = f"quota {found['--quota']}"
+    if session:
+        return stream(prompt, session, model)
+    try:
+        Agent(Face(), model).obey(prompt)
+    except Quota as quota:
+        reset = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(quota.args[0]))
+        print(f"Usage limit reached; try again at {reset}.", flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

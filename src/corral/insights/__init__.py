@@ -1,0 +1,1 @@
+"""Read-only questions across rooms; each is a function of an open transaction."""

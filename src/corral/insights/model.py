@@ -1,0 +1,112 @@
+"""What the questions are answered with."""
+
+from enum import StrEnum
+
+import msgspec
+
+from corral.rooms.charges.model import Total
+from corral.rooms.projects.model import Project
+from corral.rooms.runs.model import Run
+
+
+class By(StrEnum):
+    """What runs are grouped by."""
+
+    PROJECT = "project"
+    AGENT = "agent"
+    MODEL = "model"
+    PROVIDER = "provider"
+    DAY = "day"
+
+
+class Glance(msgspec.Struct, frozen=True):
+    """A run, as short as an overview shows it."""
+
+    id: str
+    name: str | None
+    title: str | None
+    state: str
+    command: str
+    provider: str
+    project_id: str | None
+    project: str | None
+    """The project's name."""
+    attention: str | None
+    attention_at: int | None
+    reason: str | None
+    exit_code: int | None
+    signal: int | None
+    cost_micros: int | None
+    started_at: int | None
+    ended_at: int | None
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """What runs, what waits for you, what failed lately, what it cost today."""
+
+    at: int
+    active: list[Glance]
+    attention: list[Glance]
+    queued: int
+    failed: list[Glance]
+    """Runs that ended badly in the last 24 hours, newest first."""
+    dead_letters: int
+    doubtful_letters: int
+    """Letters of which nobody knows whether they arrived."""
+    today: Total
+    more: bool
+    """Whether there is more of something than is shown, or counted."""
+
+
+class ProjectView(msgspec.Struct, frozen=True):
+    project: Project
+    latest_run: Run | None
+    total_runs: int
+    states: dict[str, int]
+    """How many runs are in each state that there is any in."""
+    exact: bool
+    """False: there are so many that counting stopped, and the numbers are at least these."""
+    total: Total
+    """What the project has cost so far."""
+
+
+class CrashedRun(msgspec.Struct, frozen=True):
+    id: str
+    name: str | None
+    pid: int | None
+    started_at: int | None
+    ended_at: int | None
+    exit_code: int | None
+    signal: int | None
+    reason: str | None
+    command: str
+    args: list[str]
+    cwd: str
+    project_id: str | None
+    dir: str | None
+    """The project's directory."""
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """How the runs of one group went."""
+
+    key: str | None
+    """A project's or agent's id, a model, a provider or a day; None: it has none."""
+    label: str | None
+    """A name for people, where there is one."""
+    runs: int
+    completed: int
+    failed: int
+    crashed: int
+    cancelled: int
+    timed_out: int
+    interrupted: int
+    median_ms: int | None
+    p95_ms: int | None
+    tokens: int | None
+    cost_micros: int | None
+    unknown: int
+    """How many of the runs have no known cost, so that `cost_micros` tells too little."""
+
+    success_rate: float | None = None
+    """Completed runs among all that were not cancelled; None when there were none."""

@@ -1,0 +1,127 @@
+"""The questions: what is going on, how it went, what it cost."""
+
+import msgspec
+
+from corral.db.statement import Query
+from corral.db.tx import Tx
+from corral.insights import sql
+from corral.insights.model import (
+    By,
+    CrashedRun,
+    Glance,
+    Overview,
+    ProjectView,
+    Stats,
+)
+from corral.kernel.clock import DAY, day_of
+from corral.kernel.errors import Invalid
+from corral.kernel.page import Page, check_limit, decode_cursor, encode_cursor, page_of
+from corral.kernel.text import check_int
+from corral.rooms.charges import ops as charges
+from corral.rooms.projects import ops as projects
+from corral.rooms.runs.model import ACTIVE, RunState
+
+# How many of anything an overview shows, and how far it counts the rest.
+SHOWN = 20
+COUNTED = 1_000
+# How many runs of a project in one state are counted; an index alone is read for it.
+MOST_COUNTED = 10_000
+
+_QUERIES: dict[By, Query[Stats]] = {
+    By.PROJECT: sql.BY_PROJECT,
+    By.AGENT: sql.BY_AGENT,
+    By.MODEL: sql.BY_MODEL,
+    By.PROVIDER: sql.BY_PROVIDER,
+    By.DAY: sql.BY_DAY,
+}
+
+
+def overview(tx: Tx) -> Overview:
+    """What runs, what waits for you, what failed in the last 24 hours, what it cost today."""
+    active = _newest(tx, sql.IN_STATE)
+    attention = _newest(tx, sql.ATTENTION)
+    failed = tx.all(sql.FAILED, since=tx.now - DAY, limit=SHOWN + 1)
+    queued = int(tx.value(sql.COUNT_RUNS, state=RunState.QUEUED, limit=COUNTED))
+    dead = int(tx.value(sql.COUNT_LETTERS, state="dead", limit=COUNTED))
+    doubtful = int(tx.value(sql.COUNT_LETTERS, state="unknown", limit=COUNTED))
+    return Overview(
+        at=tx.now,
+        active=active[:SHOWN],
+        attention=attention[:SHOWN],
+        queued=queued,
+        failed=failed[:SHOWN],
+        dead_letters=dead,
+        doubtful_letters=doubtful,
+        today=charges.total(tx, "all", day=day_of(tx.now)),
+        more=max(len(active), len(attention), len(failed)) > SHOWN
+        or max(queued, dead, doubtful) == COUNTED,
+    )
+
+
+def _newest(tx: Tx, query: Query[Glance]) -> list[Glance]:
+    found = [run for state in ACTIVE for run in tx.all(query, state=state, limit=SHOWN + 1)]
+    return sorted(found, key=lambda run: run.id, reverse=True)
+
+
+def project(tx: Tx, dir: str) -> ProjectView:
+    """A directory's project with its latest run, how many runs it had, and what it cost."""
+    found = projects.by_dir(tx, dir)
+    counts = {
+        str(state): int(
+            tx.value(sql.COUNT_OF_PROJECT, project_id=found.id, state=state, limit=MOST_COUNTED + 1)
+        )
+        for state in RunState
+    }
+    states = {state: min(count, MOST_COUNTED) for state, count in counts.items() if count}
+    return ProjectView(
+        project=found,
+        latest_run=tx.one(sql.LATEST, project_id=found.id),
+        total_runs=sum(states.values()),
+        states=states,
+        exact=max(counts.values()) <= MOST_COUNTED,
+        total=charges.total(tx, f"project:{found.id}"),
+    )
+
+
+def crashed(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[CrashedRun]:
+    """Runs that crashed, newest first, with their project's directory."""
+    (before,) = decode_cursor(after, "~")
+    rows = tx.all(sql.CRASHED, before=before, limit=check_limit(limit) + 1)
+    return page_of(rows, limit, lambda run: (run.id,))
+
+
+def stats(
+    tx: Tx,
+    *,
+    by: str = "project",
+    since_ms: int | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> Page[Stats]:
+    """How runs went, by project, agent, model, provider or day: how many ended how, their median
+    and 95th percentile of duration, tokens and cost.
+
+    `since_ms` is how far back to look, from now; without it, at all runs that are kept. Groups come
+    in the order of their keys, runs that belong to none first.
+    """
+    if by not in By._value2member_map_:
+        raise Invalid(f"{by!r} is none of {', '.join(By)}.", by=by)
+    if since_ms is not None and check_int(since_ms, "The time to look back") < 0:
+        raise Invalid("Look back into the past: give a duration such as 7d.", since_ms=since_ms)
+    # A cursor names the first group of the next page; runs without a group have the empty key.
+    (first,) = decode_cursor(after, "")
+    rows = tx.all(
+        _QUERIES[By(by)],
+        since=0 if since_ms is None else tx.now - since_ms,
+        first=first,
+        limit=check_limit(limit) + 1,
+    )
+    cursor = encode_cursor(rows[limit].key or "") if len(rows) > limit else None
+    return Page([_finished(row, By(by)) for row in rows[:limit]], cursor)
+
+
+def _finished(row: Stats, by: By) -> Stats:
+    judged = row.runs - row.cancelled
+    key = day_of(int(row.key or 0) * DAY) if by is By.DAY else row.key
+    rate = round(row.completed / judged, 4) if judged else None
+    return msgspec.structs.replace(row, key=key, success_rate=rate)

@@ -1,0 +1,122 @@
+from corral.db.statement import Query, Statement
+from corral.insights.model import CrashedRun, Glance, Stats
+from corral.rooms.runs.model import Run
+
+_GLANCE = """r.id, r.name, r.title, r.state, r.command, r.provider, r.project_id, p.name AS project,
+    r.attention, r.attention_at, r.reason, r.exit_code, r.signal, r.cost_micros, r.started_at,
+    r.ended_at"""
+
+IN_STATE = Query(
+    Glance,
+    f"""
+    SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    WHERE r.state = :state ORDER BY r.id DESC LIMIT :limit
+""",
+)
+
+# Among the active runs only, and of those there are no more than machines can carry.
+ATTENTION = Query(
+    Glance,
+    f"""
+    SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    WHERE r.state = :state AND r.attention IS NOT NULL ORDER BY r.id DESC LIMIT :limit
+""",
+)
+
+FAILED = Query(
+    Glance,
+    f"""
+    SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    WHERE r.ended_at >= :since AND r.state NOT IN ('completed', 'cancelled')
+    ORDER BY r.ended_at DESC LIMIT :limit
+""",
+)
+
+# Counts look at so many entries of an index and no more.
+COUNT_RUNS = Statement("""
+    SELECT count(*) FROM (SELECT 1 FROM runs WHERE state = :state LIMIT :limit) AS counted
+""")
+
+COUNT_LETTERS = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM letters
+        WHERE state = :state AND state IN ('unknown', 'dead', 'refused', 'expired') LIMIT :limit
+    ) AS counted
+""")
+
+COUNT_OF_PROJECT = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM runs WHERE project_id = :project_id AND state = :state LIMIT :limit
+    ) AS counted
+""")
+
+LATEST = Query(
+    Run,
+    f"""
+    SELECT {", ".join(Run.__struct_fields__)} FROM runs WHERE project_id = :project_id
+    ORDER BY id DESC LIMIT 1
+""",
+)
+
+CRASHED = Query(
+    CrashedRun,
+    """
+    SELECT r.id, r.name, r.pid, r.started_at, r.ended_at, r.exit_code, r.signal, r.reason,
+        r.command, r.args, r.cwd, r.project_id, p.dir
+    FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    WHERE r.state = 'crashed' AND r.id < :before ORDER BY r.id DESC LIMIT :limit
+""",
+)
+
+
+def _stats(key: str, label: str = "CAST(NULL AS TEXT)", join: str = "") -> Query[Stats]:
+    """Runs that ended since a moment, in groups; one pass, with each run's place by duration.
+
+    The median is the middle one, or the mean of the middle two; p95 is the smallest duration that
+    95 of 100 runs do not exceed. A run that never began has no duration.
+    """
+    return Query(
+        Stats,
+        f"""
+        SELECT g.key, {label} AS label, g.runs, g.completed, g.failed, g.crashed, g.cancelled,
+            g.timed_out, g.interrupted, g.median_ms, g.p95_ms, g.tokens, g.cost_micros, g.unknown
+        FROM (
+            SELECT key, count(*) AS runs,
+                count(CASE state WHEN 'completed' THEN 1 END) AS completed,
+                count(CASE state WHEN 'failed' THEN 1 END) AS failed,
+                count(CASE state WHEN 'crashed' THEN 1 END) AS crashed,
+                count(CASE state WHEN 'cancelled' THEN 1 END) AS cancelled,
+                count(CASE state WHEN 'timed_out' THEN 1 END) AS timed_out,
+                count(CASE state WHEN 'interrupted' THEN 1 END) AS interrupted,
+                (min(CASE WHEN place = (timed + 1) / 2 THEN duration END)
+                 + min(CASE WHEN place = (timed + 2) / 2 THEN duration END)) / 2 AS median_ms,
+                min(CASE WHEN place = (95 * timed + 99) / 100 THEN duration END) AS p95_ms,
+                CAST(sum(tokens) AS BIGINT) AS tokens,
+                CAST(sum(cost_micros) AS BIGINT) AS cost_micros,
+                count(*) - count(cost_micros) AS unknown
+            FROM (
+                SELECT key, state, tokens, cost_micros, duration,
+                    count(duration) OVER (PARTITION BY key) AS timed,
+                    row_number() OVER (
+                        PARTITION BY key ORDER BY duration IS NULL, duration
+                    ) AS place
+                FROM (
+                    SELECT {key} AS key, state, tokens, cost_micros,
+                        CASE WHEN ended_at > started_at THEN ended_at - started_at
+                             WHEN started_at IS NOT NULL THEN 0 END AS duration
+                    FROM runs WHERE ended_at >= :since
+                ) AS ended
+            ) AS placed
+            GROUP BY key
+        ) AS g {join}
+        WHERE coalesce(g.key, '') >= :first ORDER BY coalesce(g.key, '') LIMIT :limit
+    """,
+    )
+
+
+BY_PROJECT = _stats("project_id", "p.name", "LEFT JOIN projects AS p ON p.id = g.key")
+BY_AGENT = _stats("agent_id")
+BY_MODEL = _stats("model")
+BY_PROVIDER = _stats("provider")
+# Days since 1970 as text of equal length; the operation makes dates of them.
+BY_DAY = _stats("substr(CAST(100000 + ended_at / 86400000 AS TEXT), 2)")

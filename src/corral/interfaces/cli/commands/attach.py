@@ -1,0 +1,23 @@
+import click
+
+from corral.interfaces.cli.app import App, Verb, pass_app
+from corral.kernel.errors import Conflict
+
+
+@click.command("attach", cls=Verb)
+@click.argument("run")
+@pass_app
+def command(app: App, run: str) -> int:
+    """Take over a run's terminal; Ctrl-\\ takes your hands off again, and the run goes on."""
+    from corral.adapters import process
+    from corral.interfaces.cli import running
+    from corral.rooms.runs.model import Mode
+
+    found = app.store.runs.refreshed(app.store.runs.get(run))
+    if not found.is_live:
+        raise Conflict(f"{found.id} is {found.state}; `corral logs {found.id}` shows its output.")
+    if found.host != process.host():
+        raise Conflict(f"{found.id} runs on {found.host}; attach to it there.")
+    if found.mode is not Mode.PTY:
+        raise Conflict(f"{found.id} has no terminal; `corral logs -f {found.id}` shows its output.")
+    return running.stay(app, found, split=False)

@@ -1,0 +1,80 @@
+"""`corral` alone: what runs, what waits for you, what failed, what it cost today."""
+
+from typing import Any
+
+from corral.interfaces.cli.app import App
+from corral.interfaces.cli.render import ago, write_line, write_table
+from corral.kernel.money import format_usd
+
+
+def show_overview(app: App) -> None:
+    found = app.store.insights.overview()
+    if app.json:
+        app.show(found)
+        return
+    for title, runs, columns in (
+        ("Runs", found.active, RUNNING),
+        ("Waits for you", found.attention, WAITING),
+        ("Failed in the last 24 hours", found.failed, FAILED),
+    ):
+        if runs:
+            write_line(f"{title}:")
+            write_table(runs, columns)
+            write_line("")
+    if not found.active:
+        write_line("Nothing runs. `corral --help` says what there is.")
+    if found.queued:
+        write_line(f"Queued: {found.queued}.")
+    if found.dead_letters:
+        write_line(
+            f"Letters that could not be delivered: {found.dead_letters} (`corral mail dead`)."
+        )
+    if found.doubtful_letters:
+        write_line(
+            f"Letters that may or may not have arrived: {found.doubtful_letters} "
+            "(`corral mail list --state unknown`)."
+        )
+    write_line(_cost(found.today))
+    if found.more:
+        write_line("There is more than is shown or counted here.")
+
+
+def _cost(today: Any) -> str:
+    if not today.charges:
+        return "Today (UTC): nothing was charged."
+    without = (
+        f", {today.unknown} of {today.charges} charges without a known cost"
+        if today.unknown
+        else ""
+    )
+    cost = "an unknown amount" if today.cost_micros is None else format_usd(today.cost_micros)
+    return f"Today (UTC): {cost}, {today.tokens:,} tokens{without}."
+
+
+def _name(run: Any) -> str:
+    return str(run.name or run.title or run.command)
+
+
+RUNNING = [
+    ("ID", lambda run: run.id),
+    ("STATE", lambda run: run.state),
+    ("NAME", _name),
+    ("PROJECT", lambda run: run.project),
+    ("SINCE", lambda run: ago(run.started_at) if run.started_at else "-"),
+    ("COST", lambda run: format_usd(run.cost_micros)),
+]
+WAITING = [
+    ("ID", lambda run: run.id),
+    ("WHY", lambda run: run.attention),
+    ("NAME", _name),
+    ("PROJECT", lambda run: run.project),
+    ("SINCE", lambda run: ago(run.attention_at) if run.attention_at else "-"),
+]
+FAILED = [
+    ("ID", lambda run: run.id),
+    ("STATE", lambda run: run.state),
+    ("NAME", _name),
+    ("PROJECT", lambda run: run.project),
+    ("ENDED", lambda run: ago(run.ended_at)),
+    ("REASON", lambda run: run.reason),
+]

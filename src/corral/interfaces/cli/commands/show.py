@@ -1,0 +1,37 @@
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from corral.interfaces.cli.app import App, Verb, pass_app
+from corral.kernel.errors import Invalid
+
+if TYPE_CHECKING:
+    from corral.library import Corral
+
+# The beginning of an id tells what it is the id of.
+KINDS: dict[str, Callable[["Corral", str], Any]] = {
+    "run": lambda store, id: store.runs.refreshed(store.runs.get(id)),
+    "ses": lambda store, id: store.sessions.get(id),
+    "agt": lambda store, id: store.agents.get(id),
+    "prj": lambda store, id: store.projects.get(id),
+    "let": lambda store, id: store.mail.get(id),
+    "sch": lambda store, id: store.schedules.get(id),
+    "nod": lambda store, id: store.nodes.get(id),
+    "chg": lambda store, id: store.charges.get(id),
+    "alr": lambda store, id: store.alerts.get(id),
+}
+
+
+@click.command("show", cls=Verb)
+@click.argument("id")
+@pass_app
+def command(app: App, id: str) -> None:
+    """Show anything by its id, which may be shortened: run_…, ses_…, let_12 …"""
+    kind, underscore, _ = id.partition("_")
+    find = KINDS.get(kind) if underscore else KINDS["run"]  # a live run by its name
+    if find is None:
+        raise Invalid(
+            f"{id!r} does not say what it is; ids begin with {', '.join(f'{k}_' for k in KINDS)}."
+        )
+    app.show(find(app.store, id))

@@ -1,0 +1,17 @@
+import click
+
+from corral.interfaces.cli.app import DURATION, App, Verb, pass_app
+
+
+@click.command("wait", cls=Verb)
+@click.argument("run")
+@click.option("--timeout", type=DURATION, metavar="10m", help="How long to wait at the most.")
+@pass_app
+def command(app: App, run: str, timeout: int | None) -> int:
+    """Wait for a run to end; exits as the run did."""
+    from corral.interfaces.cli.running import exit_code_of
+
+    ended = app.store.runs.wait(run, timeout_ms=timeout)
+    reason = f" ({ended.reason})" if ended.reason else ""
+    app.say(f"{ended.id} is {ended.state}{reason}.", ended)
+    return exit_code_of(ended)

@@ -1,0 +1,253 @@
+"""Passing a terminal, or plain input and output, through to a run that a keeper holds."""
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from corral.adapters import control
+from corral.adapters.output.opening import open_regular
+
+DETACH = b"\x1c"  # Ctrl-\
+LONGEST_SLEEP = 0.05
+
+Show = Callable[[bytes], bytes]
+
+
+class Detached(Exception):
+    """The person took their hands off; the run goes on."""
+
+
+class NothingSeen(Exception):
+    """The run was over before anything of it was seen."""
+
+
+def size() -> tuple[int, int]:
+    """Rows and columns of the terminal that this process has."""
+    with suppress(OSError):
+        told = fcntl.ioctl(1, termios.TIOCGWINSZ, b"\0" * 8)
+        rows, columns, _, _ = struct.unpack("HHHH", told)
+        if rows and columns:
+            return rows, columns
+    return 24, 80
+
+
+@contextmanager
+def raw() -> Iterator[None]:
+    """Every key goes to the run as it is typed; the terminal is itself again afterwards."""
+    if not os.isatty(0):
+        yield
+        return
+    descriptor = 0
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed before counts too
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def attach(folder: Path) -> None:
+    """Show a run's terminal and pass on what is typed, until nobody holds the run any more.
+
+    Raises Detached when the detach key is typed, NothingSeen when the run was over too soon.
+    """
+    try:
+        line = control.connect(folder)
+    except OSError:
+        raise NothingSeen from None
+    woken, wake = os.pipe()
+    resized = signal.signal(signal.SIGWINCH, lambda *_: _ring(wake))
+    try:
+        line.sendall(control.frame(control.ASK, {"op": "attach"}))
+        line.sendall(control.frame(control.SIZE, list(size())))
+        with raw():
+            _pass_through(line, woken)
+    finally:
+        signal.signal(signal.SIGWINCH, resized)
+        line.close()
+        os.close(woken)
+        os.close(wake)
+
+
+def _ring(wake: int) -> None:
+    with suppress(OSError):
+        os.write(wake, b".")
+
+
+def _pass_through(line: socket.socket, woken: int) -> None:
+    frames = control.Frames()
+    typing = [0] if _is_open(0) else []
+    seen = False
+    while True:
+        ready, _, _ = select.select([line.fileno(), woken, *typing], [], [])
+        if woken in ready:
+            os.read(woken, 64)
+            line.sendall(control.frame(control.SIZE, list(size())))
+        if typing and typing[0] in ready:
+            data = os.read(typing[0], 65_536)
+            if not data:
+                typing = []
+            elif DETACH in data and os.isatty(0):
+                raise Detached
+            else:
+                line.sendall(control.frame(control.DATA, data))
+        if line.fileno() in ready:
+            shown, over = _show(line, frames)
+            seen = seen or shown
+            if over:
+                if not seen:
+                    raise NothingSeen
+                return
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _show(line: socket.socket, frames: control.Frames) -> tuple[bool, bool]:
+    """Show what came; whether there was anything to see, and whether the run is over."""
+    try:
+        data = line.recv(1 << 16)
+    except OSError:
+        data = b""
+    shown = False
+    for frame in frames.feed(data):
+        if frame.kind == control.DATA:
+            write(1, frame.payload)
+            shown = True
+        elif frame.kind == control.STOPPED:
+            _suspend(line)
+        elif frame.kind == control.END:
+            return shown, True
+    return shown, not data
+
+
+def _suspend(line: socket.socket) -> None:
+    """The run was suspended (Ctrl-Z): so is this command, until its shell wakes it."""
+    if os.isatty(0):
+        mode = termios.tcgetattr(0)
+        mode[3] |= termios.ECHO | termios.ICANON | termios.ISIG
+        mode[1] |= termios.OPOST
+        termios.tcsetattr(0, termios.TCSADRAIN, mode)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    if os.isatty(0):
+        tty.setraw(0)
+    line.sendall(control.frame(control.ASK, {"op": "signal", "number": int(signal.SIGCONT)}))
+    line.sendall(control.frame(control.SIZE, list(size())))
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """All of it, however much the other side takes at once."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+# -- runs without a terminal -------------------------------------------------------------------
+
+
+class Copy:
+    """One output of a run, shown as it grows."""
+
+    def __init__(self, path: Path, descriptor: int, show: Show) -> None:
+        self._path = path
+        self._to = descriptor
+        self._show = show
+        self._from: int | None = None
+
+    def more(self) -> bool:
+        """Show what is new; whether there was anything."""
+        if self._from is None:
+            try:
+                self._from = open_regular(self._path)
+            except FileNotFoundError:
+                return False
+        found = False
+        while data := os.read(self._from, 1 << 18):
+            write(self._to, self._show(data))
+            found = True
+        return found
+
+    @property
+    def opened(self) -> bool:
+        """Whether it was there in time; a short run's output may have been sealed before."""
+        return self._from is not None
+
+
+def stream(
+    folder: Path, *, is_over: Callable[[], bool], outputs: Mapping[str, int], show: Show
+) -> list[str]:
+    """Show what a run writes until it is over.
+
+    `outputs` says which of its outputs goes to which descriptor; gives back those that were sealed
+    before they could be opened.
+    """
+    copies = {name: Copy(folder / name, to, show) for name, to in outputs.items()}
+    pause = 0.001
+    while True:
+        over = is_over() if pause >= LONGEST_SLEEP or not _keeper_is_there(folder) else False
+        if any([copy.more() for copy in copies.values()]):
+            pause = 0.001
+            continue
+        if over:
+            return [name for name, copy in copies.items() if not copy.opened]
+        time.sleep(pause)
+        pause = min(pause * 2, LONGEST_SLEEP)
+
+
+def _keeper_is_there(folder: Path) -> bool:
+    """A keeper removes its line when its run is over."""
+    return (folder / control.NAME).exists()
+
+
+class Signals:
+    """What this command is told by signals is meant for its run; what comes before the run can be
+    told is told it then."""
+
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP)
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._wanted = wanted
+        self._folder: Path | None = None
+        self.early: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if self._wanted:
+            self._before = {number: signal.signal(number, self._pass_on) for number in self.NUMBERS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def aim(self, folder: Path) -> None:
+        """The run is there."""
+        self._folder = folder
+        while self.early:
+            self._pass_on(self.early.pop(0), None)
+
+    def _pass_on(self, number: int, _: FrameType | None) -> None:
+        if self._folder is None:
+            self.early.append(number)
+            return
+        with suppress(OSError):
+            control.ask(self._folder, op="signal", number=number)
+        if number == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            with suppress(OSError):
+                control.ask(self._folder, op="signal", number=int(signal.SIGCONT))

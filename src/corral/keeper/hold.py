@@ -1,0 +1,176 @@
+"""The keeper's hold on its run in the store: taken, renewed, given back or ended, always with the
+fence that was given.
+
+The store may be away for a while. Then the agent goes on, and what must be said is said when the
+store is there again; what need not be said is left out.
+"""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corral.adapters import process
+from corral.adapters.process import Identity
+from corral.kernel.end import End
+from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, StoreUnavailable
+from corral.rooms.runs.model import Attention, Run, RunState
+from corral.rooms.runs.order import Holding
+
+if TYPE_CHECKING:
+    from corral.keeper.meter import Meter
+    from corral.library import Corral
+
+HEARTBEAT = 10.0
+LONGEST_PAUSE = 5.0
+PATIENCE = 15 * 60.0  # seconds for which the end of a run is kept for a store that is away
+
+
+class Hold:
+    """One run, as far as the store is concerned."""
+
+    def __init__(self, store: "Corral", run: Run) -> None:
+        self._store = store
+        me = process.identify(os.getpid())
+        assert me is not None
+        self._me = me
+        self.run = run
+        self.stop_wanted: str | None = None
+        """Why the run is to end; None: nobody wants it to."""
+        self.is_dismissed = False
+        """Whether another keeper has the same agent now."""
+        self._is_parked = False
+        self.next_beat = time.monotonic() + HEARTBEAT
+
+    @property
+    def _owner(self) -> str:
+        return f"keeper:{self._me.host}:{self._me.pid}"
+
+    # -- taking --------------------------------------------------------------------------------
+
+    def take(self, agent: Identity, folder: Path, after: End | None, quick: int) -> None:
+        """Take the run with the process that will be its agent, or go on with its next attempt.
+
+        Raises Conflict when another keeper has it, or it is to end.
+        """
+        holding = Holding(
+            owner=self._owner,
+            host=agent.host,
+            boot_id=agent.boot_id,
+            pid=agent.pid,
+            start_token=agent.start_token,
+            keeper_pid=self._me.pid,
+            keeper_token=self._me.start_token,
+            folder=str(folder),
+        )
+        if after is None:
+            self.run = self._store.runs.start(self.run.id, holding)
+        else:
+            self.run = self._store.runs.restart(self.run, holding, after, quick_failures=quick)
+        self._is_parked = False
+
+    def take_over(self) -> Identity:
+        """Take a run from a keeper that is gone; gives back its agent. Raises Conflict."""
+        run = self.run
+        assert run.pid is not None
+        assert run.start_token is not None
+        self.run = self._store.runs.take_over(
+            run, owner=self._owner, keeper_pid=self._me.pid, keeper_token=self._me.start_token
+        )
+        return Identity(self._me.host, self._me.boot_id, run.pid, run.start_token)
+
+    def launched(self) -> None:
+        """The agent's program was executed."""
+        self.next_beat = time.monotonic() + HEARTBEAT
+        try:
+            self.run = self._store.runs.launch(self.run)
+        except IllegalMove:  # somebody stopped it at this very moment
+            self.run = self._store.runs.get(self.run.id)
+            self._hear(self.run)
+        except CorralError:
+            pass  # the next heartbeat says that it runs
+
+    # -- going on ------------------------------------------------------------------------------
+
+    def renew(self, agent: Identity | None, output_bytes: int, meter: "Meter") -> None:
+        """Renew the lease; the answer says whether somebody wants the run to end."""
+        self.next_beat = time.monotonic() + HEARTBEAT
+        if self._is_parked:
+            return  # it is nobody's, and a refusal would say no more than that
+        try:
+            self.run = self._store.runs.heartbeat(
+                self.run,
+                output_bytes=output_bytes,
+                cpu_ms=meter.cpu_ms,
+                peak_bytes=meter.peak_bytes,
+            )
+        except Conflict:
+            self._leave_to_others(agent)
+        except CorralError:
+            pass  # the store is away; the agent goes on, and the lease may run out
+        else:
+            self._hear(self.run)
+
+    def _hear(self, run: Run) -> None:
+        if run.state is RunState.STOPPING and self.stop_wanted is None:
+            self.stop_wanted = run.stop_reason or "stopped"
+
+    def _leave_to_others(self, agent: Identity | None) -> None:
+        """The run was taken over. The same agent has a new keeper then, and is left in peace; or it
+        was given up and may go on elsewhere, and what runs here must not go on beside it."""
+        found = self._store.runs.get(self.run.id)
+        if (found.host, found.boot_id, found.pid, found.start_token) == agent:
+            self.is_dismissed = found.is_live
+        self.stop_wanted = self.stop_wanted or "taken over"
+
+    def call_for(self, attention: Attention | None) -> None:
+        """Say what somebody should see to."""
+        with suppress(CorralError):
+            self.run = self._store.runs.call_for(self.run, attention)
+            self._store.alerts.see_to_delivery()
+
+    def describe(self, found: dict[str, Any]) -> None:
+        """Write down what the run found where it runs."""
+        with suppress(CorralError):
+            self._store.runs.describe(self.run, found)
+            self._store.runs.tell(self.run, provider_version=found["provider_version"])
+
+    def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
+        """A line in the run's log, for those who look later; it never ends the run."""
+        with suppress(CorralError):
+            self._store.outputs.log(self.run.id, level, message, metadata=metadata)
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def ask_to_stop(self, reason: str) -> None:
+        """A limit, or a signal, wants the run to end; the store says so first."""
+        with suppress(CorralError):
+            self.run = self._store.runs.begin_to_stop(self.run.id, reason=reason)
+        self.stop_wanted = self.run.stop_reason or reason
+
+    def park(self, until: int, reason: str) -> None:
+        """Give the run back until its provider's quota is there again."""
+        self.run = self._store.runs.park(self.run, until=until, reason=reason)
+        self._is_parked = True
+
+    def end(self, end: End, output_bytes: int, verdict: tuple[str, str] | None) -> None:
+        """Say how it ended; `verdict` is a recovery's, for an end that nobody saw."""
+        pause, deadline = 0.1, time.monotonic() + PATIENCE
+        while True:
+            try:
+                if verdict is not None and not end.known:
+                    verb, reason = verdict
+                    reason = end.reason or reason
+                    self.run = self._store.runs.give_up(self.run, verb=verb, reason=reason)
+                else:
+                    self.run = self._store.runs.end(self.run, end, output_bytes=output_bytes)
+                return
+            except Held:
+                self.run = self._store.runs.get(self.run.id)
+                return
+            except StoreUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)

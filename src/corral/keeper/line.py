@@ -1,0 +1,118 @@
+"""What those who watch a run may ask of its keeper, and how it answers."""
+
+import os
+import select
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from corral.adapters import process
+
+if TYPE_CHECKING:
+    from corral.keeper.watchers import Watchers
+
+SUSPEND = b"\x1a"  # Ctrl-Z
+SUSPENSION_TAKES = 0.1
+
+
+class Kept(Protocol):
+    """What the line needs of the keeper."""
+
+    @property
+    def agent(self) -> process.Identity | None: ...
+    @property
+    def recent(self) -> bytes: ...
+    def type_in(self, data: bytes) -> bool: ...
+    def say(self, text: str) -> bool: ...
+    def resize(self, rows: int, columns: int) -> None: ...
+    def hurry(self, grace_ms: int | None) -> None: ...
+
+
+class Line:
+    """The keeper's end of the line, open from the agent's first moment to its last."""
+
+    def __init__(self, folder: Path, kept: Kept) -> None:
+        self._kept = kept
+        self._watchers: Watchers | None = None
+        self.look_at: float | None = None
+        """When to look whether the agent was suspended from its terminal."""
+        self.passed_on: set[int] = set()
+        """Signals that came from a person."""
+        self._open(folder)
+
+    def _open(self, folder: Path) -> None:
+        from corral.keeper.watchers import Watchers
+
+        with suppress(OSError):  # a full disk: the run goes on, and hears of a stop by the store
+            self._watchers = Watchers(
+                folder,
+                answer=self._answer,
+                on_input=self._typed,
+                on_size=lambda rows, columns: self._kept.resize(int(rows), int(columns)),
+                replay=lambda: self._kept.recent,
+            )
+
+    @property
+    def has_watchers(self) -> bool:
+        """Whether anybody is attached; True also where nobody ever can be."""
+        return self._watchers is None or self._watchers.has_attached
+
+    def register(self, poll: "select.poll") -> None:
+        if self._watchers is not None:
+            self._watchers.register(poll)
+
+    def handle(self, ready: Iterable[tuple[int, int]]) -> None:
+        if self._watchers is not None:
+            self._watchers.handle(ready)
+
+    def show(self, data: bytes) -> None:
+        if self._watchers is not None:
+            self._watchers.show(data)
+
+    def look(self) -> None:
+        """Tell those who are attached when the agent was suspended: so are they then."""
+        self.look_at = None
+        agent = self._kept.agent
+        if agent is None or self._watchers is None:
+            return
+        with suppress(OSError):
+            found = process.stat(agent.pid)
+            if found is not None and found.state == "T":
+                self._watchers.suspend()
+
+    def end(self, how: dict[str, Any]) -> None:
+        """Say how the run ended, and hang up."""
+        if self._watchers is not None:
+            self._watchers.end(how)
+            self._watchers = None
+
+    def _typed(self, data: bytes) -> None:
+        if SUSPEND in data:
+            self.look_at = time.monotonic() + SUSPENSION_TAKES
+        self._kept.type_in(data)
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        match request.get("op"):
+            case "stop":
+                grace_ms = request.get("grace_ms")
+                self._kept.hurry(grace_ms if isinstance(grace_ms, int) else None)
+            case "send":
+                text = str(request.get("text", ""))
+                return {"ok": self._kept.say(text) or self._kept.type_in(text.encode())}
+            case "signal":
+                return {"ok": self._signal(int(request.get("number", 0)))}
+        return {"ok": True}
+
+    def _signal(self, number: int) -> bool:
+        """Pass a signal on to the agent's process group, as a terminal would."""
+        agent = self._kept.agent
+        if agent is None or process.look(agent) is not process.Standing.ALIVE:
+            return False
+        try:
+            os.killpg(agent.pid, number)
+        except (OSError, OverflowError, ValueError):
+            return False
+        self.passed_on.add(number)
+        return True

@@ -1,0 +1,261 @@
+"""What one run needs to be started: its command line, environment, streams and folder."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from corral.adapters.keepers import OWN_VARIABLES
+from corral.adapters.providers import registry
+from corral.adapters.providers.provider import GO_ON, Ask, Start
+from corral.keeper.streams import OUTPUT, Copied, Direct, Streams, Talk, Terminal
+from corral.keeper.voice import Log, Recorder, Voice
+from corral.rooms.runs.model import Launch, Mode, Run
+
+if TYPE_CHECKING:
+    from corral.adapters.providers.provider import Provider
+    from corral.library import Corral
+
+# Options that make an agent CLI, started by the user's own command line, tell in structured lines.
+STRUCTURED = frozenset({"stream-json", "--json"})
+
+
+class Told(NamedTuple):
+    """What the run's agent is told besides its prompt."""
+
+    model: str | None = None
+    instructions: str | None = None
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+class Plan:
+    """One run's way of being started, the same for each of its attempts."""
+
+    def __init__(
+        self,
+        store: "Corral",
+        run: Run,
+        launch: Launch,
+        folder: Path,
+        *,
+        stdin: int | None = None,
+        split: bool = False,
+        size: tuple[int, int] = (24, 80),
+        secret: Callable[[str], str],
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._launch = launch
+        self.folder = folder
+        self._stdin = stdin
+        self._split = split
+        self._size = size
+        self.secrets = {name: secret(reference) for name, reference in launch.secrets.items()}
+        self.provider: Provider = registry.find(run.provider)
+        self._told = self._what_its_agent_is_told()
+
+    def start(self, *, resume: bool) -> Start:
+        """How this attempt is started; a later one goes on with the conversation of the first."""
+        run, launch = self._run, self._launch
+        if launch.raw and run.mode is not Mode.ACP:
+            words = [run.command, *run.args]
+            return Start(words, structured=self._tells_by_itself(words))
+        ask = self._ask(resume=resume)
+        if run.mode is Mode.ACP:
+            return self._acp_start(ask)
+        started = self.provider.start(ask, run.command)
+        if started.session is not None and run.session_id is not None:
+            self._store.sessions.set_provider_session(
+                run.session_id, self.provider.name, started.session
+            )
+        return started
+
+    def _ask(self, *, resume: bool) -> Ask:
+        run, launch = self._run, self._launch
+        session = self._provider_session() if run.session_id else None
+        goes_on = session is not None and (resume or launch.resume_session is not None)
+        if session is None and getattr(self.provider, "chooses_session", False):
+            session = _random_uuid()
+        return Ask(
+            prompt=None if resume and goes_on else launch.prompt,
+            model=self._told.model,
+            instructions=self._told.instructions,
+            session=session,
+            resume=goes_on,
+            interactive=launch.interactive,
+            approvals=tuple(launch.approvals),
+            allow=self._told.allow,
+            deny=self._told.deny,
+            extra=tuple(run.args),
+        )
+
+    def _acp_start(self, ask: Ask) -> Start:
+        """Any program may speak the protocol: one that is not known for it is started as it is."""
+        run = self._run
+        own = None if run.command == self.provider.program else run.command
+        known = self.provider.acp(ask, own)
+        if known is not None:
+            return known
+        session = ask.session if ask.resume else None
+        return Start([run.command, *run.args], stdin=ask.prompt or GO_ON, session=session)
+
+    def env(self, start: Start) -> dict[str, str]:
+        """The keeper's own environment, what was given to the run, and who it is."""
+        run = self._run
+        kept = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
+        kept |= start.env | self._launch.env | self.secrets
+        kept["CORRAL_RUN"] = run.id
+        kept["CORRAL_STORE"] = self._store.address
+        if run.session_id is not None:
+            kept["CORRAL_SESSION"] = run.session_id
+        if run.agent_id is not None:
+            kept["CORRAL_AGENT"] = self._store.agents.get(run.agent_id).name
+        if run.mode is Mode.PTY:
+            kept.setdefault("TERM", "xterm-256color")
+        return kept
+
+    def streams(self, start: Start) -> Streams:
+        if self._run.mode is Mode.PTY:
+            rows, columns = self._size
+            return Terminal(self.folder, rows=rows, columns=columns)
+        if self._run.mode is Mode.ACP:
+            return Talk(self.folder, stdin=None)
+        given: str | int | None = start.stdin
+        if given is None and self._stdin is not None:
+            given = self._stdin
+        if self.secrets:
+            return Copied(self.folder, stdin=given)
+        return Direct(self.folder, stdin=given, split=self._split or start.structured)
+
+    def voice(self, start: Start, run: Run, streams: Streams, log: Log) -> Voice:
+        """How this attempt's agent is understood."""
+        if run.mode is Mode.ACP:
+            return self._acp_voice(start, run, streams, log)
+        if run.mode is Mode.PTY:
+            return self._screen_voice(start, run, streams, log)
+        if start.structured:
+            path = self.folder / OUTPUT
+            return self._stream_voice(run, path.stat().st_size if path.exists() else 0, log)
+        return Voice()
+
+    def voice_of_old(self, run: Run, log: Log) -> Voice:
+        """The same for an attempt that another keeper started: its stream is read again, whole,
+        and what was kept before is not kept twice."""
+        structured = not self._launch.raw or self._tells_by_itself([run.command, *run.args])
+        if run.mode is Mode.PIPE and structured and self.provider.name != "plain":
+            return self._stream_voice(run, self._offset_of(run.attempts), log)
+        return Voice()
+
+    def _stream_voice(self, run: Run, offset: int, log: Log) -> Voice:
+        from corral.keeper.stream import StreamVoice
+
+        (self.folder / f"offset.{run.attempts}").write_text(str(offset))
+        parser = self.provider.parser(self._store)
+        return StreamVoice(
+            self._store,
+            run,
+            parser,
+            self.folder / OUTPUT,
+            offset=offset,
+            secrets=self._values,
+            log=log,
+        )
+
+    def _offset_of(self, attempt: int) -> int:
+        """Where an attempt's output begins in the file that all attempts share."""
+        try:
+            return int((self.folder / f"offset.{attempt}").read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def _screen_voice(self, start: Start, run: Run, streams: Streams, log: Log) -> Voice:
+        screen = self.provider.screen
+        if screen is None:
+            return Voice()
+        from corral.keeper.screen import ScreenVoice
+        from corral.keeper.transcript import transcript_of
+
+        home = Path(self.env(start).get("HOME") or Path.home())
+        record = transcript_of(self.provider, home, start.session, self._launch.prompt)
+
+        def keep(voice: Voice) -> None:
+            if record is not None:
+                record.take_into(Recorder(self._store, run, voice, log, secrets=self._values))
+
+        return ScreenVoice(
+            screen,
+            size=self._size,
+            approvals=frozenset(self._launch.approvals),
+            type_in=streams.type_in,
+            first_words=start.stdin,
+            keep=keep,
+            log=log,
+        )
+
+    def _acp_voice(self, start: Start, run: Run, streams: Streams, log: Log) -> Voice:
+        from corral.keeper.acp import AcpVoice
+
+        def write(data: bytes) -> None:
+            if not streams.type_in(data):
+                raise BrokenPipeError
+
+        return AcpVoice(
+            self._store,
+            run,
+            write=write,
+            prompt=start.stdin or "",
+            session=start.session,
+            approvals=frozenset(self._launch.approvals),
+            allow=self._told.allow,
+            deny=self._told.deny,
+            secrets=self._values,
+            log=log,
+        )
+
+    @property
+    def _values(self) -> list[str]:
+        """The values of the secrets that the run was given."""
+        return list(self.secrets.values())
+
+    def environment(self) -> dict[str, Any]:
+        """What the run found where it runs: versions, commit, allowed variables."""
+        from corral.keeper.environment import describe
+
+        return describe(self._run.cwd) | {"provider_version": self._version()}
+
+    def _version(self) -> str | None:
+        if self._launch.raw or self.provider.name == "plain":
+            return None
+        import shutil
+
+        return self.provider.version(shutil.which(self._run.command) or self._run.command)
+
+    def _tells_by_itself(self, words: list[str]) -> bool:
+        return self.provider.name != "plain" and not STRUCTURED.isdisjoint(words)
+
+    def _provider_session(self) -> str | None:
+        assert self._run.session_id is not None
+        return self._store.sessions.get(self._run.session_id).provider_session
+
+    def _what_its_agent_is_told(self) -> Told:
+        run = self._run
+        if run.agent_id is None or run.agent_version is None:
+            return Told()
+        version = self._store.agents.version(run.agent_id, run.agent_version)
+        grants = self._store.agents.grants(run.agent_id).items
+        return Told(
+            version.model,
+            version.instructions,
+            tuple(grant.tool for grant in grants if grant.allowed),
+            tuple(grant.tool for grant in grants if not grant.allowed),
+        )
+
+
+def _random_uuid() -> str:
+    """A version 4 UUID, without the module that knows them all."""
+    number = int.from_bytes(os.urandom(16))
+    number = number & ~(0xF << 76) | 4 << 76
+    number = number & ~(0b11 << 62) | 0b10 << 62
+    text = f"{number:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

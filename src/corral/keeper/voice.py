@@ -1,0 +1,219 @@
+"""What an agent says of itself, in whatever way it speaks: that goes into the store.
+
+    Voice          says nothing: a plain command
+    StreamVoice    structured lines in its output (`stream.py`)
+    ScreenVoice    only a screen, drawn for a person (`screen.py`)
+    AcpVoice       the Agent Client Protocol over its input and output (`acp.py`)
+
+Turns have keys made of the run, the attempt and their place, so what is read again, by a keeper
+that took over, adds nothing twice.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from corral.adapters.calls import call_and_wait
+from corral.adapters.providers.facts import (
+    Asked,
+    Fact,
+    Finished,
+    LimitReached,
+    Logged,
+    Said,
+    SessionNamed,
+    Used,
+)
+from corral.adapters.redaction import without_secrets
+from corral.kernel.errors import CorralError, StoreUnavailable
+from corral.rooms.runs.model import Attention, Run
+
+if TYPE_CHECKING:
+    from corral.library import Corral
+
+SHORTEST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+PATIENCE = 30.0  # seconds for which a fact waits for a store that is away
+BETWEEN_BUDGETS = 10.0  # seconds between two looks at what is not charged yet
+
+Log = Callable[[str, str, dict[str, Any] | None], None]
+
+
+class Voice:
+    """One attempt's agent, as far as it can be understood."""
+
+    pause: float | None = None
+    """How soon `look` wants to be called again; None: it need not be."""
+
+    def __init__(self) -> None:
+        self.attention: Attention | None = None
+        self.limit: LimitReached | None = None
+        self.finished: Finished | None = None
+        self.over_budget = False
+        self.is_working = False
+        """Whether it shows that it works, though nothing moves."""
+        self.is_done = False
+        """Whether it has done what it was told and only waits to be let go."""
+
+    def feed(self, data: bytes) -> None:
+        """What passed through the keeper's hands."""
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Its terminal has another size."""
+
+    def look(self) -> bool:
+        """Take in what is new; whether there was anything."""
+        return False
+
+    def say(self, text: str) -> bool:
+        """Tell it something in its own way; False when it has none."""
+        return False
+
+    def close(self) -> None:
+        """It has ended, however it ended."""
+
+
+class Recorder:
+    """Facts into the store: turns, charges, names, log lines."""
+
+    def __init__(
+        self, store: "Corral", run: Run, voice: Voice, log: Log, *, secrets: Sequence[str] = ()
+    ) -> None:
+        self._store = store
+        self._secrets = secrets
+        self._run = run
+        self._voice = voice
+        self._log = log
+        self._count = 0
+        self._session: str | None = None
+        self._model: str | None = run.model
+        self._budget = store.runs.launch_of(run.id).budget_micros
+        self._next_look = 0.0
+
+    def take(self, facts: Sequence[Fact]) -> None:
+        """Keep them all. One that cannot be kept must not end the run: what it was is in the
+        output, and the log says so."""
+        for fact in facts:
+            self._count += 1
+            try:
+                self._insist(without_secrets(fact, self._secrets))
+            except CorralError as error:
+                self._log("warn", f"Not kept: {error.message}", {"fact": type(fact).__name__})
+
+    def _insist(self, fact: Fact) -> None:
+        """The store may be away for a moment: what an agent said and spent is worth a wait."""
+        pause, deadline = 0.1, time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._take(fact)
+                return
+            except StoreUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def look_at_budget(self, pending: Sequence[Used]) -> None:
+        """Whether the run's own budget is spent, counting what is used and not yet charged."""
+        now = time.monotonic()
+        if self._budget is None or not pending or now < self._next_look:
+            return
+        self._next_look = now + BETWEEN_BUDGETS
+        with suppress(CorralError):
+            spent = self._store.charges.total(f"run:{self._run.id}").cost_micros or 0
+            spent += sum(cost for used in pending if (cost := self._cost(used)) is not None)
+            self._voice.over_budget = self._voice.over_budget or spent >= self._budget
+
+    def _cost(self, used: Used) -> int | None:
+        if used.cost_micros is not None:
+            return used.cost_micros
+        from corral.adapters import prices
+
+        question = prices.Question(
+            model=used.model or "",
+            provider=self._run.provider,
+            input=used.input,
+            output=used.output,
+            cache_read=used.cache_read,
+            cache_write=used.cache_write,
+        )
+        return prices.ask([question])[0].cost_micros
+
+    def _take(self, fact: Fact) -> None:
+        match fact:
+            case Said():
+                self._say(fact)
+            case Used():
+                self._charge(fact)
+            case SessionNamed():
+                self._name(fact)
+            case LimitReached():
+                self._voice.limit = fact
+                self._log("warn", fact.message, {"reset_at": fact.reset_at})
+            case Asked():
+                self._log("info", f"It asks: {fact.title}", {"tool": fact.tool})
+            case Logged():
+                self._log(fact.level, fact.message, fact.metadata)
+            case Finished():
+                self._voice.finished = fact
+
+    def _name(self, fact: SessionNamed) -> None:
+        run = self._run
+        if run.session_id is not None:
+            self._store.sessions.set_provider_session(run.session_id, run.provider, fact.id)
+        self._session = fact.id
+        self._model = fact.model or self._model
+        self._store.runs.tell(run, model=fact.model, provider_version=fact.version)
+
+    def _model_in_record(self) -> str | None:
+        """Some streams do not say their model; what the CLI itself keeps of the talk does."""
+        from corral.adapters.providers import registry
+
+        if self._session is None:
+            return None
+        return registry.find(self._run.provider).model(Path.home(), self._session)
+
+    def _say(self, fact: Said) -> None:
+        if self._run.session_id is None:
+            return
+        self._store.sessions.append(
+            self._run.session_id,
+            fact.role,
+            fact.content,
+            key=f"{self._run.id}:{self._run.attempts}:{self._count}",
+            tool_call_id=fact.tool_call_id,
+            tool_name=fact.tool_name,
+            arguments=fact.arguments,
+            result=fact.result,
+            is_error=fact.is_error,
+            run=self._run.id,
+        )
+
+    def _charge(self, used: Used) -> None:
+        run = self._run
+        if used.model is None:
+            self._model = self._model or self._model_in_record()
+            used = replace(used, model=self._model)
+        self._store.charges.add(
+            used,
+            run_id=run.id,
+            session_id=run.session_id,
+            project_id=run.project_id,
+            agent_id=run.agent_id,
+            provider=run.provider,
+        )
+        if used.cost_micros is None:
+            # By a process of its own: the table of prices is large.
+            call_and_wait(self._store.address, "charge", "price")
+        total = self._store.charges.total(f"run:{run.id}")
+        self._store.runs.tell(
+            run, model=used.model, tokens=total.tokens, cost_micros=total.cost_micros
+        )
+        over = self._store.charges.over_budget(
+            run.id, project_id=run.project_id, agent_id=run.agent_id
+        )
+        self._voice.over_budget = self._voice.over_budget or over is not None

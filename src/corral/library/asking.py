@@ -1,0 +1,337 @@
+"""From a wish ("ask claude to fix the tests here") to what is to be run.
+
+Who answers: the agent or provider that was named, else the project's own command, else the first
+agent CLI that is installed. Everything that a wish leads to, the project, the session, its first
+turn and the queued run, is one transaction.
+"""
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from corral.adapters import process
+from corral.adapters.providers import registry
+from corral.adapters.providers.provider import GO_ON
+from corral.db.tx import Tx
+from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
+from corral.rooms.agents import ops as agents
+from corral.rooms.agents.model import Agent, AgentState
+from corral.rooms.projects import ops as projects
+from corral.rooms.projects.model import Project
+from corral.rooms.runs import ops as runs
+from corral.rooms.runs.model import Mode, Run
+from corral.rooms.runs.order import GRACE_MS, OUTPUT_CAP, Order
+from corral.rooms.sessions import context as contexts
+from corral.rooms.sessions import ops as sessions
+from corral.rooms.sessions.model import Session
+from corral.rooms.settings import ops as settings
+
+INSTALLED_FIRST = ("claude", "codex", "gemini", "opencode", "qwen", "copilot")
+MOST_TURNS = 200
+MOST_CONTEXT = 200_000  # characters
+MAX_TITLE = 60  # characters, so that it fits in bytes too
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody wants to be run."""
+
+    prompt: str | None = None
+    command: Sequence[str] | None = None
+    agent: str | None = None
+    project: str | None = None
+    session: str | None = None
+    name: str | None = None
+    timeout_ms: int | None = None
+    idle_ms: int | None = None
+    grace_ms: int | None = None
+    restarts: int = 0
+    env: Mapping[str, str] = {}
+    secrets: Mapping[str, str] = {}
+    budget_micros: int | None = None
+    output_cap: int | None = None
+    approvals: Sequence[str] = ()
+    terminal: bool | None = None
+    """Whether it gets a terminal; None: when somebody watches it."""
+    watched: bool = False
+    acp: bool = False
+    claimed: bool = False
+    """Whether whoever asks brings a keeper along."""
+
+
+class Runner(NamedTuple):
+    """What is started, and who it is."""
+
+    provider: str
+    program: str
+    extra: list[str]
+    agent: Agent | None = None
+
+
+def ask(tx: Tx, wish: Wish) -> Run:
+    """Queue the run that a wish asks for."""
+    session = sessions.get(tx, wish.session) if wish.session else None
+    named = _named(tx, wish, session)
+    cwd = _cwd(tx, wish, session, named)
+    project = projects.register(tx, cwd)
+    runner = named or _runner(wish, project, session)
+    prompt = wish.prompt
+    if wish.command is None and prompt is None and session is None:
+        prompt = project.prompt
+    interactive = _is_watched(wish)
+    if runner.agent is not None or wish.command is None:
+        session = session or _open_session(tx, runner, project, prompt)
+    run = runs.request(
+        tx,
+        Order(
+            command=runner.program,
+            args=runner.extra,
+            cwd=cwd,
+            name=wish.name,
+            title=_title(prompt),
+            project_id=project.id,
+            session_id=session.id if session else None,
+            agent_id=runner.agent.id if runner.agent else None,
+            agent_version=runner.agent.version if runner.agent else None,
+            parent_id=_parent(tx),
+            provider=runner.provider,
+            mode=Mode.ACP if wish.acp else Mode.PTY if interactive else Mode.PIPE,
+            prompt=_with_context(tx, session, prompt) if wish.session else prompt,
+            resume_session=session.provider_session if session else None,
+            env=_checked_env(wish.env),
+            secrets=_checked_secrets(tx, wish.secrets),
+            approvals=wish.approvals,
+            raw=wish.command is not None,
+            interactive=interactive,
+            grace_ms=GRACE_MS if wish.grace_ms is None else wish.grace_ms,
+            restarts=wish.restarts,
+            output_cap=OUTPUT_CAP if wish.output_cap is None else wish.output_cap,
+            host=process.host(),
+            claimed=wish.claimed,
+            timeout_ms=_limit(wish, runner.agent, "timeout_ms"),
+            idle_ms=_limit(wish, runner.agent, "idle_ms"),
+            budget_micros=_limit(wish, runner.agent, "budget_micros"),
+        ),
+    )
+    if session is not None and prompt is not None:
+        sessions.append(tx, session, "user", prompt, key=f"{run.id}:prompt", run=run.id)
+    return run
+
+
+def resume(tx: Tx, typed: str, wish: Wish) -> Run:
+    """Queue a run that goes on where another one, or a session, stopped.
+
+    What the wish leaves open is as it was: the limits, the variables, the agent. A command without
+    a conversation is started again. The first prompt is not said again.
+    """
+    if typed.startswith("ses_"):
+        session = sessions.get(tx, typed)
+        earlier = runs.list_runs(tx, session=session.id, limit=1).items
+        if not earlier:
+            return ask(tx, msgspec.structs.replace(wish, session=session.id))
+        before = earlier[0]
+    else:
+        before = runs.get(tx, typed)
+    if before.is_live:
+        raise Conflict(f"{before.id} is {before.state}; there is nothing to resume.", id=before.id)
+    launch = runs.launch_of(tx, before.id)
+    command = [before.command, *before.args] if launch.raw else None
+    return ask(
+        tx,
+        msgspec.structs.replace(
+            wish,
+            command=command,
+            agent=wish.agent or _agent_now(tx, before, command),
+            project=wish.project or before.cwd,
+            session=before.session_id,
+            name=wish.name or before.name,
+            timeout_ms=_either(wish.timeout_ms, launch.timeout_ms),
+            idle_ms=_either(wish.idle_ms, launch.idle_ms),
+            grace_ms=_either(wish.grace_ms, launch.grace_ms),
+            budget_micros=_either(wish.budget_micros, launch.budget_micros),
+            restarts=wish.restarts or launch.restarts,
+            output_cap=_either(wish.output_cap, launch.output_cap),
+            env={**launch.env, **wish.env},
+            secrets={**launch.secrets, **wish.secrets},
+            approvals=wish.approvals or launch.approvals,
+            acp=before.mode is Mode.ACP,
+        ),
+    )
+
+
+def _agent_now(tx: Tx, before: Run, command: Sequence[str] | None) -> str | None:
+    """Who has the conversation now: it may have been handed to another agent since."""
+    if before.session_id is not None:
+        owner = sessions.get(tx, before.session_id).agent_id
+        if owner is not None:
+            return owner
+    return before.agent_id or (None if command else before.provider)
+
+
+def _with_context(tx: Tx, session: Session | None, prompt: str | None) -> str | None:
+    """What an agent is told that goes on with a conversation of which its provider knows nothing:
+    the note of the hand-off and the turns that its policy gives, before the prompt."""
+    if session is None or session.provider_session is not None or not session.turns:
+        return prompt
+    given = contexts.context(tx, session, limit=MOST_TURNS)
+    parts = [text for text in (given.summary, given.note) if text]
+    parts += [f"{turn.role}: {turn.content}" for turn in given.turns if turn.content]
+    if not parts:
+        return prompt
+    earlier = "\n\n".join(parts)[-MOST_CONTEXT:]
+    return f"This conversation was begun before. So far:\n\n{earlier}\n\nNow: {prompt or GO_ON}"
+
+
+def _either(given: int | None, before: int | None) -> int | None:
+    return before if given is None else given
+
+
+def _cwd(tx: Tx, wish: Wish, session: Session | None, named: Runner | None) -> str:
+    """Where it works: as wished, where the conversation is, in its agent's own folder, or here."""
+    if wish.project is not None:
+        if not os.path.isdir(wish.project):
+            with suppress(NotFound, Invalid):
+                return projects.real_dir(projects.get(tx, wish.project).dir, must_exist=True)
+        return projects.real_dir(wish.project, must_exist=True)
+    if session is not None and session.project_id is not None:
+        return projects.real_dir(projects.get(tx, session.project_id).dir, must_exist=True)
+    if named is not None and named.agent is not None and named.agent.workspace:
+        return projects.real_dir(named.agent.workspace, must_exist=True)
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise Invalid("The current directory is gone; go to another, or name one.") from None
+    return projects.real_dir(here, must_exist=True)
+
+
+def _runner(wish: Wish, project: Project, session: Session | None) -> Runner:
+    """What is started where nobody named an agent."""
+    if wish.command is not None:
+        if not wish.command or not wish.command[0]:
+            raise Invalid("Give the command to run.")
+        known = registry.for_program(wish.command[0]).name
+        return Runner(known, wish.command[0], list(wish.command[1:]))
+    if session is not None and session.provider is not None:
+        return _provider(session.provider)
+    if project.command:
+        return _from_command(project.command, None)
+    return _provider(_installed())
+
+
+def _named(tx: Tx, wish: Wish, session: Session | None) -> Runner | None:
+    """The agent of the store, or the provider by its own name, that was asked for."""
+    name = wish.agent
+    if name is None and wish.command is None and session is not None:
+        name = session.agent_id
+    if name is None or wish.command is not None:
+        return None
+    try:
+        agent = agents.get(tx, name)
+    except (NotFound, Invalid):
+        if name in registry.names() and name != "plain":
+            return _provider(name)
+        raise
+    if agent.state is not AgentState.ACTIVE:
+        raise Conflict(f"The agent {agent.name} is retired; restore it, or take another.")
+    if agent.command:
+        return _from_command(agent.command, agent)
+    if agent.provider is None:
+        raise Invalid(
+            f"The agent {agent.name} has no provider and no command; give it one with "
+            f"`corral agent edit {agent.name} --provider claude`."
+        )
+    return _provider(agent.provider)._replace(agent=agent)
+
+
+def _from_command(command: str, agent: Agent | None) -> Runner:
+    words = shlex.split(command)
+    if not words:
+        raise Invalid("The command is empty; give the agent or the project another.")
+    provider = (agent.provider if agent else None) or registry.for_program(words[0]).name
+    return Runner(provider, words[0], words[1:], agent)
+
+
+def _provider(name: str) -> Runner:
+    return Runner(name, registry.find(name).program, [])
+
+
+def _installed() -> str:
+    for name in INSTALLED_FIRST:
+        if shutil.which(registry.find(name).program):
+            return name
+    raise Refused(
+        f"No agent CLI was found on the PATH ({', '.join(INSTALLED_FIRST)}); name one with --agent "
+        "(`scripted` is always there, to try things out), or give a command behind `--`."
+    )
+
+
+def _open_session(tx: Tx, runner: Runner, project: Project, prompt: str | None) -> Session:
+    return sessions.open_session(
+        tx,
+        runner.agent.id if runner.agent else None,
+        project=project.id,
+        title=_title(prompt),
+        provider=runner.provider,
+    )
+
+
+def _title(prompt: str | None) -> str | None:
+    return (prompt or "").strip().partition("\n")[0][:MAX_TITLE] or None
+
+
+def _is_watched(wish: Wish) -> bool:
+    return wish.watched if wish.terminal is None else wish.terminal
+
+
+def _parent(tx: Tx) -> str | None:
+    """The run inside which this program was called, if there is one in this store."""
+    given = os.environ.get("CORRAL_RUN")
+    with suppress(NotFound, Invalid):
+        return runs.get(tx, given).id if given else None
+    return None
+
+
+def _limit(wish: Wish, agent: Agent | None, name: str) -> int | None:
+    """The wish's own limit; where it has none, that of the agent."""
+    given: int | None = getattr(wish, name)
+    if given is None and agent is not None:
+        given = getattr(agent.limits, name)
+    return given
+
+
+def _checked_secrets(tx: Tx, secrets: Mapping[str, str]) -> Mapping[str, str]:
+    """References only. What is none is not repeated: it may be the secret itself."""
+    for name, reference in secrets.items():
+        kind, colon, where = reference.partition(":")
+        try:
+            known = bool(colon and where.strip() and kind in ("env", "file", "cmd", "keyring"))
+            if not known:
+                settings.get_secret(tx, reference)
+        except (NotFound, Invalid):
+            raise Invalid(
+                f"What --secret {name}= was given is no reference; write env:, file:, cmd: or "
+                "keyring: and a place, or the name of a `corral secret`.",
+                name=name,
+            ) from None
+    return secrets
+
+
+_SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
+
+
+def _checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
+    """What is given by value is stored; a secret must be given by reference."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise Invalid(f"{name!r} is no name of a variable; write --env NAME=VALUE.")
+        if any(part in name.upper().split("_") for part in _SECRET_NAMES) and value:
+            raise Refused(
+                f"{name} looks like a secret, and values given with --env are stored; use "
+                f"--secret {name}=env:{name}, or another reference.",
+                name=name,
+            )
+    return env

@@ -1,0 +1,14 @@
+from corral.insights import looking_back, ops
+from corral.library.operation import Room, read
+
+
+class Insights(Room):
+    """Read-only questions across rooms."""
+
+    noun = "insight"
+
+    overview = read(ops.overview)
+    project = read(ops.project)
+    crashed = read(ops.crashed, mode="one")
+    stats = read(ops.stats, mode="one")
+    look_back = read(looking_back.look_back)

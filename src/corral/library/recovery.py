@@ -1,0 +1,176 @@
+"""Finding out what became of runs whose keeper is gone.
+
+A verdict is written only with the fence that was read, so two recoveries at once, or a recovery and
+a keeper, never both decide. What cannot be proven stays as it is: a process of another machine is
+judged by its lease alone, and one whose start cannot be read is left in peace.
+"""
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from corral.adapters import exits, process
+from corral.adapters.process import Identity, Standing
+from corral.config import run_folder
+from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
+from corral.rooms.runs import keeping
+from corral.rooms.runs.model import Found, Mode, Run, RunState
+
+if TYPE_CHECKING:
+    from corral.library.runs import Runs
+
+LEFTOVER_GRACE_MS = 2_000
+PATIENCE = 5.0  # seconds in which a guard writes down what it has just seen
+
+
+class Verdict(NamedTuple):
+    verb: str
+    reason: str
+
+
+_WHEN_GONE = {
+    Standing.GONE: Verdict("crash", "gone"),
+    Standing.REUSED: Verdict("crash", "pid reused"),
+    Standing.REBOOTED: Verdict("interrupt", "rebooted"),
+}
+
+
+class Recovery:
+    """One look at what is said to run."""
+
+    def __init__(self, runs: "Runs") -> None:
+        self._runs = runs
+        self._database = runs._database
+
+    def run(self) -> list[Found]:
+        """Look at every run that is said to have a process."""
+        found = []
+        after = ""
+        while page := self._runs._active(after=after):
+            found += [told for run in page if (told := self._look_safely(run)) is not None]
+            after = page[-1].id
+        self._finish_outputs()
+        self._runs.start_queued()
+        return found
+
+    def _finish_outputs(self) -> None:
+        """Outputs that nobody sealed, because their keeper died between the end and the seal."""
+        from corral.library.outputs import Outputs
+
+        for output in Outputs(self._database).unsealed(host=process.host(), limit=200).items:
+            with suppress(NotFound):  # it was deleted meanwhile
+                run = self._runs.get(output.id)
+                if not run.is_live and not self._has_keeper(run):
+                    self._runs.after_end(run)
+
+    def _has_keeper(self, run: Run) -> bool:
+        keeper = _identity(run, run.keeper_pid, run.keeper_token)
+        return keeper is not None and process.look(keeper) is Standing.ALIVE
+
+    def _look_safely(self, run: Run) -> Found | None:
+        """One run whose files make no sense must not keep the others from being looked at."""
+        try:
+            return self.look_at(run)
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            return Found(run.id, run.state, run.state, f"cannot be judged: {type(error).__name__}")
+
+    def look_at(self, run: Run) -> Found | None:
+        """What became of one run; None when it is as the store says, or cannot be told."""
+        if not run.is_live or run.state is RunState.QUEUED or run.host is None:
+            return None
+        with suppress(Conflict):  # somebody else has decided meanwhile
+            if run.host != process.host():
+                return self._judge_by_lease(run)
+            return self._judge_by_process(run)
+        return None
+
+    def see_to_the_end(self, run: Run, grace_ms: int | None) -> None:
+        """Tell the keeper of a run that is being stopped; where there is none, find out."""
+        from corral.adapters import control
+
+        if run.host != process.host():
+            return  # its keeper hears of it with its next heartbeat
+        try:
+            control.ask(run_folder(run.id), op="stop", grace_ms=grace_ms)
+        except OSError:
+            self.look_at(run)
+
+    def _judge_by_lease(self, run: Run) -> Found | None:
+        if run.lease_until is None or run.lease_until > self._database.clock.now():
+            return None
+        launch = self._runs.launch_of(run.id)
+        if run.attempts <= launch.restarts and run.state is not RunState.STOPPING:
+            now = self._database.write(lambda tx: keeping.requeue(tx, run, reason="lease expired"))
+        else:
+            now = self._give_up(run, Verdict("interrupt", "lease expired"))
+        return _found(run, now)
+
+    def _judge_by_process(self, run: Run) -> Found | None:
+        agent = _identity(run, run.pid, run.start_token)
+        standing = process.look(agent) if agent is not None else Standing.GONE
+        if run.mode is not Mode.RECORDED:
+            keeper = _identity(run, run.keeper_pid, run.keeper_token)
+            if keeper is not None and process.look(keeper) in (Standing.ALIVE, Standing.UNKNOWN):
+                return None
+        if standing is Standing.UNKNOWN:
+            return None
+        if standing is Standing.ALIVE:
+            return self._give_new_keeper(run) if run.mode is not Mode.RECORDED else None
+        return self._bury(run, standing)
+
+    def _bury(self, run: Run, standing: Standing) -> Found | None:
+        """The agent is gone: say how it ended where that was written down, else only that."""
+        gone = _WHEN_GONE[standing]
+        if run.mode is Mode.RECORDED:
+            return _found(run, self._give_up(run, gone))
+        if run.provider != "plain" and self._start_keeper(run, verdict=gone):
+            # What it said and spent last is in its stream, which only a keeper understands.
+            return _found(run, self._wait_for_end(run))
+        end = exits.wait_for(run_folder(run.id), run.attempts, run.pid or 0, PATIENCE)
+        if end.reason is not None:
+            gone = gone._replace(reason=end.reason)
+        now = self._runs.end(run, end) if end.known else self._give_up(run, gone)
+        # Only now that the run is over, and nobody can have started it again.
+        process.end_family(None, f"CORRAL_RUN={run.id}", grace_ms=LEFTOVER_GRACE_MS)
+        self._runs.after_end(now)
+        return _found(run, now)
+
+    def _wait_for_end(self, run: Run) -> Run:
+        deadline = time.monotonic() + PATIENCE
+        while (now := self._runs.get(run.id)).is_live and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return now
+
+    def _give_up(self, run: Run, verdict: Verdict) -> Run:
+        return self._runs.give_up(run, verb=verdict.verb, reason=verdict.reason)
+
+    def _give_new_keeper(self, run: Run) -> Found | None:
+        if not self._start_keeper(run):
+            return None
+        return Found(run.id, run.state, run.state, "its keeper was gone; a new one has it")
+
+    def _start_keeper(self, run: Run, verdict: Verdict | None = None) -> bool:
+        from corral.adapters.keepers import KeeperLost, StartingKeeper
+
+        with suppress(KeeperLost):
+            answer = StartingKeeper().keep(
+                store=self._database.address,
+                run=run.id,
+                adopt=True,
+                fence=run.fence,
+                verdict=verdict,
+            )
+            return "pid" in answer
+        return False
+
+
+def _identity(run: Run, pid: int | None, token: str | None) -> Identity | None:
+    if run.host is None or run.boot_id is None or pid is None or token is None:
+        return None
+    return Identity(run.host, run.boot_id, pid, token)
+
+
+def _found(was: Run, now: Run) -> Found:
+    return Found(was.id, was.state, now.state, now.reason or "")

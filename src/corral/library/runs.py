@@ -1,0 +1,300 @@
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Literal, TypedDict, Unpack
+
+import msgspec
+
+from corral.adapters import process
+from corral.config import run_folder
+from corral.db.tx import Tx
+from corral.kernel.errors import Conflict, NotFound, Refused
+from corral.kernel.text import clean_text
+from corral.library.operation import Room, read, write
+from corral.library.outputs import Outputs
+from corral.library.recovery import Recovery
+from corral.rooms.mail import ops as mail
+from corral.rooms.outputs.model import OutputState
+from corral.rooms.projects import ops as projects
+from corral.rooms.runs import keeping, ops
+from corral.rooms.runs.model import Found, Mode, Run, RunState
+from corral.rooms.search import ops as search
+
+Findings = list[Found]
+
+LONGEST_SLEEP = 1.0
+MAX_SENT = 64 * 1024
+
+
+def forget(tx: Tx, id: str) -> Run:
+    """Forget a run that is over, and what it wrote: in the store, and in the search."""
+    run = ops.delete(tx, id)
+    while not search.forget(tx, "output", run.id):
+        pass
+    return run
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """Where a text for a run went."""
+
+    run_id: str
+    how: Literal["typed", "mailed"]
+    letter_id: str | None
+
+
+class Wishes(TypedDict, total=False):
+    """What `ask` takes; see `asking.Wish`."""
+
+    prompt: str | None
+    command: Sequence[str] | None
+    agent: str | None
+    project: str | None
+    session: str | None
+    name: str | None
+    timeout_ms: int | None
+    idle_ms: int | None
+    grace_ms: int | None
+    restarts: int
+    env: Mapping[str, str]
+    secrets: Mapping[str, str]
+    budget_micros: int | None
+    output_cap: int | None
+    approvals: Sequence[str]
+    terminal: bool | None
+    watched: bool
+    acp: bool
+    claimed: bool
+
+
+class Runs(Room):
+    """Processes of agents, and how they ended."""
+
+    noun = "run"
+
+    request = write(ops.request)
+    get = read(ops.get)
+    by_pid = read(ops.by_pid, mode="one")
+    list = read(ops.list_runs)
+    launch_of = read(ops.launch_of)
+    samples = read(ops.samples)
+    finish = write(ops.finish, repeatable=True)
+    lose = write(ops.lose, repeatable=True)
+    fail = write(ops.fail, repeatable=True)
+
+    # What keepers say.
+    start = write(keeping.start)
+    launch = write(keeping.launch)
+    restart = write(keeping.restart)
+    heartbeat = write(keeping.heartbeat, mode="one", repeatable=True)
+    begin_to_stop = write(ops.stop, repeatable=True)
+    take_over = write(keeping.take_over)
+    call_for = write(keeping.call_for, repeatable=True)
+    tell = write(keeping.tell, mode="one", repeatable=True)
+    describe = write(keeping.describe, mode="one", repeatable=True)
+    add_sample = write(keeping.add_sample, mode="one", repeatable=True)
+    park = write(keeping.park)
+    end = write(ops.end, repeatable=True)
+    give_up = write(ops.give_up, repeatable=True)
+
+    _record = write(ops.record)
+    _delete = write(forget)
+    _active = read(ops.active)
+    _claim_queued = write(ops.claim_queued)
+    unclaim = write(ops.unclaim, mode="one", repeatable=True)
+    _room_for = read(ops.room_for)
+    _ended_before = read(ops.ended_before)
+
+    def record(
+        self,
+        *,
+        pid: int,
+        project: str | None = None,
+        command: str | None = None,
+        args: Sequence[str] = (),
+        cwd: str | None = None,
+    ) -> Run:
+        """Track a process that Corral did not start; its identity is read at once."""
+        found = process.identify(pid) if isinstance(pid, int) and pid > 1 else None
+        if found is None:
+            raise NotFound(f"There is no process {pid} on this machine.", pid=pid)
+        told = process.command_of(pid)
+        return self._record(
+            pid=pid,
+            host=found.host,
+            boot_id=found.boot_id,
+            start_token=found.start_token,
+            command=command or (told[0] if told else "unknown"),
+            args=args or told[1:],
+            cwd=cwd or process.cwd_of(pid) or "/",
+            project_id=self._database.read(lambda tx: projects.get(tx, project).id)
+            if project
+            else None,
+        )
+
+    def stop(self, id: str, *, reason: str = "stopped", grace_ms: int | None = None) -> Run:
+        """Ask a run to end, with its whole process tree: asked first, killed after the grace time.
+
+        It comes back at once; `wait` tells how it ended. A queued run is cancelled.
+        """
+        run = self.begin_to_stop(id, reason=reason)
+        if run.is_live:
+            Recovery(self).see_to_the_end(run, grace_ms)
+        return run
+
+    def wait(self, id: str, *, timeout_ms: int | None = None) -> Run:
+        """Wait until a run is over; Refused when it is not within the time."""
+        deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
+        looked = time.monotonic()
+        with self._database.listening() as listener:
+            run = self.get(id)
+            while run.is_live:
+                left = LONGEST_SLEEP if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    raise Refused(f"{run.id} is still {run.state}.", id=run.id, state=run.state)
+                listener.wait(min(left, LONGEST_SLEEP))
+                if time.monotonic() - looked > LONGEST_SLEEP:
+                    # Whoever should say how it ended, or start it in time, may be gone.
+                    Recovery(self).look_at(run)
+                    if run.state is RunState.QUEUED and run.due_at <= self._database.clock.now():
+                        self.start_queued()
+                    looked = time.monotonic()
+                run = self.get(run.id)
+        return run
+
+    def ask(self, **wish: Unpack[Wishes]) -> Run:
+        """Ask for a run of an agent with a prompt, or of any command.
+
+        It is queued until a keeper takes it; `corral run` and `start_queued` see to that.
+        """
+        from corral.library import asking
+
+        return self._database.write(lambda tx: asking.ask(tx, asking.Wish(**wish)))
+
+    def resume(self, id: str, **wish: Unpack[Wishes]) -> Run:
+        """Go on where a run or a session stopped, with its agent, conversation and limits.
+
+        The new run is queued, as with `ask`. The directory must still be there.
+        """
+        from corral.library import asking
+
+        return self._database.write(lambda tx: asking.resume(tx, id, asking.Wish(**wish)))
+
+    def send(self, id: str, text: str, *, enter: bool = True) -> Sent:
+        """Type into a run's terminal, say it in the agent's own protocol, or, where it has neither,
+        put it into its session's mailbox."""
+        from corral.adapters import control
+
+        words = clean_text(text, "The text", most=MAX_SENT)
+        run = self.refreshed(self.get(id))
+        if not run.is_live:
+            raise Conflict(
+                f"{run.id} is {run.state}; go on with `corral resume {run.id}`.", id=run.id
+            )
+        if run.host == process.host():
+            with suppress(OSError):
+                typed = words + ("\r" if enter and run.mode is Mode.PTY else "")
+                if control.ask(run_folder(run.id), op="send", text=typed).get("ok"):
+                    return Sent(run.id, "typed", None)
+        if run.session_id is None:
+            raise Refused(
+                f"{run.id} takes no input; start it with --pty to type into it.", id=run.id
+            )
+        mailbox = f"session:{run.session_id}"
+        put = self._database.write(lambda tx: mail.put(tx, mailbox, words, project=run.project_id))
+        return Sent(run.id, "mailed", put.id)
+
+    def refreshed(self, run: Run) -> Run:
+        """A run as it is now; one whose keeper is gone is looked after first."""
+        now = self.get(run.id)
+        if now.is_live and Recovery(self).look_at(now) is not None:
+            now = self.get(run.id)
+        return now
+
+    def takes_input(self, run: Run) -> bool:
+        """Whether a run reads what whoever asked for it types or pipes."""
+        return self.launch_of(run.id).prompt is None
+
+    def wait_for_start(self, id: str, *, given_up: Callable[[], bool] | None = None) -> Run:
+        """Wait until a queued run has been taken by a keeper, or `given_up` says not to."""
+        with self._database.listening() as listener:
+            while (run := self.get(id)).state is RunState.QUEUED:
+                if given_up is not None and given_up():
+                    break
+                self.start_queued()
+                listener.wait(LONGEST_SLEEP)
+        return run
+
+    def recover(self) -> Findings:
+        """Find the runs whose process or keeper is gone, and say what was found, with reasons.
+
+        It is safe at any time and beside others who do the same. Nothing is signalled whose
+        identity is not proven.
+        """
+        return Recovery(self).run()
+
+    def delete(self, id: str) -> Run:
+        """Forget a run that is over, with its output and files."""
+        run = self._delete(id)
+        Outputs(self._database).clear_deleted()
+        return run
+
+    def delete_all(self, *, project: str) -> int:
+        """Forget all runs of a project; refused while one of them is not over."""
+        whole = self._database.read(lambda tx: projects.get(tx, project).id)
+        if live := self.list(project=whole, live=True, limit=1).items:
+            raise Conflict(
+                f"{live[0].id} is {live[0].state}; stop it first (`corral stop {live[0].id}`).",
+                id=live[0].id,
+            )
+        deleted = 0
+        while page := self.list(project=whole, limit=200).items:
+            for run in page:
+                self._delete(run.id)
+                deleted += 1
+        Outputs(self._database).clear_deleted()
+        return deleted
+
+    def after_end(self, run: Run, *, secrets: Sequence[str] = ()) -> None:
+        """See to what a run that is over leaves: who waits in line goes next, those who asked to be
+        told are told, its output is made findable and sealed. It may be called again, by anybody,
+        at any time."""
+        self.start_queued()
+        if not run.is_live:
+            from corral.library.alerts import Alerts
+            from corral.library.findable import make_findable
+
+            Alerts(self._database).see_to_delivery()
+            # A recorded process has no output, a deleted run neither; and where there is no room to
+            # seal it, it stays as it is until the next time.
+            with suppress(NotFound, Refused):
+                outputs = Outputs(self._database)
+                if outputs.get(run.id).state is OutputState.OPEN and run.provider == "plain":
+                    make_findable(self._database, outputs, run, secrets)
+                from corral.adapters.output.redact import Redactor
+
+                outputs.seal_folder(
+                    run.id,
+                    cap=self.launch_of(run.id).output_cap,
+                    redactor=lambda: Redactor(secrets),
+                )
+
+    def start_queued(self) -> Sequence[Run]:
+        """Start keepers for the runs that are next in line, while there is room; gives these runs.
+
+        One that cannot be started ends as failed, and does not hold up the others.
+        """
+        from corral.adapters.keepers import KeeperLost, StartingKeeper
+
+        started = []
+        beyond = ""
+        while self._room_for() and (run := self._claim_queued(host=process.host(), beyond=beyond)):
+            try:
+                answer = StartingKeeper().keep(store=self._database.address, run=run.id)
+            except KeeperLost:
+                self.unclaim(run.id)
+                answer = {"taken": "its keeper was lost"}
+            if "pid" in answer:
+                started.append(run)
+            elif "failed" not in answer:  # it waits, or another has it: the next one may start
+                beyond = run.id
+        return started

@@ -1,0 +1,1 @@
+"""Lasting identities of agents, their versions, and the tools that they may use."""

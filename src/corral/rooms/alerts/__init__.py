@@ -1,0 +1,1 @@
+"""Telling people and programs of what happens to runs, once for each edge."""

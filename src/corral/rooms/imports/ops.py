@@ -1,0 +1,104 @@
+"""Taking in what other programs recorded, a piece at a time, each piece once."""
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from corral.adapters.providers.facts import Said, Used
+from corral.adapters.redaction import without_secrets
+from corral.adapters.transcripts.transcript import Head, Item
+from corral.db.tx import Tx
+from corral.kernel.errors import Conflict
+from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.text import MAX_NAME, clean_text
+from corral.rooms.charges import ops as charges
+from corral.rooms.imports import sql
+from corral.rooms.imports.model import Import
+from corral.rooms.projects import ops as projects
+from corral.rooms.sessions import ops as sessions
+from corral.rooms.sessions.model import NewTurn
+
+MAX_PATH = 4_096
+
+
+def begin(tx: Tx, source: str, path: str, head: Head) -> Import | None:
+    """How far a file was read; at first a session is opened for it.
+
+    None when the conversation is one that Corral ran itself: it has its turns already.
+    """
+    clean_text(source, "The source", most=MAX_NAME)
+    clean_text(path, "The path", most=MAX_PATH)
+    found = tx.one(sql.BY_PATH, source=source, path=path)
+    if found is not None:
+        # Once Corral itself goes on with it, its turns come from the run, and not a second time.
+        latest = sessions.last(tx, found.session_id).items
+        return None if any(turn.run_id for turn in latest) else found
+    if sessions.by_provider(tx, source, head.session) is not None:
+        return None
+    there = head.cwd is not None and os.path.isdir(head.cwd)
+    project = projects.register(tx, head.cwd) if head.cwd and there else None
+    session = sessions.begin(
+        tx,
+        agent_id=None,
+        project_id=project.id if project else None,
+        title=head.title,
+        provider=source,
+        provider_session=head.session,
+        created_at=head.started_at or tx.now,
+    )
+    return tx.one(sql.ADD, source=source, path=path, session_id=session.id, now=tx.now)
+
+
+def take(tx: Tx, imported: Import, items: Sequence[Item], *, read_bytes: int) -> Import:
+    """Keep what was said and used in a further piece of a file; Conflict when another did."""
+    turns = [_turn(item) for item in items if isinstance(item.fact, Said)]
+    if turns:
+        sessions.append_many(tx, imported.session_id, turns)
+    session = sessions.get(tx, imported.session_id)
+    count = 0
+    for item in items:
+        if isinstance(item.fact, Used):
+            at = None if item.at is None else min(item.at, tx.now)
+            charged = charges.add(
+                tx,
+                item.fact,
+                session_id=session.id,
+                project_id=session.project_id,
+                provider=imported.source,
+                at=at,
+            )
+            count += charged is not None
+    advanced = tx.one(
+        sql.ADVANCE,
+        source=imported.source,
+        path=imported.path,
+        from_bytes=imported.read_bytes,
+        read_bytes=read_bytes,
+        turns=len(turns),
+        charges=count,
+        now=tx.now,
+    )
+    if advanced is None:
+        raise Conflict(f"{imported.path} is being imported by another; nothing was taken twice.")
+    tx.note(
+        "import",
+        "take",
+        session.id,
+        project_id=session.project_id,
+        data={"source": imported.source, "turns": len(turns), "charges": count},
+    )
+    return advanced
+
+
+def list_imports(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Import]:
+    """The files that were brought in."""
+    source, path = decode_cursor(after, "", "")
+    rows = tx.all(sql.LIST, source=source, path=path, limit=check_limit(limit) + 1)
+    return page_of(rows, limit, lambda row: (row.source, row.path))
+
+
+def _turn(item: Item) -> NewTurn:
+    assert isinstance(item.fact, Said)
+    said = without_secrets(item.fact)
+    return NewTurn(**msgspec.structs.asdict(said), at=item.at)

@@ -1,0 +1,116 @@
+from corral.db.moves import StateTable
+from corral.db.statement import Query, Statement
+from corral.rooms.outputs.model import MOVES, LogLine, Output
+
+_COLUMNS = """run_id AS id, state, host, folder, mode, bytes, lines, sha256, cut_bytes, text_bytes,
+    sealed_bytes, errors_bytes, utf8, head, tail, reason, created_at, sealed_at, deleted_at"""
+
+OUTPUTS = StateTable(Output, MOVES, table="outputs", columns=_COLUMNS, key="run_id")
+
+PROGRESS = Statement("""
+    UPDATE outputs SET bytes = :bytes WHERE run_id = :run_id AND state = 'open' RETURNING run_id
+""")
+
+FRAMES = Statement("SELECT frames, sealed_bytes FROM outputs WHERE run_id = :run_id")
+
+OPEN_ON = Query(
+    Output,
+    f"""
+    SELECT {_COLUMNS} FROM outputs
+    WHERE state = 'open' AND host = :host AND run_id > :after
+    ORDER BY run_id LIMIT :limit
+""",
+)
+
+UNCLEARED = Query(
+    Output,
+    f"""
+    SELECT {_COLUMNS} FROM outputs
+    WHERE state = 'deleted' AND host = :host AND folder IS NOT NULL
+    ORDER BY run_id LIMIT :limit
+""",
+)
+
+CLEAR = Statement("""
+    UPDATE outputs SET folder = NULL WHERE run_id = :run_id AND state = 'deleted' RETURNING run_id
+""")
+
+FORGET = Statement("""
+    DELETE FROM outputs
+    WHERE run_id = :run_id AND state = 'deleted' AND folder IS NULL RETURNING run_id
+""")
+
+PRUNABLE = Statement("""
+    SELECT run_id FROM outputs WHERE state = 'sealed' AND sealed_at < :before
+    ORDER BY sealed_at LIMIT :limit {skip_locked}
+""")
+
+COUNT_PRUNABLE = Statement("""
+    SELECT count(*) FROM outputs WHERE state = 'sealed' AND sealed_at < :before
+""")
+
+# Only while it is open: what was sealed is never changed.
+ADD_CHUNK = Statement("""
+    INSERT INTO output_chunks (run_id, stream, number, data)
+    SELECT run_id, :stream, :number, :data FROM outputs
+    WHERE run_id = :run_id AND state IN ('open', 'lost')
+    ON CONFLICT (run_id, stream, number) DO UPDATE SET data = excluded.data
+    RETURNING number
+""")
+
+CHUNK = Statement("""
+    SELECT data FROM output_chunks
+    WHERE run_id = :run_id AND stream = :stream AND number = :number
+""")
+
+DROP_CHUNKS = Statement("""
+    DELETE FROM output_chunks WHERE run_id = :run_id AND stream = :stream AND number >= :number
+""")
+
+_LINE = "'log_' || seq AS id, run_id, at, level, message, metadata, source"
+
+LOG = Query(
+    LogLine,
+    f"""
+    INSERT INTO log_lines (run_id, at, level, message, metadata, source)
+    VALUES (:run_id, :at, :level, :message, :metadata, :source)
+    RETURNING {_LINE}
+""",
+)
+
+LINES = Query(
+    LogLine,
+    f"""
+    SELECT {_LINE} FROM log_lines WHERE run_id = :run_id AND seq > :after
+    ORDER BY seq LIMIT :limit
+""",
+)
+
+INFORMING = Query(
+    LogLine,
+    f"""
+    SELECT {_LINE} FROM log_lines WHERE run_id = :run_id AND seq > :after AND level <> 'debug'
+    ORDER BY seq LIMIT :limit
+""",
+)
+
+ALARMING = Query(
+    LogLine,
+    f"""
+    SELECT {_LINE} FROM log_lines
+    WHERE run_id = :run_id AND seq > :after AND level IN ('warn', 'error')
+    ORDER BY seq LIMIT :limit
+""",
+)
+
+# Said twice, so that both engines see that the index of what is alarming has them all.
+ERRORS = Query(
+    LogLine,
+    f"""
+    SELECT {_LINE} FROM log_lines
+    WHERE run_id = :run_id AND seq > :after AND level IN ('warn', 'error') AND level = 'error'
+    ORDER BY seq LIMIT :limit
+""",
+)
+
+DROP_LINES = Statement("DELETE FROM log_lines WHERE run_id = :run_id")

@@ -1,0 +1,1 @@
+"""Processes of agents, supervised from queued to their end."""

@@ -1,0 +1,78 @@
+"""How a run's end is named, and whether it goes on after a failure. Pure: no store, no process."""
+
+from corral.kernel.clock import SECOND
+from corral.kernel.end import End
+from corral.kernel.text import MAX_NAME
+from corral.rooms.runs.model import RunState
+
+QUICK_MS = 3 * SECOND
+QUICK_FAILURES = 3
+
+# Why a run is being stopped, where that decides how its end is called. Any other reason: cancelled.
+TIMED_OUT = "its time was over"
+IDLE = "nothing happened any more"
+INTERRUPTED = "its keeper was told to end"
+OVER_BUDGET = "its budget was spent"
+
+
+def verb_of(end: End, stop_reason: str | None) -> str:
+    """The move that a run makes at its end: why it was stopped counts before how it ended."""
+    if stop_reason == TIMED_OUT:
+        return "time_out"
+    if stop_reason == INTERRUPTED:
+        return "interrupt"
+    if stop_reason is not None:
+        return "cancel"
+    # Some say only in words that they failed, and some are let go with a signal.
+    if end.well or (end.exit_code == 0 and end.reason is None):
+        return "complete"
+    if end.sent:
+        return "cancel"
+    return "fail" if end.exit_code is not None else "crash"
+
+
+def reason_of(end: End, stop_reason: str | None) -> str | None:
+    """A few words on why it ended as it did; nothing where it simply ended well."""
+    if stop_reason is not None:
+        return stop_reason
+    if end.well or end.reason is not None:
+        return storable(end.reason)
+    if end.signal is not None:
+        return f"signal {end.signal}"
+    if end.exit_code is None:
+        return "gone"
+    return None if end.exit_code == 0 else f"exit code {end.exit_code}"
+
+
+def storable(text: str | None) -> str | None:
+    """An agent's own words, cut to what can be stored; whatever it says, its run must end."""
+    if text is None:
+        return None
+    return text.encode("utf-8", "replace").decode().replace("\0", "")[:MAX_NAME] or None
+
+
+def quick_failures(before: int, end: End, lasted_ms: int) -> int:
+    """How many attempts in a row failed within seconds, this one included."""
+    failed = end.exit_code != 0
+    return before + 1 if failed and lasted_ms < QUICK_MS else 0
+
+
+def goes_on(end: End, *, stop_reason: str | None, attempts: int, restarts: int, quick: int) -> bool:
+    """Whether a failed attempt is followed by another one of the same run."""
+    if stop_reason is not None or end.exit_code == 0:
+        return False
+    return attempts <= restarts and quick < QUICK_FAILURES
+
+
+_ALERTS = {
+    RunState.COMPLETED: "finished",
+    RunState.FAILED: "failed",
+    RunState.TIMED_OUT: "failed",
+    RunState.CRASHED: "crashed",
+    RunState.INTERRUPTED: "crashed",
+}
+
+
+def alert_of(state: RunState, stop_reason: str | None) -> str | None:
+    """What an end is called where people are told of it; whoever stopped it knows already."""
+    return "budget" if stop_reason == OVER_BUDGET else _ALERTS.get(state)

@@ -1,0 +1,265 @@
+"""What a keeper says of its run: that it takes it, that it goes on, that it begins anew or waits.
+
+Whatever a keeper says carries the fence it was given; a keeper whose run was taken over is refused.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from corral.db.moves import move
+from corral.db.tx import Tx
+from corral.kernel.clock import SECOND
+from corral.kernel.end import End
+from corral.kernel.errors import Conflict, Invalid, NoRoom, NotFound
+from corral.kernel.lease import lease_end, taken_over
+from corral.kernel.money import check_micros
+from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
+from corral.rooms.agents import ops as agents
+from corral.rooms.charges import ops as charges
+from corral.rooms.outputs import ops as outputs
+from corral.rooms.projects import ops as projects
+from corral.rooms.runs import ops as runs
+from corral.rooms.runs import sql
+from corral.rooms.runs.ending import storable
+from corral.rooms.runs.model import Attention, Run, Sample
+from corral.rooms.runs.order import Holding
+
+LEASE_MS = 60 * SECOND
+
+
+def start(tx: Tx, id: str, held: Holding, *, lease_ms: int = LEASE_MS) -> Run:
+    """A keeper takes a queued run, with the identity of the process that will become the agent.
+
+    Of several keepers exactly one succeeds; the others get IllegalMove and must not begin.
+    """
+    found = sql.RUNS.get(tx, id)
+    tx.serialize("runs")
+    if not runs.room_for(tx):
+        raise NoRoom("As many runs as allowed are going; it waits in line.", id=id)
+    if found.agent_id is not None and not _agent_has_room(tx, found.agent_id):
+        raise NoRoom("Its agent has as many runs going as it may; it waits in line.", id=id)
+    started = move(
+        tx,
+        sql.RUNS,
+        "start",
+        id,
+        guard=found.fence,
+        fence=found.fence + 1,
+        attempts=found.attempts + 1,
+        lease_until=lease_end(tx.now, lease_ms),
+        seen_at=tx.now,
+        started_at=found.started_at if found.started_at is not None else tx.now,
+        attention=None,
+        reason=None,
+        note={"pid": held.pid, "host": held.host, "attempt": found.attempts + 1},
+        **_columns(held),
+    )
+    outputs.begin(tx, id, host=held.host, folder=held.folder, mode=started.mode)
+    if started.project_id is not None:
+        projects.touch(tx, started.project_id)
+    charges.reserve(
+        tx,
+        id,
+        project_id=started.project_id,
+        agent_id=started.agent_id,
+        budget_micros=runs.launch_of(tx, id).budget_micros,
+    )
+    return started
+
+
+def _agent_has_room(tx: Tx, agent_id: str) -> bool:
+    try:
+        most = agents.get(tx, agent_id).limits.max_runs
+    except NotFound:
+        return True  # nobody can say more of it
+    return most is None or int(tx.value(sql.COUNT_ACTIVE_OF_AGENT, agent_id=agent_id)) < most
+
+
+def _columns(held: Holding) -> dict[str, Any]:
+    """What the row keeps of it; where the output is, its own row tells."""
+    columns: dict[str, Any] = msgspec.to_builtins(held)
+    del columns["folder"]
+    return columns
+
+
+def launch(tx: Tx, run: Run) -> Run:
+    """The agent's program was executed."""
+    return move(tx, sql.RUNS, "launch", run.id, guard=run.fence, seen_at=tx.now)
+
+
+def restart(tx: Tx, run: Run, held: Holding, end: End, *, quick_failures: int) -> Run:
+    """Another attempt of the same run, after the last one ended as `end` says."""
+    return move(
+        tx,
+        sql.RUNS,
+        "restart",
+        run.id,
+        guard=run.fence,
+        attempts=run.attempts + 1,
+        quick_failures=quick_failures,
+        pid=held.pid,
+        start_token=held.start_token,
+        seen_at=tx.now,
+        attention=None,
+        note={
+            "attempt": run.attempts + 1,
+            "pid": held.pid,
+            "after": {"exit_code": end.exit_code, "signal": end.signal},
+        },
+    )
+
+
+def heartbeat(
+    tx: Tx,
+    run: Run,
+    *,
+    output_bytes: int,
+    cpu_ms: int | None = None,
+    peak_bytes: int | None = None,
+    lease_ms: int = LEASE_MS,
+) -> Run:
+    """Renew a keeper's lease; the answer tells whether the run is to be stopped.
+
+    Held when another keeper took it over, or a recovery gave it up.
+    """
+    renewed = tx.one(
+        sql.HEARTBEAT,
+        id=run.id,
+        fence=run.fence,
+        now=tx.now,
+        until=lease_end(tx.now, lease_ms),
+        output_bytes=check_int(output_bytes, "The output's size"),
+        cpu_ms=cpu_ms,
+        peak_bytes=peak_bytes,
+    )
+    return renewed if renewed is not None else _refuse_late(tx, run)
+
+
+def take_over(tx: Tx, run: Run, *, owner: str, keeper_pid: int, keeper_token: str) -> Run:
+    """A new keeper for a run whose process lives on without one."""
+    taken = tx.one(
+        sql.TAKE_OVER,
+        id=run.id,
+        fence=run.fence,
+        owner=clean_text(owner, "The owner", most=MAX_NAME),
+        keeper_pid=keeper_pid,
+        keeper_token=keeper_token,
+        now=tx.now,
+        until=lease_end(tx.now, LEASE_MS),
+    )
+    if taken is None:
+        return _refuse_late(tx, run)
+    tx.note("run", "take_over", run.id, project_id=run.project_id, data={"keeper": keeper_pid})
+    return taken
+
+
+def _refuse_late(tx: Tx, run: Run) -> Run:
+    found = sql.RUNS.get(tx, run.id)
+    if found.fence == run.fence:
+        raise Conflict(f"{run.id} is {found.state}.", id=run.id, state=found.state)
+    raise taken_over(run.id, yours=run.fence, found=found.fence, owner=found.owner)
+
+
+def call_for(tx: Tx, run: Run, attention: Attention | None) -> Run:
+    """Say what somebody should see to, or that nothing is any more; the same twice is one edge."""
+    changed = tx.one(sql.SET_ATTENTION, id=run.id, fence=run.fence, attention=attention, now=tx.now)
+    if changed is None:
+        found = sql.RUNS.get(tx, run.id)
+        return found if found.fence == run.fence else _refuse_late(tx, run)
+    tx.note(
+        "run",
+        "call" if attention else "calm",
+        run.id,
+        project_id=run.project_id,
+        data={"attention": attention} if attention else None,
+    )
+    if attention in (Attention.NEEDS_INPUT, Attention.STUCK):
+        runs.alert(tx, changed, attention, tx.now)
+    return changed
+
+
+def tell(
+    tx: Tx,
+    run: Run,
+    *,
+    model: str | None = None,
+    provider_version: str | None = None,
+    tokens: int | None = None,
+    cost_micros: int | None = None,
+) -> Run:
+    """Write down what the agent's own stream said of itself; what is left out stays."""
+    told = tx.one(
+        sql.SET_TOLD,
+        id=run.id,
+        model=storable(model),
+        provider_version=storable(provider_version),
+        tokens=None if tokens is None else _count(tokens),
+        cost_micros=None if cost_micros is None else check_micros(cost_micros, "The cost"),
+    )
+    if told is None:
+        raise sql.RUNS.missing(run.id)
+    return told
+
+
+def _count(tokens: int) -> int:
+    if check_int(tokens, "The number of tokens") < 0:
+        raise Invalid(f"Nothing uses {tokens} tokens; leave it out when it is not known.")
+    return tokens
+
+
+def describe(tx: Tx, run: Run, environment: Mapping[str, Any]) -> None:
+    """Write down what the run found where it runs: commit, branch, versions, variables."""
+    tx.run(
+        sql.DESCRIBE,
+        run_id=run.id,
+        environment=encode_json(environment, "The environment's record"),
+    )
+
+
+def add_sample(tx: Tx, run: Run, sample: Sample) -> None:
+    """Keep what the run's process tree uses at a moment."""
+    tx.run(sql.SAMPLE, run_id=run.id, **msgspec.structs.asdict(sample))
+
+
+def park(tx: Tx, run: Run, *, until: int, reason: str) -> Run:
+    """Let it wait for its provider's quota, and go on with the same conversation then."""
+    return move(
+        tx,
+        sql.RUNS,
+        "requeue",
+        run.id,
+        guard=run.fence,
+        fence=run.fence + 1,
+        due_at=max(until, tx.now),
+        lease_until=None,
+        attention=Attention.PARKED,
+        attention_at=tx.now,
+        reason=storable(reason),
+        note={"until": until},
+    )
+
+
+def requeue(tx: Tx, run: Run, *, reason: str) -> Run:
+    """Give a run back whose machine went silent, so that it is started again: by any other machine,
+    or, where it must run on that one, by that one when it comes back.
+
+    What it wrote there is lost to the others until then.
+    """
+    with suppress(NotFound):
+        outputs.lose(tx, run.id, reason)
+    return move(
+        tx,
+        sql.RUNS,
+        "requeue",
+        run.id,
+        guard=run.fence,
+        fence=run.fence + 1,
+        due_at=tx.now,
+        host=runs.launch_of(tx, run.id).host,
+        lease_until=None,
+        reason=reason,
+        note={"reason": reason},
+    )

@@ -1,0 +1,163 @@
+"""A run is one process of an agent CLI, from queued to exit.
+
+A keeper, a small process of its own, holds the run by a lease with a fence. Whatever is shown of a
+run was said by its keeper (`seen_at` tells when), by the process that waited for the agent, or by a
+recovery that proved it.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from corral.kernel.states import Moves, move
+
+
+class RunState(StrEnum):
+    QUEUED = "queued"  # asked for; starts when it is due and there is room
+    STARTING = "starting"  # its process exists and is identified, and has not begun yet
+    RUNNING = "running"  # its process was seen, or its keeper's lease has not run out
+    STOPPING = "stopping"  # it was asked to end, and is given its time
+    COMPLETED = "completed"  # ended by itself, and well
+    FAILED = "failed"  # ended by itself with an exit code that is not 0, or could not be started
+    CRASHED = "crashed"  # ended by a signal that nobody here sent, or vanished
+    CANCELLED = "cancelled"  # ended because somebody stopped it, or its budget was spent
+    TIMED_OUT = "timed_out"  # ended because its time was over
+    INTERRUPTED = "interrupted"  # the machine went away under it
+
+
+S = RunState
+LIVE = (S.QUEUED, S.STARTING, S.RUNNING, S.STOPPING)
+ACTIVE = (S.STARTING, S.RUNNING, S.STOPPING)
+MOVES = Moves(
+    "run",
+    RunState,
+    begin="queue",
+    initial=S.QUEUED,
+    verbs={
+        # A keeper takes it, with the identity of the process that will become the agent.
+        "start": move(S.QUEUED, to=S.STARTING),
+        "launch": move(S.STARTING, to=S.RUNNING),
+        # A process that Corral did not start is taken into the record.
+        "adopt": move(S.QUEUED, to=S.RUNNING),
+        # Another attempt of the same run, by its restart policy.
+        "restart": move(S.STARTING, S.RUNNING, to=S.STARTING),
+        # It waits for its provider's quota, or for another keeper, and goes on later.
+        "requeue": move(S.STARTING, S.RUNNING, to=S.QUEUED),
+        "stop": move(S.STARTING, S.RUNNING, to=S.STOPPING),
+        "complete": move(S.STARTING, S.RUNNING, to=S.COMPLETED),
+        "fail": move(S.QUEUED, S.STARTING, S.RUNNING, to=S.FAILED),
+        "crash": move(*ACTIVE, to=S.CRASHED),
+        "cancel": move(*LIVE, to=S.CANCELLED),
+        "time_out": move(*ACTIVE, to=S.TIMED_OUT),
+        "interrupt": move(*ACTIVE, to=S.INTERRUPTED),
+    },
+)
+
+
+class Mode(StrEnum):
+    PIPE = "pipe"  # input and output are files or pipes
+    PTY = "pty"  # it has a terminal of its own
+    ACP = "acp"  # it speaks the Agent Client Protocol
+    RECORDED = "recorded"  # Corral did not start it
+
+
+class Attention(StrEnum):
+    NEEDS_INPUT = "needs_input"  # it asks, and nobody has answered
+    STUCK = "stuck"  # it says that it works, and nothing comes
+    PARKED = "parked"  # it waits for its provider's quota
+
+
+class Run(msgspec.Struct, frozen=True):
+    id: str
+    name: str | None
+    title: str | None
+    state: RunState
+    project_id: str | None
+    session_id: str | None
+    agent_id: str | None
+    agent_version: int | None
+    parent_id: str | None
+    provider: str
+    provider_version: str | None
+    model: str | None
+    mode: Mode
+    command: str
+    args: list[str]
+    cwd: str
+    owner: str | None
+    fence: int
+    lease_until: int | None
+    seen_at: int | None
+    node_id: str | None
+    host: str | None
+    boot_id: str | None
+    pid: int | None
+    start_token: str | None
+    keeper_pid: int | None
+    keeper_token: str | None
+    attempts: int
+    quick_failures: int
+    due_at: int
+    stop_reason: str | None
+    exit_code: int | None
+    signal: int | None
+    reason: str | None
+    attention: Attention | None
+    attention_at: int | None
+    tokens: int | None
+    cost_micros: int | None
+    output_bytes: int
+    cpu_ms: int | None
+    peak_bytes: int | None
+    created_at: int
+    started_at: int | None
+    ended_at: int | None
+
+    @property
+    def what(self) -> str:
+        """What it does, in a line: its title, or its command line."""
+        return self.title or " ".join([self.command, *self.args])
+
+    @property
+    def is_live(self) -> bool:
+        return self.ended_at is None
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """What a run was started with."""
+
+    run_id: str
+    host: str | None
+    prompt: str | None
+    resume_session: str | None
+    env: dict[str, str]
+    secrets: dict[str, str]
+    approvals: list[str]
+    raw: bool
+    interactive: bool
+    timeout_ms: int | None
+    idle_ms: int | None
+    grace_ms: int
+    restarts: int
+    budget_micros: int | None
+    output_cap: int
+    environment: dict[str, Any]
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What a run's whole process tree used at one moment."""
+
+    at: int
+    cpu_ms: int
+    memory_bytes: int
+    processes: int
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a recovery found out about one run."""
+
+    run_id: str
+    was: RunState
+    state: RunState
+    reason: str

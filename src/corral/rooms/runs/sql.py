@@ -1,0 +1,185 @@
+from corral.db.lookup import IdColumn
+from corral.db.moves import StateTable
+from corral.db.statement import Query, Statement
+from corral.rooms.runs.model import MOVES, Launch, Run, Sample
+
+_COLUMNS = """id, name, title, state, project_id, session_id, agent_id, agent_version, parent_id,
+    provider, provider_version, model, mode, command, args, cwd, owner, fence, lease_until,
+    seen_at, node_id, host, boot_id, pid, start_token, keeper_pid, keeper_token, attempts,
+    quick_failures, due_at, stop_reason, exit_code, signal, reason, attention, attention_at,
+    tokens, cost_micros, output_bytes, cpu_ms, peak_bytes, created_at, started_at, ended_at"""
+
+# In words that the partial indexes have: a run that is not over has no end.
+_LIVE = "ended_at IS NULL"
+_ACTIVE = "ended_at IS NULL AND state <> 'queued'"
+
+IDS = IdColumn("run", "run", "runs")
+RUNS = StateTable(Run, MOVES, table="runs", columns=_COLUMNS, project="project_id")
+
+ADD_LAUNCH = Statement("""
+    INSERT INTO launches (run_id, host, prompt, resume_session, env, secrets, approvals, raw,
+        interactive, timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap,
+        environment)
+    VALUES (:run_id, :host, :prompt, :resume_session, :env, :secrets, :approvals, :raw,
+        :interactive, :timeout_ms, :idle_ms, :grace_ms, :restarts, :budget_micros, :output_cap,
+        :environment)
+""")
+
+LAUNCH = Query(
+    Launch,
+    """
+    SELECT run_id, host, prompt, resume_session, env, secrets, approvals, raw, interactive,
+        timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap, environment
+    FROM launches WHERE run_id = :run_id
+""",
+)
+
+DESCRIBE = Statement("""
+    UPDATE launches SET environment = :environment WHERE run_id = :run_id RETURNING run_id
+""")
+
+# What a keeper says of its run; a lease renewed is no event.
+HEARTBEAT = Query(
+    Run,
+    f"""
+    UPDATE runs
+    SET lease_until = :until, seen_at = :now, output_bytes = :output_bytes,
+        cpu_ms = coalesce(:cpu_ms, cpu_ms), peak_bytes = coalesce(:peak_bytes, peak_bytes)
+    WHERE id = :id AND fence = :fence AND {_ACTIVE}
+    RETURNING {_COLUMNS}
+""",
+)
+
+# A keeper takes a run whose process lives on without one.
+TAKE_OVER = Query(
+    Run,
+    f"""
+    UPDATE runs
+    SET owner = :owner, fence = fence + 1, lease_until = :until, seen_at = :now,
+        keeper_pid = :keeper_pid, keeper_token = :keeper_token
+    WHERE id = :id AND fence = :fence AND {_ACTIVE}
+    RETURNING {_COLUMNS}
+""",
+)
+
+SET_ATTENTION = Query(
+    Run,
+    f"""
+    UPDATE runs SET attention = :attention, attention_at = :now, seen_at = :now
+    WHERE id = :id AND fence = :fence AND {_LIVE}
+      AND attention IS DISTINCT FROM :attention
+    RETURNING {_COLUMNS}
+""",
+)
+
+SET_TOLD = Query(
+    Run,
+    f"""
+    UPDATE runs
+    SET model = coalesce(:model, model),
+        provider_version = coalesce(:provider_version, provider_version),
+        tokens = coalesce(:tokens, tokens), cost_micros = coalesce(:cost_micros, cost_micros)
+    WHERE id = :id
+    RETURNING {_COLUMNS}
+""",
+)
+
+_NEWEST = "id < :before ORDER BY id DESC LIMIT :limit"
+_RUNS = f"SELECT {_COLUMNS} FROM runs WHERE"
+
+# What a list of runs may be asked for, and the statement that has an index for it.
+LISTS = {
+    (): Query(Run, f"{_RUNS} {_NEWEST}"),
+    ("live",): Query(Run, f"{_RUNS} {_LIVE} AND {_NEWEST}"),
+    ("state",): Query(Run, f"{_RUNS} state = :state AND {_NEWEST}"),
+    ("project",): Query(Run, f"{_RUNS} project_id = :project AND {_NEWEST}"),
+    ("project", "state"): Query(
+        Run, f"{_RUNS} project_id = :project AND state = :state AND {_NEWEST}"
+    ),
+    ("project", "live"): Query(Run, f"{_RUNS} project_id = :project AND {_LIVE} AND {_NEWEST}"),
+    ("session",): Query(Run, f"{_RUNS} session_id = :session AND {_NEWEST}"),
+}
+
+BY_PID = Query(Run, f"SELECT {_COLUMNS} FROM runs WHERE pid = :pid ORDER BY id DESC LIMIT 1")
+BY_NAME = Query(
+    Run,
+    f"""
+    SELECT {_COLUMNS} FROM runs
+    WHERE name = :name AND name IS NOT NULL ORDER BY id DESC LIMIT 6
+""",
+)
+
+# Everything that a recovery must judge: what is said to have a process.
+ACTIVE = Query(
+    Run,
+    f"""
+    SELECT {_COLUMNS} FROM runs
+    WHERE {_ACTIVE} AND id > :after ORDER BY id LIMIT :limit
+""",
+)
+
+COUNT_ACTIVE = Statement(f"""
+    SELECT count(*) FROM runs WHERE id > '' AND {_ACTIVE} AND mode <> 'recorded'
+""")
+
+COUNT_ACTIVE_OF_AGENT = Statement(f"""
+    SELECT count(*) FROM runs WHERE agent_id = :agent_id AND {_ACTIVE}
+""")
+
+# The next run to start: of the project that has the fewest going, then of the one whose last start
+# is longest ago. Only the head of each project's line is looked at.
+NEXT_QUEUED = Query(
+    Run,
+    f"""
+    SELECT {_COLUMNS} FROM runs WHERE id = (
+        SELECT head.id
+        FROM (
+            SELECT coalesce(project_id, '') AS project, min(id) AS id
+            FROM runs
+            WHERE ended_at IS NULL AND state = 'queued' AND id > :beyond
+              AND (lease_until IS NULL OR lease_until <= :now)
+              AND due_at <= :now AND (host IS NULL OR host = :host)
+            GROUP BY coalesce(project_id, '')
+        ) AS head
+        LEFT JOIN (
+            SELECT coalesce(project_id, '') AS project, count(*) AS going
+            FROM runs WHERE id > '' AND {_ACTIVE} GROUP BY coalesce(project_id, '')
+        ) AS busy ON busy.project = head.project
+        LEFT JOIN projects ON projects.id = head.project
+        ORDER BY coalesce(busy.going, 0), coalesce(projects.last_run_at, 0), head.id LIMIT 1
+    )
+""",
+)
+
+CLAIM = Statement("""
+    UPDATE runs SET lease_until = :until WHERE id = :id AND state = 'queued' RETURNING id
+""")
+
+NEXT_DUE = Statement("SELECT min(due_at) FROM runs WHERE ended_at IS NULL AND state = 'queued'")
+
+SAMPLE = Statement("""
+    INSERT INTO samples (run_id, at, cpu_ms, memory_bytes, processes)
+    VALUES (:run_id, :at, :cpu_ms, :memory_bytes, :processes)
+    ON CONFLICT (run_id, at) DO NOTHING
+""")
+SAMPLES = Query(
+    Sample,
+    """
+    SELECT at, cpu_ms, memory_bytes, processes FROM samples WHERE run_id = :run_id ORDER BY at
+""",
+)
+
+DELETE = Statement("DELETE FROM runs WHERE id = :id RETURNING id")
+DELETE_LAUNCH = Statement("DELETE FROM launches WHERE run_id = :id RETURNING run_id")
+DELETE_SAMPLES = Statement("DELETE FROM samples WHERE run_id = :id RETURNING at")
+
+ENDED_BEFORE = Query(
+    Run,
+    f"""
+    SELECT {_COLUMNS} FROM runs
+    WHERE ended_at IS NOT NULL AND ended_at < :before ORDER BY ended_at LIMIT :limit
+""",
+)
+COUNT_ENDED_BEFORE = Statement("""
+    SELECT count(*) FROM runs WHERE ended_at IS NOT NULL AND ended_at < :before
+""")

@@ -1,0 +1,1 @@
+"""Finding words in what was said, printed and noted."""

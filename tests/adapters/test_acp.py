@@ -1,0 +1,341 @@
+"""Our client against an agent of the protocol's own SDK and against our scripted agent."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from corral.adapters.providers.acp import AcpTalk, Done
+from corral.adapters.providers.facts import (
+    Asked,
+    Finished,
+    LimitReached,
+    Logged,
+    Said,
+    SessionNamed,
+    Used,
+)
+from corral.kernel.clock import SetClock
+from corral.kernel.errors import Conflict, NotFound
+from tests.support.acp import AcpRun
+
+SCRIPTED = [sys.executable, "-m", "corral.demo.agent", "--acp"]
+SDK = [sys.executable, "-m", "tests.support.sdk_agent"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _agent_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_AGENT_HOME", str(tmp_path / "agent"))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
+
+
+def facts_of(run: AcpRun, kind: type) -> list[Any]:
+    return [fact for fact in run.facts if isinstance(fact, kind)]
+
+
+class Line:
+    """The other end of a talk, by hand."""
+
+    def __init__(self, **talk: Any) -> None:
+        self.sent: list[dict[str, Any]] = []
+        talk = {"cwd": "/demo", "prompt": "hello", **talk}
+        self.talk = AcpTalk(lambda data: self.sent.append(msgspec.json.decode(data)), **talk)
+        self.talk.start()
+
+    def say(self, **message: Any) -> list[Any]:
+        return self.talk.feed(msgspec.json.encode({"jsonrpc": "2.0", **message}) + b"\n")
+
+    def reply(self, result: Any) -> list[Any]:
+        return self.say(id=self.sent[-1]["id"], result=result)
+
+    def open(self) -> "Line":
+        self.reply({"protocolVersion": 1, "agentCapabilities": {"loadSession": True}})
+        self.reply({"sessionId": "s1"})
+        return self
+
+    def update(self, kind: str, **rest: Any) -> list[Any]:
+        update = {"sessionUpdate": kind, **rest}
+        return self.say(method="session/update", params={"sessionId": "s1", "update": update})
+
+
+# -- bad input, first -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"\n",
+        b"not json\n",
+        b"{\n",
+        b"\xff\xfe\n",
+        b"[]\n",
+        b'{"jsonrpc":"2.0"}\n',
+        b'{"id":[],"result":1}\n',
+        b'{"id":999,"result":{}}\n',
+        b'{"method":5,"params":7}\n',
+        b'{"method":"session/update","params":[]}\n',
+        b'{"method":"session/update","params":{"sessionId":"s1","update":[[]]}}\n',
+        b'{"method":"session/update","params":{"sessionId":"s1","update":{"sessionUpdate":"tool_call","toolCallId":{}}}}\n',
+        b'{"method":"session/request_permission","id":{},"params":{"options":[1,null,{"kind":[]}],"toolCall":7}}\n',
+    ],
+)
+def test_noise_is_no_error_and_ends_nothing(noise: bytes) -> None:
+    line = Line().open()
+    assert not [fact for fact in line.talk.feed(noise) if isinstance(fact, Done)]
+    line.update("agent_message_chunk", content={"type": "text", "text": "still here"})
+    prompt = next(sent for sent in line.sent if sent["method"] == "session/prompt")
+    facts = line.say(id=prompt["id"], result={"stopReason": "end_turn"})
+    assert Said("assistant", "still here") in facts
+
+
+def test_a_line_without_an_end_is_given_up() -> None:
+    line = Line()
+    facts = line.talk.feed(b"x" * (17 * 1024 * 1024))
+    assert facts[-1] == Done(False, "failed", "The agent sent a line that has no end.")
+
+
+def test_an_agent_of_another_version_is_refused_with_a_sentence() -> None:
+    facts = Line().reply({"protocolVersion": 2})
+    assert isinstance(facts[-1], Done)
+    assert "update it" in str(facts[-1].message)
+
+
+def test_an_agent_that_cannot_resume_says_so() -> None:
+    facts = Line(session="old").reply({"protocolVersion": 1, "agentCapabilities": {}})
+    assert "cannot resume" in str(facts[-1].message)
+
+
+def test_an_agent_that_promises_to_resume_and_cannot_is_asked_to_load() -> None:
+    line = Line(session="old")
+    able = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
+    line.reply({"protocolVersion": 1, "agentCapabilities": able})
+    assert line.sent[-1]["method"] == "session/resume"
+    assert line.say(id=line.sent[-1]["id"], error={"code": -32601, "message": "none"}) == []
+    assert line.sent[-1]["method"] == "session/load"
+    assert line.reply({}) == [SessionNamed("old")]
+
+
+def test_an_agent_that_ends_in_the_middle_is_not_done_well() -> None:
+    line = Line().open()
+    line.update("agent_message_chunk", content={"type": "text", "text": "half a"})
+    facts = line.talk.close()
+    assert facts[0] == Said("assistant", "half a")
+    assert isinstance(facts[-1], Done)
+    assert not facts[-1].ok
+    assert line.talk.close() == []
+
+
+@pytest.mark.parametrize("method", ["fs/read_text_file", "fs/write_text_file", "terminal/create"])
+def test_files_and_terminals_are_refused(method: str) -> None:
+    line = Line().open()
+    line.say(id="r1", method=method, params={"sessionId": "s1", "path": "/demo/a", "content": ""})
+    assert line.sent[-1]["error"]["code"] == -32601
+    assert line.sent[0]["params"]["clientCapabilities"]["fs"]["readTextFile"] is False
+
+
+def test_a_second_prompt_waits_for_the_first() -> None:
+    line = Line().open()
+    with pytest.raises(Conflict):
+        line.talk.prompt("again")
+
+
+def test_what_is_asked_no_more_cannot_be_answered() -> None:
+    line = Line().open()
+    with pytest.raises(NotFound):
+        line.talk.answer("1-1-x", None)
+
+
+def test_an_option_that_only_allows_always_is_left_to_a_person() -> None:
+    line = Line(policy=frozenset({"all"})).open()
+    options = [{"optionId": "a", "name": "Always", "kind": "allow_always"}]
+    params = {"sessionId": "s1", "toolCall": {"toolCallId": "t", "kind": "edit"}}
+    facts = line.say(
+        id=7, method="session/request_permission", params={**params, "options": options}
+    )
+    assert [type(fact) for fact in facts] == [Asked]
+    line.talk.answer(facts[0].id, None)
+    assert line.sent[-1] == {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "result": {"outcome": {"outcome": "cancelled"}},
+    }
+
+
+def test_an_update_of_another_session_is_not_ours() -> None:
+    line = Line().open()
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}}
+    line.say(method="session/update", params={"sessionId": "s2", "update": update})
+    assert Said("assistant", "x") not in line.talk.close()
+
+
+# -- the SDK's agent ------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_answered_by_the_sdks_agent(tmp_path: Path) -> None:
+    with AcpRun(SDK, cwd=str(tmp_path), prompt="hello") as run:
+        assert run.done() == Done(True, "end_turn")
+        assert facts_of(run, Said) == [Said("assistant", "You said: hello")]
+        assert facts_of(run, Used) == [Used(None, input=10, output=5)]
+        assert len(facts_of(run, SessionNamed)) == 1
+        run.talk.prompt("more")
+        assert run.done().ok
+        assert facts_of(run, Said)[-1].content == "You said: more"
+
+
+def test_leave_is_asked_for_and_answered_by_a_person(tmp_path: Path) -> None:
+    with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it") as run:
+        asked = run.asked()
+        assert (asked.title, asked.tool) == ("touch a", "execute")
+        assert asked.options == ["Always", "Once", "No"]
+        with pytest.raises(NotFound):
+            run.talk.answer(asked.id, "Perhaps")
+        run.talk.answer(asked.id, "No")
+        run.done()
+        told = facts_of(run, Said)[-1]
+        assert (told.role, told.content, told.is_error) == ("tool", "option 3", True)
+
+
+def test_a_policy_grants_its_class_once_and_says_so(tmp_path: Path) -> None:
+    with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it", policy=frozenset({"run"})) as run:
+        run.done()
+        assert facts_of(run, Asked) == []
+        assert facts_of(run, Said)[-1].content == "option 2"
+        assert [fact.metadata for fact in facts_of(run, Logged)] == [
+            {"class": "run", "option": "Once"}
+        ]
+
+
+def test_a_policy_for_another_class_grants_nothing(tmp_path: Path) -> None:
+    with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it", policy=frozenset({"edit"})) as run:
+        run.asked()
+
+
+def test_what_was_said_before_is_not_said_again_when_a_session_is_loaded(tmp_path: Path) -> None:
+    with AcpRun(SDK, cwd=str(tmp_path), prompt="hello", session="abc") as run:
+        assert run.done().ok
+        assert facts_of(run, Said) == [Said("assistant", "You said: hello")]
+        assert facts_of(run, SessionNamed) == [SessionNamed("abc")]
+
+
+def test_an_agent_that_wants_a_login_fails_with_a_sentence(tmp_path: Path) -> None:
+    with AcpRun(SDK, cwd=str(tmp_path), prompt="login") as run:
+        done = run.done()
+        assert not done.ok
+        assert "wants a login" in str(done.message)
+
+
+# -- the scripted agent ---------------------------------------------------------------------------
+
+
+def test_the_scripted_agent_works_and_spends(tmp_path: Path) -> None:
+    prompt = "say hi; write a.txt hello; spend 1000 100"
+    with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt=prompt) as run:
+        assert run.done().ok
+        assert (tmp_path / "a.txt").read_text() == "hello\n"
+        call, answer = facts_of(run, Said)[-2:]
+        assert (call.tool_name, call.arguments) == ("write", {"file": "a.txt", "text": "hello"})
+        assert (answer.role, answer.tool_call_id) == ("tool", call.tool_call_id)
+        assert facts_of(run, Used) == [Used(None, input=1000, output=100, cost_micros=4500)]
+        run.talk.prompt("spend 1000 0")
+        run.done()
+        assert facts_of(run, Used)[-1].cost_micros == 3000
+
+
+def test_the_scripted_agent_resumes_in_a_new_process(tmp_path: Path) -> None:
+    with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="say one") as run:
+        run.done()
+        session = run.talk.session
+    with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="say two", session=session) as run:
+        assert run.done().ok
+        assert [fact.content.strip() for fact in facts_of(run, Said)] == ["two"]
+
+
+def test_an_unknown_session_is_a_failure_with_the_agents_words(tmp_path: Path) -> None:
+    with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="x", session="gone") as run:
+        assert run.done() == Done(False, "failed", "No conversation found with session ID: gone")
+
+
+def test_a_hanging_agent_is_cancelled(tmp_path: Path) -> None:
+    with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="ask may I; hang") as run:
+        run.talk.answer(run.asked().id, "Yes")
+        run.talk.cancel()
+        assert run.done() == Done(True, "cancelled")
+
+
+def test_a_question_is_withdrawn_by_a_cancellation(tmp_path: Path) -> None:
+    with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="ask may I") as run:
+        asked = run.asked()
+        run.talk.cancel()
+        assert run.done().reason == "cancelled"
+        with pytest.raises(NotFound):
+            run.talk.answer(asked.id, "Yes")
+
+
+def test_a_crash_is_told_as_one(tmp_path: Path) -> None:
+    with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="say hi; crash 3") as run:
+        assert run.done() == Done(False, "failed", "The agent ended before it had answered.")
+        assert run.process.wait() == 3
+
+
+def test_a_quota_says_when_it_ends(tmp_path: Path) -> None:
+    with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="quota 3600") as run:
+        assert run.done().reason == "refused"
+        (limit,) = facts_of(run, LimitReached)
+        assert limit.reset_at is not None
+
+
+def test_the_sdks_client_gets_on_with_the_scripted_agent(tmp_path: Path) -> None:
+    from acp import PROTOCOL_VERSION, Client, spawn_agent_process, text_block
+    from acp.schema import AllowedOutcome, RequestPermissionResponse
+
+    class Person(Client):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.updates: list[Any] = []
+
+        async def session_update(self, session_id: str, update: Any, **rest: Any) -> None:
+            self.updates.append(update)
+
+        async def request_permission(self, **asked: Any) -> RequestPermissionResponse:
+            chosen = AllowedOutcome(outcome="selected", option_id=asked["options"][0].option_id)
+            return RequestPermissionResponse(outcome=chosen)
+
+    async def talk() -> tuple[str, Person, Any]:
+        person = Person()
+        async with spawn_agent_process(person, *SCRIPTED, cwd=tmp_path, env=dict(os.environ)) as (
+            agent,
+            _,
+        ):
+            await agent.initialize(protocol_version=PROTOCOL_VERSION)
+            session = await agent.new_session(cwd=str(tmp_path), mcp_servers=[])
+            words = "ask may I; write b.txt hi; spend 5 6"
+            answer = await agent.prompt(session_id=session.session_id, prompt=[text_block(words)])
+            await agent.load_session(
+                cwd=str(tmp_path), session_id=session.session_id, mcp_servers=[]
+            )
+            return answer.stop_reason, person, answer.usage
+
+    reason, person, usage = asyncio.run(talk())
+    assert reason == "end_turn"
+    assert (usage.input_tokens, usage.output_tokens) == (5, 6)
+    kinds = [update.session_update for update in person.updates]
+    assert kinds[:4] == [
+        "agent_message_chunk",
+        "tool_call",
+        "tool_call_update",
+        "usage_update",
+    ]
+    assert "user_message_chunk" in kinds
+    assert (tmp_path / "b.txt").read_text() == "hi\n"
+
+
+def test_the_time_of_a_limit_is_read_with_the_clock_that_was_given() -> None:
+    line = Line(clock=SetClock(1_800_000_000_000)).open()
+    error = {"code": -32603, "message": "Usage limit reached; try again in 2 hours."}
+    facts = line.say(id=line.sent[-1]["id"], error=error)
+    assert facts[0] == LimitReached(error["message"], 1_800_000_000_000 + 7_200_000)
+    assert isinstance(facts[1], Finished)

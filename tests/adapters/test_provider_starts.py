@@ -1,0 +1,297 @@
+"""How each CLI is started. That the arguments really work is shown in tests/real."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from corral.adapters.providers import registry, versions
+from corral.adapters.providers.provider import GO_ON, MAX_ARGUMENT, Ask, Provider
+from corral.kernel.errors import Invalid, NotFound, Refused
+
+STRUCTURED = ["claude", "codex", "copilot", "gemini", "opencode", "qwen", "scripted"]
+SESSION = "0b9cb0b4-3a4e-4a7c-8d43-0f3a2c5d6e7f"
+
+
+@pytest.fixture(params=STRUCTURED)
+def provider(request: pytest.FixtureRequest) -> Provider:
+    return registry.find(request.param)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_provider_keeps_the_contract(name: str) -> None:
+    provider = registry.find(name)
+    assert provider.name == name
+    for promised in [*Provider.__annotations__, *vars(Provider)]:
+        if not promised.startswith("_"):
+            assert hasattr(provider, promised), promised
+    parser = provider.parser()
+    assert (parser.feed(b""), parser.pending(), parser.close()) == ([], [], [])
+
+
+@pytest.mark.parametrize("name", ["", "cloude", "../claude", "CLAUDE"])
+def test_an_unknown_provider_is_not_found(name: str) -> None:
+    with pytest.raises(NotFound, match="take one of claude"):
+        registry.find(name)
+
+
+@pytest.mark.parametrize(
+    "session", ["--dangerously-skip-permissions", "", " ", "a b", "a\nb", "-x", "a" * 201, "ä"]
+)
+def test_a_session_id_that_could_be_an_argument_is_refused(
+    provider: Provider, session: str
+) -> None:
+    with pytest.raises(Invalid):
+        provider.start(Ask("hi", session=session, resume=True))
+
+
+def test_a_resume_needs_a_session(provider: Provider) -> None:
+    with pytest.raises(Invalid, match="name the session"):
+        provider.start(Ask("hi", resume=True))
+
+
+@pytest.mark.parametrize("name", ["codex", "gemini"])
+def test_a_denial_that_cannot_be_kept_is_refused(name: str) -> None:
+    with pytest.raises(Refused, match="cannot be kept from single tools"):
+        registry.find(name).start(Ask("hi", deny=("shell",)))
+
+
+def test_the_prompt_of_one_shot_is_never_an_argument(provider: Provider) -> None:
+    prompt = "x" * (1024 * 1024)
+    start = provider.start(Ask(prompt))
+    assert start.structured
+    assert start.stdin == prompt
+    assert sum(map(len, start.args)) < 1_000
+
+
+def test_a_long_prompt_at_a_terminal_is_typed(provider: Provider) -> None:
+    short = provider.start(Ask("do it", interactive=True))
+    assert not short.structured
+    assert short.stdin is None
+    assert any(argument.endswith("do it") for argument in short.args)
+    prompt = "ä" * (MAX_ARGUMENT // 2 + 1)
+    long = provider.start(Ask(prompt, interactive=True))
+    assert long.stdin == prompt
+    assert all(len(argument) < 1_000 for argument in long.args)
+
+
+def test_the_first_prompt_is_not_sent_again_on_resume(provider: Provider) -> None:
+    start = provider.start(Ask(None, session=SESSION, resume=True, instructions="be brief"))
+    assert start.stdin == GO_ON
+    assert start.session == SESSION
+    assert SESSION in " ".join(start.args)
+
+
+def test_a_resumed_terminal_is_left_to_the_person(provider: Provider) -> None:
+    start = provider.start(Ask(None, session=SESSION, resume=True, interactive=True))
+    assert start.stdin is None
+    assert GO_ON not in start.args
+
+
+def test_the_latest_conversation_has_no_id_yet(provider: Provider) -> None:
+    start = provider.start(Ask("go", latest=True))
+    assert start.session is None
+    assert start.args != provider.start(Ask("go")).args
+
+
+def test_a_prompt_that_looks_like_an_option_stays_a_prompt(provider: Provider) -> None:
+    start = provider.start(Ask("--version", interactive=True))
+    at = next(at for at, argument in enumerate(start.args) if argument.endswith("--version"))
+    assert start.args[at] != "--version" or start.args[at - 1] == "--"
+
+
+@pytest.mark.parametrize("name", ["claude", "gemini", "qwen", "copilot", "scripted"])
+def test_a_new_conversation_takes_a_chosen_id(name: str) -> None:
+    start = registry.find(name).start(Ask("hi", session=SESSION))
+    assert start.session == SESSION
+    assert "--session-id" in " ".join(start.args)
+
+
+@pytest.mark.parametrize("name", ["codex", "opencode"])
+def test_where_no_id_can_be_chosen_none_is_promised(name: str) -> None:
+    start = registry.find(name).start(Ask("hi", session=SESSION))
+    assert start.session is None
+    assert SESSION not in start.args
+
+
+def test_nothing_is_approved_by_default(provider: Provider) -> None:
+    words = " ".join(provider.start(Ask("hi")).args)
+    for yes in ("dangerously", "yolo", "allow", "auto", "acceptEdits", "bypass"):
+        assert yes not in words
+
+
+def test_approvals_and_grants_of_claude() -> None:
+    ask = Ask("hi", model="opus", approvals=("edit", "run"), allow=("Read",), deny=("WebFetch",))
+    args = registry.find("claude").start(ask).args
+    assert "--model=opus" in args
+    assert "--allowedTools=Read,Edit,Write,NotebookEdit,Bash" in args
+    assert "--disallowedTools=WebFetch" in args
+
+
+def test_approvals_of_codex_hold_for_a_resume_too() -> None:
+    args = (
+        registry.find("codex").start(Ask("x", session="t", resume=True, approvals=("edit",))).args
+    )
+    assert args[:3] == ["codex", "exec", "resume"]
+    assert 'sandbox_mode="workspace-write"' in args
+    assert args[-3:] == ["--", "t", "-"]
+
+
+def test_instructions_of_codex_are_one_value_of_toml() -> None:
+    import tomllib
+
+    words = 'say "hi"\\\nand \x7f\x01 ä'
+    args = registry.find("codex").start(Ask("x", instructions=words)).args
+    setting = next(argument for argument in args if argument.startswith("developer_instructions"))
+    assert tomllib.loads(setting) == {"developer_instructions": words}
+
+
+def test_grants_of_opencode_are_its_configuration() -> None:
+    ask = Ask("x", approvals=("edit",), allow=("webfetch",), deny=("bash",))
+    env = registry.find("opencode").start(ask).env
+    assert msgspec.json.decode(env["OPENCODE_PERMISSION"]) == {
+        "edit": "allow",
+        "webfetch": "allow",
+        "bash": "deny",
+    }
+
+
+def test_the_users_own_arguments_come_along(provider: Provider) -> None:
+    assert "--mine" in provider.start(Ask("x", extra=("--mine",))).args
+
+
+def test_another_program_is_started_when_it_is_named(provider: Provider) -> None:
+    assert provider.start(Ask("x"), "/opt/it").args[0] == "/opt/it"
+
+
+def test_any_command_gets_the_prompt_twice_and_nothing_else() -> None:
+    plain = registry.find("plain")
+    start = plain.start(Ask("hi", extra=("-n", "1")), "head")
+    assert start.args == ["head", "-n", "1"]
+    assert (start.stdin, start.env) == ("hi", {"CORRAL_PROMPT": "hi"})
+    assert not start.structured
+    long = plain.start(Ask("x" * (MAX_ARGUMENT + 1)), "head")
+    assert long.env == {}
+    with pytest.raises(Invalid):
+        plain.start(Ask("hi"))
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("claude", ["claude-agent-acp"]),
+        ("codex", ["codex-acp"]),
+        ("gemini", ["gemini", "--acp"]),
+        ("opencode", ["opencode", "acp"]),
+        ("scripted", [sys.executable, "-m", "corral.demo.agent", "--acp"]),
+    ],
+)
+def test_how_the_agent_client_protocol_is_begun(name: str, args: list[str]) -> None:
+    start = registry.find(name).acp(Ask("hi", instructions="be brief", extra=("-x",)))
+    assert start is not None
+    assert start.args == [*args, "-x"]
+    assert start.stdin == "be brief\n\nhi"
+    resumed = registry.find(name).acp(Ask(None, session="s1", resume=True))
+    assert resumed is not None
+    assert (resumed.session, resumed.stdin) == ("s1", GO_ON)
+
+
+def test_any_command_may_speak_the_agent_client_protocol() -> None:
+    start = registry.find("plain").acp(Ask("hi", extra=("--acp",)), "mine")
+    assert start is not None
+    assert (start.args, start.stdin, start.env) == (["mine", "--acp"], "hi", {})
+
+
+@pytest.mark.parametrize(
+    ("argv0", "name"),
+    [
+        ("claude", "claude"),
+        ("/opt/bin/codex", "codex"),
+        ("./gemini", "gemini"),
+        ("bash", "plain"),
+        ("claude-helper", "plain"),
+        ("", "plain"),
+        ("scripted", "plain"),
+    ],
+)
+def test_a_command_line_names_its_provider(argv0: str, name: str) -> None:
+    assert registry.for_program(argv0).name == name
+
+
+def test_asking_for_a_provider_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from corral.adapters.providers.registry import find\n"
+        "find('claude').start(__import__('corral.adapters.providers.provider', fromlist=['Ask'])"
+        ".Ask('x')); find('claude').parser(); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"acp", "pydantic", "asyncio", "subprocess", "pyte", "json", "zoneinfo", "socket"}
+    assert not heavy & set(done.stdout.split())
+
+
+# -- versions -------------------------------------------------------------------------------------
+
+
+def make_program(path: Path, body: str) -> str:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_version_is_asked_once_for_a_file_as_it_is(tmp_path: Path) -> None:
+    program = make_program(tmp_path / "tool", f"echo x >> {tmp_path}/asked; echo 'tool v1.2.3 (x)'")
+    assert versions.probe(program) == "1.2.3"
+    assert versions.probe(program) == "1.2.3"
+    assert (tmp_path / "asked").read_text() == "x\n"
+    make_program(tmp_path / "tool", "echo codex-cli 0.166.0-alpha.1")
+    os.utime(tmp_path / "tool", (1, 1))
+    assert versions.probe(program) == "0.166.0-alpha.1"
+
+
+def test_a_program_that_cannot_tell_has_no_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "SECONDS", 0.2)
+    assert versions.probe(str(tmp_path / "none")) is None
+    assert versions.probe(make_program(tmp_path / "a", "echo 1.2.3; exit 3")) is None
+    assert versions.probe(make_program(tmp_path / "b", "echo hello")) is None
+    assert versions.probe(make_program(tmp_path / "c", "exec sleep 30")) is None
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_records_are_looked_for_where_each_keeps_them(name: str, tmp_path: Path) -> None:
+    provider = registry.find(name)
+    assert list(provider.transcripts(tmp_path)) == []
+    assert provider.transcript(tmp_path, SESSION) is None
+    assert provider.transcript(tmp_path, "*") is None
+
+
+def test_a_record_whose_name_does_not_tell_the_session_is_not_guessed(tmp_path: Path) -> None:
+    path = tmp_path / ".gemini/tmp/demo/chats/session-2026-11-16T00-08-0b9cb0b4.jsonl"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    gemini = registry.find("gemini")
+    assert list(gemini.transcripts(tmp_path)) == [path]
+    assert gemini.transcript(tmp_path, SESSION) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("claude", f".claude/projects/-demo/{SESSION}.jsonl"),
+        ("codex", f".codex/sessions/2026/11/15/rollout-2026-11-15T23-34-53-{SESSION}.jsonl"),
+        ("qwen", f".qwen/projects/-demo/chats/{SESSION}.jsonl"),
+        ("copilot", f".copilot/session-state/{SESSION}/events.jsonl"),
+    ],
+)
+def test_the_record_of_a_session_is_found_by_its_id(name: str, file: str, tmp_path: Path) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.touch()
+    provider = registry.find(name)
+    assert list(provider.transcripts(tmp_path)) == [path]
+    assert provider.transcript(tmp_path, SESSION) == path

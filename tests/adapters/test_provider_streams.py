@@ -1,0 +1,331 @@
+"""What the streams of real CLIs say: recorded from them, answered by the model stub."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.adapters.providers import registry
+from corral.adapters.providers.facts import (
+    Fact,
+    Finished,
+    LimitReached,
+    Logged,
+    Said,
+    SessionNamed,
+    Used,
+)
+from corral.adapters.providers.lines import MAX_LINE
+from corral.adapters.providers.provider import Parser
+from corral.kernel.clock import SetClock
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "providers"
+NOW = 1_794_785_700_000  # when they were recorded
+STRUCTURED = ["claude", "codex", "copilot", "gemini", "opencode", "qwen", "scripted"]
+FILES = sorted(RECORDED.glob("*.jsonl"))
+
+
+def parser_for(name: str) -> Parser:
+    return registry.find(name.partition("-")[0]).parser(SetClock(NOW))
+
+
+def read(name: str) -> list[Fact]:
+    parser = parser_for(name)
+    facts = [
+        fact
+        for line in (RECORDED / f"{name}.jsonl").read_bytes().splitlines(keepends=True)
+        for fact in parser.feed(line)
+    ]
+    return facts + parser.close()
+
+
+def of(facts: list[Fact], kind: type) -> list[Any]:
+    return [fact for fact in facts if isinstance(fact, kind)]
+
+
+# -- whatever comes, first ------------------------------------------------------------------------
+
+WRONG: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\n",
+        b"{",
+        b"\xff\xfe\x00",
+        b"null",
+        b"[1]",
+        b'"x"',
+        b"{}",
+        b'{"type":null}',
+        b'{"type":["result"]}',
+        b'{"type":"result"}',
+        b'{"type":"assistant","message":{"content":[{"type":"text","text":"\\ud800"}]}}',
+        b'{"type":"turn.completed","usage":{"input_tokens":1e999}}',
+        b'{"type":"turn.completed","usage":{"input_tokens":-5,"output_tokens":true}}',
+        b'{"a":' * 50_000,
+        b"x" * (MAX_LINE + 1),
+    ],
+)
+def test_no_line_breaks_a_parser(name: str, line: bytes) -> None:
+    parser = parser_for(name)
+    parser.feed(line)
+    parser.close()
+    assert parser.close() == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_stream_that_is_cut_anywhere_is_read_up_to_there(file: Path) -> None:
+    data = file.read_bytes()
+    for end in range(0, len(data), max(1, len(data) // 60)):
+        parser = parser_for(file.stem)
+        for line in data[:end].splitlines():
+            parser.feed(line)
+        parser.close()
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_values_of_other_types_break_no_parser(data: st.DataObject) -> None:
+    file = data.draw(st.sampled_from(FILES))
+    lines = [json.loads(line) for line in file.read_bytes().splitlines()]
+    line = data.draw(st.sampled_from(lines))
+    place = line
+    while isinstance(place, dict) and place:
+        key = data.draw(st.sampled_from(sorted(place)))
+        if not isinstance(place[key], dict) or data.draw(st.booleans()):
+            place[key] = data.draw(WRONG)
+            break
+        place = place[key]
+    facts = parser_for(file.stem).feed(json.dumps(line).encode())
+    for used in of(facts, Used):
+        assert min(used.input, used.output, used.cache_read, used.cache_write) >= 0
+
+
+def test_nul_bytes_do_not_reach_the_store() -> None:
+    line = (
+        b'{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"a\\u0000b"}]}}'
+    )
+    assert parser_for("claude").feed(line) == [Said("assistant", "a\ufffdb")]
+
+
+def test_a_huge_answer_is_shortened_and_says_so() -> None:
+    line = b'{"type":"item.completed","item":{"type":"agent_message","text":"%s"}}' % (b"x" * 10**6)
+    (said,) = parser_for("codex").feed(line)
+    assert isinstance(said, Said)
+    assert len(said.content) < 300_000
+    assert "characters left out" in said.content
+
+
+# -- claude ---------------------------------------------------------------------------------------
+
+
+def test_claude_tells_its_session_turns_tools_usage_and_end() -> None:
+    facts = read("claude-tool")
+    (named,) = of(facts, SessionNamed)
+    assert (named.model, named.version) == ("claude-opus-5-5", "2.1.325")
+    words, call, answer, last = of(facts, Said)
+    assert (words.content, last.content) == ("I write it.", "done")
+    assert (call.tool_name, call.arguments["content"]) == ("Write", "hi")
+    assert (answer.role, answer.tool_name, answer.tool_call_id) == (
+        "tool",
+        "Write",
+        call.tool_call_id,
+    )
+    assert of(facts, Finished) == [Finished(True, "done")]
+
+
+def test_claude_counts_each_message_once_and_what_the_result_says() -> None:
+    (used,) = of(read("claude-tool"), Used)
+    assert (used.input, used.output, used.cache_read, used.cache_write) == (3000, 60, 1300, 20)
+    assert used.cost_micros == 13560
+
+
+def test_claude_charges_a_resumed_session_for_what_is_new() -> None:
+    (used,) = of(read("claude-resume"), Used)
+    assert (used.model, used.input, used.cost_micros) == ("claude-sonnet-4-5", 3000, 9075)
+
+
+def test_claude_charges_each_of_several_turns_in_one_process() -> None:
+    used = of(read("claude-stdin-two"), Used)
+    assert [(one.input, one.cost_micros) for one in used] == [(1000, 5060), (1000, 5060)]
+    assert len({one.key for one in used}) == 2
+    assert len(of(read("claude-stdin-two"), SessionNamed)) == 1
+
+
+def test_claude_that_was_killed_still_tells_what_it_used() -> None:
+    facts = read("claude-killed")
+    assert of(facts, Finished) == []
+    (used,) = of(facts, Used)
+    assert (used.input, used.cache_read) == (1000, 300)
+    (after,) = of(read("claude-after-kill"), Used)
+    assert (after.input, after.output) == (2000, 10)
+
+
+def test_claude_has_nothing_pending_once_the_result_is_there() -> None:
+    parser = parser_for("claude")
+    *before, result = (RECORDED / "claude-tool.jsonl").read_bytes().splitlines()
+    for line in before:
+        parser.feed(line)
+    assert sum(used.input for used in parser.pending()) == 3000
+    parser.feed(result)
+    assert parser.pending() == []
+
+
+def test_claude_says_success_of_a_failure_and_is_not_believed() -> None:
+    (finished,) = of(read("claude-400"), Finished)
+    assert not finished.ok
+    assert "stub error" in finished.message
+    (finished,) = of(read("claude-unknown-resume"), Finished)
+    assert "No conversation found" in finished.message
+
+
+def test_claude_at_its_limit_says_until_when_and_says_it_once() -> None:
+    facts = read("claude-limit")
+    assert of(facts, LimitReached) == [
+        LimitReached("The five hour limit is reached.", 1_794_792_942_000)
+    ]
+    assert len(of(read("claude-429"), LimitReached)) == 1
+    assert of(facts, Said) == []
+
+
+def test_claude_that_was_denied_a_tool_goes_on_and_logs_it() -> None:
+    facts = read("claude-denied")
+    assert [fact.is_error for fact in of(facts, Said) if fact.role == "tool"] == [True]
+    assert any("needs approval" in fact.message for fact in of(facts, Logged))
+    assert of(facts, Finished)[0].ok
+
+
+def test_a_stream_without_an_end_is_counted_whole_in_little_memory() -> None:
+    line = (
+        b'{"type":"assistant","message":{"id":"m%d","model":"m","content":[{"type":"tool_use",'
+        b'"id":"c%d","name":"n"}],"usage":{"input_tokens":1,"output_tokens":2}}}'
+    )
+    parser = parser_for("claude")
+    for number in range(5_000):
+        parser.feed(line % (number, number))
+        parser.feed(line % (number, number))
+    (used,) = parser.pending()
+    assert (used.model, used.input, used.output) == ("m", 5_000, 10_000)
+    assert parser.close() == [used]
+
+
+def test_an_older_claude_is_charged_without_a_guess() -> None:
+    result = (
+        b'{"type":"result","subtype":"success","is_error":false,"result":"x","total_cost_usd":0.5,'
+        b'"usage":{"input_tokens":7,"output_tokens":3},"modelUsage":{"m":{"inputTokens":%d}}}'
+    )
+    (fresh, _) = parser_for("claude").feed(result % 7)
+    (resumed, _) = parser_for("claude").feed(result % 70)
+    assert isinstance(fresh, Used)
+    assert isinstance(resumed, Used)
+    assert (fresh.input, fresh.cost_micros) == (7, 500_000)
+    assert (resumed.input, resumed.cost_micros) == (7, None)
+
+
+# -- codex ----------------------------------------------------------------------------------------
+
+
+def test_codex_tells_its_thread_turns_tools_and_end() -> None:
+    facts = read("codex-tool")
+    assert len(of(facts, SessionNamed)) == 1
+    words, call, answer, last = of(facts, Said)
+    assert (words.content, last.content) == ("I write it.", "done")
+    assert call.tool_name == "shell"
+    assert "echo hi" in call.arguments["command"]
+    assert (answer.role, answer.result, answer.is_error) == ("tool", {"exit_code": 0}, False)
+    assert of(facts, Finished) == [Finished(True)]
+
+
+def test_codex_counts_its_whole_thread_and_input_without_the_cache() -> None:
+    (first,) = of(read("codex-tool"), Used)
+    (second,) = of(read("codex-resume"), Used)
+    assert (first.input, first.cache_read, first.output) == (1700, 1300, 60)
+    assert (second.input, second.cache_read, second.output) == (4700, 1300, 65)
+    assert first.counter == second.counter
+    assert first.counter is not None
+
+
+def test_codex_at_its_limit_says_until_when() -> None:
+    facts = read("codex-limit")
+    (limit,) = of(facts, LimitReached)
+    assert limit.reset_at is not None
+    assert of(facts, Finished)[-1].ok is False
+    (limit,) = of(read("codex-429"), LimitReached)
+    assert limit.reset_at is None
+    assert of(read("codex-failed"), LimitReached) == []
+
+
+def test_codex_that_was_killed_tells_what_it_did() -> None:
+    facts = read("codex-killed")
+    assert [fact.role for fact in of(facts, Said)] == ["assistant", "tool"]
+    assert of(facts, Finished) == []
+
+
+# -- the others -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        ("gemini", "write_file"),
+        ("qwen", "write_file"),
+        ("opencode", "write"),
+        ("copilot", "create"),
+    ],
+)
+def test_a_tool_call_is_told_in_the_order_in_which_it_was(name: str, tool: str) -> None:
+    facts = read(f"{name}-tool")
+    words, call, answer, last = of(facts, Said)
+    assert (words.content, last.content) == ("I write.", "done")
+    assert (call.tool_name, answer.tool_name) == (tool, tool)
+    assert call.tool_call_id == answer.tool_call_id
+    assert len(of(facts, SessionNamed)) == 1
+    assert of(facts, Finished) == [Finished(True, "done" if name == "qwen" else None)]
+
+
+@pytest.mark.parametrize("name", ["gemini", "qwen", "opencode"])
+def test_input_is_told_without_what_came_from_the_cache(name: str) -> None:
+    used = of(read(f"{name}-tool"), Used)
+    assert sum(one.input for one in used) == 1700
+    assert sum(one.cache_read for one in used) == 1300
+    assert sum(one.output for one in used) == 60
+
+
+def test_qwen_counts_its_whole_conversation() -> None:
+    (first,) = of(read("qwen-tool"), Used)
+    (second,) = of(read("qwen-resume"), Used)
+    assert first.counter == second.counter
+    assert second.input > first.input
+
+
+@pytest.mark.parametrize("name", ["gemini", "qwen", "opencode", "copilot"])
+def test_a_refusal_of_the_server_is_a_failure(name: str) -> None:
+    (finished,) = of(read(f"{name}-400"), Finished)
+    assert not finished.ok
+    assert "stub error" in finished.message
+
+
+@pytest.mark.parametrize("name", ["gemini", "opencode", "copilot"])
+def test_too_many_requests_are_a_limit(name: str) -> None:
+    (limit,) = of(read(f"{name}-429"), LimitReached)
+    assert limit.message
+
+
+def test_opencode_tells_how_long_to_wait() -> None:
+    (limit,) = of(read("opencode-429"), LimitReached)
+    assert limit.reset_at == NOW + 1_000
+
+
+def test_copilot_tells_no_tokens_and_none_are_made_up() -> None:
+    assert of(read("copilot-tool"), Used) == []

@@ -1,0 +1,168 @@
+"""The bundled agent does what its prompt says, in all of its languages."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.adapters.providers import registry
+from corral.adapters.providers.facts import Fact, Finished, LimitReached, Said, SessionNamed, Used
+from corral.adapters.providers.limits import limit_in
+from corral.adapters.providers.provider import Ask
+
+AGENT = [sys.executable, "-m", "corral.demo.agent"]
+SRC = str(Path(__file__).parents[2] / "src")
+
+
+@pytest.fixture(autouse=True)
+def _agent_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_AGENT_HOME", str(tmp_path / "agent"))
+    monkeypatch.setenv("PYTHONPATH", SRC)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*args: str, given: str = "", env: dict[str, str] | None = None) -> Any:
+    return subprocess.run(
+        [*AGENT, *args],
+        input=given,
+        env=os.environ | (env or {}),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def stream(ask: Ask) -> tuple[list[Fact], int]:
+    provider = registry.find("scripted")
+    start = provider.start(ask)
+    done = subprocess.run(
+        start.args, input=(start.stdin or "").encode(), capture_output=True, timeout=30, check=False
+    )
+    parser = provider.parser()
+    facts = [fact for line in done.stdout.splitlines() for fact in parser.feed(line)]
+    return facts + parser.close(), done.returncode
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--wrong"], "unknown option --wrong"),
+        (["--resume"], "--resume needs a value"),
+        (["--json", "--resume", "gone", "x"], "No conversation found"),
+        (["--json", "--continue", "x"], "No conversation found"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence(args: list[str], told: str) -> None:
+    done = run(*args)
+    assert done.returncode == 1
+    assert told in done.stderr
+
+
+def test_the_prompt_comes_from_three_places() -> None:
+    assert run("say", "hi").stdout == "hi\n"
+    assert run(env={"CORRAL_PROMPT": "say hi"}).stdout == "hi\n"
+    assert run(given="say a; say b\nwhat?").stdout == "a\nb\nYou said: what?\n"
+
+
+def test_it_ends_as_it_is_told() -> None:
+    assert run("crash 7").returncode == 7
+    assert run("kill TERM").returncode == -signal.SIGTERM
+    assert run("fail 2 count").returncode == 1
+    assert run("fail 2 count").returncode == 1
+    assert run("fail 2 count; say at last").stdout == "at last\n"
+
+
+def test_it_asks_and_reads_the_answer() -> None:
+    assert run("ask ready?", given="sure\n").stdout == "ready? Answered: sure\n"
+    assert run("ask ready?").stdout == "ready? Nobody answered.\n"
+
+
+def test_it_leaves_a_child_behind() -> None:
+    begun = time.monotonic()
+    child = subprocess.Popen(
+        [*AGENT, "fork 60; say gone"], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    assert child.wait(20) == 0
+    assert time.monotonic() - begun < 20
+    os.killpg(child.pid, signal.SIGKILL)  # the one left behind
+
+
+def test_it_ignores_a_signal() -> None:
+    child = subprocess.Popen(
+        [*AGENT, "ignore TERM; say deaf; hang"], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout
+    assert child.stdout.readline() == "deaf\n"
+    child.terminate()
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.3)
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+def test_a_quota_is_told_with_its_end() -> None:
+    done = run("--quota", "3600")
+    assert done.returncode == 1
+    limit = limit_in(done.stdout, int(time.time() * 1_000))
+    assert limit is not None
+    assert limit.reset_at is not None
+
+
+def test_its_stream_is_read_like_claudes() -> None:
+    facts, code = stream(Ask("say hi; write a.txt text; spend 1000 100 big", session="s-1"))
+    assert code == 0
+    assert facts[0] == SessionNamed("s-1", model="scripted-1")
+    call, answer = [fact for fact in facts if isinstance(fact, Said)][1:]
+    assert (call.tool_name, answer.tool_name) == ("write", "write")
+    (used,) = [fact for fact in facts if isinstance(fact, Used)]
+    assert (used.model, used.input, used.output, used.cost_micros) == ("big", 1000, 100, 4500)
+    assert facts[-1] == Finished(True, "hi")
+
+
+def test_its_conversations_go_on() -> None:
+    stream(Ask("say one", session="s-2"))
+    _, code = stream(Ask("say two", session="s-2"))
+    assert code == 1  # the id is taken
+    facts, code = stream(Ask(None, session="s-2", resume=True))
+    assert code == 0
+    assert facts[0] == SessionNamed("s-2", model="scripted-1")
+    facts, _ = stream(Ask("say three", latest=True))
+    assert facts[0] == SessionNamed("s-2", model="scripted-1")
+
+
+def test_its_stream_tells_a_quota() -> None:
+    facts, code = stream(Ask("quota 60"))
+    assert code == 1
+    (limit,) = [fact for fact in facts if isinstance(fact, LimitReached)]
+    assert limit.reset_at is not None
+    assert isinstance(facts[-1], Finished)
+    assert not facts[-1].ok
+
+
+def test_it_talks_at_a_terminal() -> None:
+    done = run("--interactive", "say hi", given="ask may I\n\nsay bye\nexit\n")
+    assert "Do you want to proceed?" in done.stdout
+    assert "Answered: yes" in done.stdout
+    assert done.stdout.rstrip().endswith("bye\n❯")  # noqa: RUF001
+
+
+LOOK = """
+import runpy, sys
+sys.argv = ["agent", "say hi"]
+try:
+    runpy.run_module("corral.demo.agent", run_name="__main__")
+except SystemExit:
+    print(*sys.modules)
+"""
+
+
+def test_it_needs_only_the_standard_library() -> None:
+    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
+    assert not {"msgspec", "click", "rich", "asyncio", "argparse"} & set(done.stdout.split())

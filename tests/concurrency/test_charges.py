@@ -1,0 +1,136 @@
+"""Charges under many hands: every total is exact, and the last dollar is given to one."""
+
+import threading
+from functools import partial
+
+import corral
+from corral.adapters.providers.facts import Used
+from corral.kernel.errors import Refused
+from corral.library import Corral
+from corral.rooms.charges.model import Price
+from tests.support.invariants import check_store
+from tests.support.processes import at_once
+from tests.support.threads import race
+
+THREADS = 16
+EACH = 12
+
+
+def test_sixteen_threads_add_charges_and_every_total_is_exact(store: Corral) -> None:
+    def add(thread: int) -> None:
+        for n in range(EACH):
+            store.charges.add(
+                Used(model=f"m{n % 3}", input=1, output=thread, cost_micros=n),
+                run_id=f"run_{thread}",
+                session_id=f"ses_{thread % 2}",
+                project_id=f"prj_{(thread + n) % 3}",
+                agent_id=f"agn_{n % 2}",
+            )
+
+    for racer in race([partial(add, thread) for thread in range(THREADS)]):
+        racer.result()
+    total = store.charges.total()
+    assert (total.charges, total.input) == (THREADS * EACH, THREADS * EACH)
+    assert total.cost_micros == THREADS * sum(range(EACH))
+    assert store.charges.total("run:run_7").charges == EACH
+    check_store(store)
+
+
+def test_processes_that_add_at_the_same_time_lose_nothing(url: str) -> None:
+    def add() -> int:
+        with corral.open(url) as store:
+            charged = [
+                store.charges.add(Used(model="m", output=1, cost_micros=2), project_id="prj_1")
+                for _ in range(25)
+            ]
+            return len(charged)
+
+    at_once([add] * 3)
+    with corral.open(url) as store:
+        assert store.charges.total("project:prj_1").cost_micros == 150
+        check_store(store)
+
+
+def test_a_report_that_many_read_at_once_is_charged_once(store: Corral) -> None:
+    for n in range(10):
+        report = Used(model="m", input=3, key=f"line {n}")
+        counted = Used(model="m", input=(n + 1) * 5, counter="c", key=f"count {n}")
+        racers = race(
+            [partial(store.charges.add, report, run_id="run_1")] * 4
+            + [partial(store.charges.add, counted, run_id="run_1")] * 4
+        )
+        assert len([1 for racer in racers if racer.result() is not None]) == 2
+    assert store.charges.total().input == 10 * 3 + 10 * 5
+    check_store(store)
+
+
+def test_readers_of_one_counter_charge_what_it_counted_and_no_more(store: Corral) -> None:
+    told = iter(range(10, 510, 10))
+    lock = threading.Lock()
+
+    def report() -> None:
+        for _ in range(10):
+            with lock:  # each figure is reported in turn, as one stream tells them
+                store.charges.add(Used(model="m", input=next(told), counter="c"), run_id="run_1")
+
+    for racer in race([report] * 5):
+        racer.result()
+    assert store.charges.total().input == 500
+
+
+def test_of_many_who_reserve_the_last_dollar_one_gets_it(store: Corral) -> None:
+    store.budgets.set("all", 100)
+    for round in range(6):
+        racers = race(
+            [partial(store.charges.reserve, f"run_{round}_{n}", budget_micros=60) for n in range(8)]
+        )
+        won = [n for n, racer in enumerate(racers) if racer.error is None]
+        assert len(won) == 1
+        assert {type(racer.error) for racer in racers if racer.error} == {Refused}
+        assert store.charges.release(f"run_{round}_{won[0]}")
+    check_store(store)
+
+
+def test_processes_that_race_for_the_last_dollar_never_pass_the_limit(url: str) -> None:
+    with corral.open(url) as store:
+        store.budgets.set("project:prj_1", 10)
+
+    def reserve() -> int:
+        won = 0
+        with corral.open(url) as store:
+            for n in range(8):
+                try:
+                    store.charges.reserve(
+                        f"run_{threading.get_native_id()}_{n}", project_id="prj_1", budget_micros=1
+                    )
+                    won += 1
+                except Refused:
+                    pass
+        return won
+
+    assert sum(at_once([reserve] * 3)) == 10
+    with corral.open(url) as store:
+        assert store.budgets.get("project:prj_1").left_micros == 0
+
+
+def test_prices_that_come_while_charges_are_added_are_counted_once(store: Corral) -> None:
+    ids = []
+    for _ in range(20):
+        charge = store.charges.add(Used(model="m", input=1), run_id="run_1")
+        assert charge is not None
+        ids.append(charge.id)
+
+    def add() -> int:
+        for _ in range(20):
+            store.charges.add(Used(model="m", input=1, cost_micros=1), run_id="run_2")
+        return 0
+
+    def price(order: int) -> int:
+        prices = [Price(id, 10, "v1") for id in ids[::order]]
+        return sum(len(store.charges.set_prices(prices[n : n + 5])) for n in range(0, 20, 5))
+
+    racers = race([add, partial(price, 1), partial(price, -1), add])
+    assert sum(racer.result() for racer in racers) == 20
+    total = store.charges.total()
+    assert (total.cost_micros, total.unknown) == (20 * 10 + 40, 0)
+    check_store(store)

@@ -1,0 +1,151 @@
+"""Many writers on one session: numbers without gaps, no turn lost, no key used twice."""
+
+import os
+from functools import partial
+from itertools import pairwise
+
+import corral
+from corral.library import Corral
+from corral.rooms.sessions.model import NewTurn
+from tests.support.invariants import check_store
+from tests.support.processes import at_once
+from tests.support.store import walk
+from tests.support.threads import race
+
+THREADS, PROCESSES, EACH = 16, 4, 25
+
+
+def whole(store: Corral, id: str) -> list[tuple[int, str]]:
+    turns = walk(lambda **given: store.sessions.turns(id, **given), limit=1_000)
+    return [(turn.number, turn.content) for turn in turns]
+
+
+def test_sixteen_threads_append_to_one_session(store: Corral) -> None:
+    session = store.sessions.open()
+
+    def work(name: int) -> list[int]:
+        return [
+            store.sessions.append(session.id, "user", f"{name}/{n}").number for n in range(EACH)
+        ]
+
+    racers = race([partial(work, name) for name in range(THREADS)])
+    given = sorted(number for racer in racers for number in racer.result())
+    assert given == list(range(1, THREADS * EACH + 1))
+    told = whole(store, session.id)
+    assert [number for number, _ in told] == given
+    assert {content for _, content in told} == {
+        f"{name}/{n}" for name in range(THREADS) for n in range(EACH)
+    }
+
+
+def test_processes_append_one_and_many_to_one_session_while_others_read(url: str) -> None:
+    with corral.open(url) as store:
+        id = store.sessions.open().id
+
+    def write() -> int:
+        with corral.open(url) as store:
+            for n in range(EACH):
+                store.sessions.append(id, "user", f"{os.getpid()}/{n}")
+                store.sessions.append_many(id, [NewTurn("tool", "x"), NewTurn("tool", "y")])
+        return 0
+
+    def read() -> int:
+        seen = 0
+        with corral.open(url) as store:
+            while seen < PROCESSES * EACH * 3:
+                page = store.sessions.turns(id, after=seen, limit=1_000)
+                numbers = [turn.number for turn in page.items]
+                # What is seen has no hole: whoever goes on behind it misses nothing.
+                assert numbers == list(range(seen + 1, seen + 1 + len(numbers)))
+                seen += len(numbers)
+        return seen
+
+    at_once([write] * PROCESSES + [read])
+    with corral.open(url) as store:
+        told = whole(store, id)
+        assert [number for number, _ in told] == list(range(1, PROCESSES * EACH * 3 + 1))
+        pairs = [content for _, content in told if content in "xy"]
+        assert pairs == ["x", "y"] * (PROCESSES * EACH), "what was appended together stays so"
+        check_store(store)
+
+
+def test_the_same_keys_from_many_processes_are_each_one_turn(url: str) -> None:
+    with corral.open(url) as store:
+        id = store.sessions.open().id
+
+    def work() -> list[str]:
+        with corral.open(url) as store:
+            one = [store.sessions.append(id, "user", str(n), key=str(n)) for n in range(EACH)]
+            many = store.sessions.append_many(
+                id, [NewTurn("user", str(n), key=str(n)) for n in range(EACH)]
+            )
+        return [turn.id for turn in one + many]
+
+    told = at_once([work] * PROCESSES)
+    assert len({*map(tuple, told)}) == 1, "everybody was told of the same turns"
+    with corral.open(url) as store:
+        assert len(whole(store, id)) == EACH
+
+
+def test_many_searchers_index_every_turn_once(url: str) -> None:
+    with corral.open(url) as store:
+        id = store.sessions.open().id
+
+    def write() -> int:
+        with corral.open(url) as store:
+            for n in range(60):
+                store.sessions.append(id, "user", f"fox {n}")
+        return 0
+
+    def search() -> int:
+        with corral.open(url) as store:
+            while len(store.search.find("fox", limit=1_000).items) < 120:
+                pass
+        return 0
+
+    at_once([write, write, search, search])
+    with corral.open(url) as store:
+        hits = store.search.find("fox", limit=1_000).items
+        assert sorted(hit.place for hit in hits) == list(range(1, 121))
+
+
+def test_a_session_handed_over_by_many_at_once_has_one_chain_of_hand_offs(url: str) -> None:
+    names = [f"agent{n}" for n in range(PROCESSES)]
+    with corral.open(url) as store:
+        for name in names:
+            store.agents.create(name)
+        id = store.sessions.open(names[0]).id
+
+    def work(name: str) -> int:
+        with corral.open(url) as store:
+            for _ in range(5):
+                store.sessions.append(id, "user", name)
+                store.sessions.handoff(id, name, "last", last=1)
+        return 0
+
+    at_once([partial(work, name) for name in names])
+    with corral.open(url) as store:
+        handoffs = store.sessions.handoffs(id).items
+        assert [each.number for each in handoffs] == list(range(1, 5 * PROCESSES + 1))
+        for before, after in pairwise(handoffs):
+            assert before.to_agent_id == after.from_agent_id
+        assert store.sessions.get(id).agent_id == handoffs[-1].to_agent_id
+
+
+def test_an_agent_edited_by_many_at_once_has_every_version(url: str) -> None:
+    with corral.open(url) as store:
+        store.agents.create("ada")
+
+    def work(name: str) -> int:
+        with corral.open(url) as store:
+            for n in range(5):
+                store.agents.edit("ada", model=f"{name}/{n}")
+                store.agents.grant("ada", "Read")
+        return 0
+
+    at_once([partial(work, str(n)) for n in range(PROCESSES)])
+    with corral.open(url) as store:
+        numbers = [version.number for version in store.agents.versions("ada").items]
+        assert numbers == list(range(5 * PROCESSES + 1, 0, -1))
+        assert len(store.agents.grants("ada").items) == 1
+        check_store(store)

@@ -1,0 +1,105 @@
+"""Money and a process that dies: what was charged is in every total, and nothing twice."""
+
+from pathlib import Path
+
+from corral.adapters.providers.facts import Used
+from corral.kernel.errors import Refused
+from corral.library import Corral
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+
+RUN = {"run_id": "run_1", "project_id": "prj_1"}
+COSTS = [30, 20, 10]
+
+
+def prepare(store: Corral, world: World) -> None:
+    store.budgets.set("project:prj_1", 100)
+
+
+def charge_all(store: Corral, world: World) -> None:
+    """A keeper: it reserves, reads its agent's stream from the start, and releases at the end."""
+    store.charges.reserve("run_1", project_id="prj_1", budget_micros=60)
+    spent = 0
+    for number, cost in enumerate(COSTS):
+        spent += cost
+        report = Used(
+            model="m",
+            output=number + 1,
+            cost_micros=spent,
+            counter="cost:1",
+            key=f"line {number}",
+        )
+        store.charges.add(report, **RUN)
+        world.note(f"charged {spent}")
+    assert store.charges.over_budget("run_1", project_id="prj_1") is not None
+    store.charges.release("run_1")
+    world.note("released")
+
+
+def test_a_stream_that_is_read_again_after_a_death_charges_each_report_once(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def check(store: Corral, world: World) -> None:
+        total = store.charges.total("run:run_1")
+        assert (total.charges, total.cost_micros, total.output) == (3, 60, 6)
+        budget = store.budgets.get("project:prj_1")
+        assert (budget.spent_micros, budget.reserved_micros) == (60, 0)
+        assert [one.scope for one in store.budgets.list().items] == ["project:prj_1"]
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(charge_all, prepare=prepare, recover=charge_all, check=check)
+    )
+
+
+def test_what_was_told_as_charged_is_kept(fresh_url: FreshUrl, tmp_path: Path) -> None:
+    def check(store: Corral, world: World) -> None:
+        charged = [int(deed.split()[1]) for deed in world.deeds if deed.startswith("charged")]
+        assert (store.charges.total().cost_micros or 0) >= (charged[-1] if charged else 0)
+
+    def release(store: Corral, world: World) -> None:
+        store.charges.release("run_1")
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(charge_all, prepare=prepare, recover=release, check=check)
+    )
+
+
+def test_a_reservation_of_a_dead_run_holds_until_it_is_released(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def reserve(store: Corral, world: World) -> None:
+        store.charges.reserve("run_1", project_id="prj_1", budget_micros=80)
+        world.note("reserved")
+
+    def try_another(store: Corral, world: World) -> None:
+        try:
+            store.charges.reserve("run_2", project_id="prj_1", budget_micros=80)
+        except Refused:
+            assert store.charges.release("run_1")
+            store.charges.reserve("run_2", project_id="prj_1", budget_micros=80)
+        else:
+            assert world.deeds == []
+
+    def check(store: Corral, world: World) -> None:
+        assert store.budgets.get("project:prj_1").left_micros == 20
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(reserve, prepare=prepare, recover=try_another, check=check)
+    )
+
+
+def test_an_edge_is_told_once_by_whoever_raises_it_after_a_death(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def ask(store: Corral, world: World) -> None:
+        store.alerts.add(["budget"], target_kind="command", target="true")
+        store.alerts.add(["budget"], target_kind="mailbox", target="agent:ada")
+
+    def tell(store: Corral, world: World) -> None:
+        store.alerts.raise_alert("budget", "run_1", edge=1)
+
+    def check(store: Corral, world: World) -> None:
+        assert len(store.mail.list().items) == 2
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(tell, prepare=ask, recover=tell, check=check)
+    )

@@ -1,0 +1,150 @@
+"""Sealing an output, and a process that is killed at every step of it."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.adapters.output.capped import CappedWriter
+from corral.adapters.output.read import Output
+from corral.adapters.output.seal import load_index
+from corral.adapters.process import host
+from corral.config import run_folder
+from corral.library import Corral
+from tests.crash.harness import FreshUrl, Probe
+from tests.support.invariants import check_store
+from tests.support.outputs import KEY, follow_all
+from tests.support.processes import Child, at_once
+from tests.support.stores import wait_until_alone
+
+RUN = "run_1"
+SOURCE = b"".join(b"%06d some words of it\n" % n for n in range(8_000)) + b"the key " + KEY + b"\n"
+TEXT = SOURCE.replace(KEY, b"[redacted]")
+
+
+def prepare(url: str) -> None:
+    """A run that is over, with output and errors in its folder."""
+    folder = run_folder(RUN)
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in folder.iterdir():
+        file.unlink()
+    (folder / "output").write_bytes(SOURCE)
+    (folder / "errors").write_bytes(b"warning\n")
+    with corral.open(url) as store:
+        store.outputs.begin(RUN, host=host(), folder=str(folder))
+
+
+def seal_under(probe: Probe, url: str) -> list[str]:
+    with corral.open(url, probe=probe) as store:
+        store.outputs.seal_folder(RUN, probe=probe)
+    return probe.told
+
+
+def check_readable(store: Corral) -> None:
+    """All of it can be read, whatever was reached."""
+    reader = store.outputs.open(RUN)
+    assert reader.bytes(0, len(SOURCE)) == TEXT
+    assert reader.tail(1) == [b"the key [redacted]"]
+    assert store.outputs.open(RUN, stream="errors").tail(1) == [b"warning"]
+
+
+def check_sealed(store: Corral) -> None:
+    folder = run_folder(RUN)
+    row = store.outputs.get(RUN)
+    index = load_index(folder / "output.zst")
+    assert index is not None
+    assert (row.state, row.sha256, row.bytes) == ("sealed", index.sha256, len(SOURCE))
+    assert sorted(file.name for file in folder.iterdir()) == ["errors.zst", "output.zst"]
+    check_readable(store)
+    if store.outputs._database.keeps_output:
+        for file in folder.iterdir():
+            file.rename(file.with_suffix(".away"))
+        check_readable(store)
+
+
+def test_no_byte_is_lost_whatever_step_of_sealing_was_the_last(fresh_url: FreshUrl) -> None:
+    url = fresh_url()
+    prepare(url)
+    with Child(lambda: seal_under(Probe(), url)) as child:
+        moments = child.result()
+    assert {"opened", "frame", "written", "compared", "renamed", "recorded", "removed"} <= {
+        *moments
+    }
+    for number, moment in enumerate(moments):
+        url = fresh_url()
+        prepare(url)
+        with Child(lambda url=url, n=number: seal_under(Probe(kill_at=n), url)) as child:  # type: ignore[misc]
+            assert child.ended_by() is signal.SIGKILL, "the process got away"
+        wait_until_alone(url)
+        try:
+            with corral.open(url) as store:
+                check_readable(store)
+                store.outputs.seal_folder(RUN)
+                check_sealed(store)
+                check_store(store)
+        except BaseException as error:
+            error.add_note(f"killed at {moment}, step {number + 1} of {len(moments)}")
+            raise
+
+
+def test_eight_processes_that_seal_at_once_come_to_the_same_end(url: str) -> None:
+    prepare(url)
+
+    def seal() -> str:
+        with corral.open(url) as store:
+            return str(store.outputs.seal_folder(RUN).sha256)
+
+    assert len({*at_once([seal] * 8)}) == 1
+    with corral.open(url) as store:
+        check_sealed(store)
+        verbs = [event.verb for event in store.events.newest(subject=RUN).items]
+        assert verbs.count("seal") <= 1
+
+
+def test_whoever_follows_in_another_process_gets_every_byte_once(url: str) -> None:
+    """It grows, ends and is sealed while he reads."""
+    folder = run_folder(RUN)
+    folder.mkdir(parents=True)
+    with corral.open(url) as store:
+        store.outputs.begin(RUN, host=host(), folder=str(folder))
+
+    def follow() -> bytes:
+        with corral.open(url) as store:
+            return b"".join(
+                piece.text
+                for piece in Output(folder).follow(
+                    over=lambda: store.outputs.get(RUN).state != "open"
+                )
+            )
+
+    def write() -> None:
+        with (folder / "output").open("ab", buffering=0) as file:
+            for begin in range(0, len(SOURCE), 997):
+                file.write(SOURCE[begin : begin + 997])
+        with corral.open(url) as store:
+            store.outputs.seal_folder(RUN)
+
+    texts = at_once([follow, follow, follow, write])
+    assert texts[:3] == [TEXT] * 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_writer_that_is_killed_leaves_what_it_wrote(tmp_path: Path, seed: int) -> None:
+    """Its cut is told before the disk is given back, so nothing is ever taken for text."""
+    line = b"x" * 99 + b"\n"
+
+    def write() -> None:
+        writer = CappedWriter(tmp_path / "output", 300_000)
+        while True:
+            writer.write(line * (seed + 1) * 7)
+            if writer.cut_bytes > 1_000_000 * (seed + 1):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with Child(write) as child:
+        assert child.ended_by() is signal.SIGKILL
+    text = follow_all(Output(tmp_path))
+    lines = text.splitlines(keepends=True)
+    assert sum(each == line for each in lines) == len(lines) - 1
+    assert sum(b"left out" in each for each in lines) == 1

@@ -1,0 +1,102 @@
+"""Sessions and a process that dies: a turn and its number, a hand-off and its record are one."""
+
+from pathlib import Path
+
+from corral.library import Corral
+from corral.rooms.sessions.model import NewTurn
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit, nothing
+
+
+def session_of(store: Corral) -> str:
+    (session,) = store.sessions.list(all=True).items
+    return session.id
+
+
+def prepare(store: Corral, world: World) -> None:
+    for name in ("ada", "ben"):
+        store.agents.create(name)
+    store.sessions.open("ada")
+
+
+def test_what_was_told_is_there_and_nothing_twice(fresh_url: FreshUrl, tmp_path: Path) -> None:
+    def talk(store: Corral, world: World) -> None:
+        id = session_of(store)
+        for n in range(3):
+            world.note(str(store.sessions.append(id, "user", str(n), key=str(n)).number))
+        many = store.sessions.append_many(
+            id, [NewTurn("user", "3", "3"), NewTurn("user", "4", "4")]
+        )
+        world.note(str(many[-1].number))
+
+    def go_on(store: Corral, world: World) -> None:
+        # Whoever comes after says everything again: the keys know what was there.
+        for n in range(5):
+            store.sessions.append(session_of(store), "user", str(n), key=str(n))
+
+    def check(store: Corral, world: World) -> None:
+        told = store.sessions.turns(session_of(store)).items
+        assert [(turn.number, turn.content) for turn in told] == [(n + 1, str(n)) for n in range(5)]
+        assert world.deeds == ["1", "2", "3", "5"][: len(world.deeds)]
+
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(talk, go_on, check, prepare))
+
+
+def test_a_hand_off_and_its_record_are_kept_together_or_not_at_all(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def hand_over(store: Corral, world: World) -> None:
+        id = session_of(store)
+        store.sessions.append(id, "user", "1")
+        world.note(str(store.sessions.handoff(id, "ben", "last", "n", last=1).number))
+        store.sessions.append(id, "user", "2")
+        store.sessions.clear(id)
+        world.note(str(store.sessions.handoff(id, "ada", "all").number))
+
+    def check(store: Corral, world: World) -> None:
+        session = store.sessions.get(session_of(store))
+        made = store.sessions.handoffs(session.id).items
+        assert len(made) in (len(world.deeds), len(world.deeds) + 1)
+        owners = ["ada", "ben", "ada"]
+        assert session.agent_id == store.agents.get(owners[len(made)]).id
+        seen = [turn.number for turn in store.sessions.context(session.id).turns]
+        assert seen == list(range(seen[0], session.turns + 1)) if seen else True
+        if session.cleared_turn:
+            assert (session.cleared_turn, seen) == (2, [])
+        else:
+            assert session.handoff == (1 if made else None)
+
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(hand_over, nothing, check, prepare))
+
+
+def test_a_version_and_the_agent_that_has_it_are_kept_together_or_not_at_all(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def edit(store: Corral, world: World) -> None:
+        for n in range(3):
+            world.note(str(store.agents.edit("ada", model=str(n)).version))
+        store.agents.grant("ada", "Read")
+
+    def check(store: Corral, world: World) -> None:
+        ada = store.agents.get("ada")
+        assert ada.version in (len(world.deeds) + 1, len(world.deeds) + 2)
+        numbers = [version.number for version in store.agents.versions("ada").items]
+        assert numbers == list(range(ada.version, 0, -1))
+
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(edit, nothing, check, prepare))
+
+
+def test_the_index_holds_every_turn_once_wherever_its_filling_was_stopped(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def talk(store: Corral, world: World) -> None:
+        id = session_of(store)
+        for n in range(3):
+            store.sessions.append(id, "user", f"fox {n}")
+            store.search.index_turns(limit=2)
+
+    def check(store: Corral, world: World) -> None:
+        turns = store.sessions.turns(session_of(store)).items
+        places = [hit.place for hit in store.search.find("fox").items]
+        assert places == [turn.number for turn in turns][::-1]
+
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(talk, nothing, check, prepare))

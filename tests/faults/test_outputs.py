@@ -1,0 +1,159 @@
+"""Outputs on a disk that is full, on files that vanish, and in little memory."""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.adapters.output.read import Output
+from corral.adapters.output.seal import remove_plain, seal
+from corral.adapters.process import host
+from corral.kernel.errors import NotFound, Refused
+from tests.faults.test_full_disk import fill, small_disk
+from tests.support.outputs import follow_all
+from tests.support.processes import Child
+
+__all__ = ["small_disk"]  # a fixture
+
+RUN = "run_1"
+
+
+def test_a_full_disk_while_sealing_leaves_the_output_as_it_is(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    folder = small_disk / "runs" / RUN
+    folder.mkdir(parents=True)
+    data = os.urandom(1_500_000)
+    (folder / "output").write_bytes(data)
+    fill(small_disk / "ballast")
+    with corral.open(tmp_path / "corral.db") as store:
+        store.outputs.begin(RUN, host=host(), folder=str(folder))
+        with pytest.raises(Refused, match=r"could not be sealed \(No space left on device\)"):
+            store.outputs.seal_folder(RUN)
+        assert sorted(file.name for file in folder.iterdir()) == ["output"]
+        assert store.outputs.get(RUN).state == "open"
+        assert store.outputs.open(RUN).bytes(0, len(data)) == data
+        (small_disk / "ballast").unlink()
+        assert store.outputs.seal_folder(RUN).state == "sealed"
+        assert store.outputs.open(RUN).bytes(0, len(data)) == data
+
+
+def test_a_limit_on_the_size_of_files_while_sealing_leaves_the_output_as_it_is(
+    tmp_path: Path,
+) -> None:
+    data = os.urandom(500_000)
+    (tmp_path / "output").write_bytes(data)
+
+    def seal_it() -> str:
+        import signal
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+        try:
+            seal(tmp_path)
+        except Refused as refused:
+            return refused.message
+        return "sealed"
+
+    with Child(seal_it) as child:
+        assert "could not be sealed" in child.result()
+    assert [file.name for file in tmp_path.iterdir()] == ["output"]
+    assert seal(tmp_path).bytes == 500_000
+
+
+def test_a_plain_file_that_is_deleted_under_its_readers_is_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "output"
+    path.write_bytes(b"one line\n" * 100_000)
+    output = Output(tmp_path)
+    follower = output.follow(over=lambda: False, wait=lambda seconds: pytest.fail("waits"))
+    first = next(follower)
+    path.unlink()
+    assert len(first.text) + sum(len(piece.text) for piece in follower) == 900_000
+    with pytest.raises(NotFound):
+        output.tail(1)
+    assert follow_all(output) == b""
+
+
+def test_a_sealed_file_that_is_deleted_under_its_reader_is_read_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "output").write_bytes(b"one line\n" * 100_000)
+    remove_plain(tmp_path, seal(tmp_path))
+    output = Output(tmp_path)
+    assert output.lines(5, 1) == [b"one line"]
+    (tmp_path / "output.zst").unlink()
+    assert output.lines(99_999, 2) == [b"one line"]
+
+
+def test_a_file_that_becomes_shorter_while_it_is_sealed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "output"
+    path.write_bytes(b"x" * 500_000)
+
+    def shorten(moment: str) -> None:
+        os.truncate(path, 100)
+
+    with pytest.raises(Refused, match="became shorter"):
+        seal(tmp_path, probe=shorten)
+    assert seal(tmp_path).bytes == 100
+
+
+@pytest.mark.parametrize(
+    "stand_in",
+    [
+        Path.mkdir,
+        lambda path: os.mkfifo(path),
+        lambda path: path.symlink_to("/etc/passwd"),
+    ],
+    ids=["folder", "pipe", "link"],
+)
+def test_what_is_no_plain_file_is_no_output(
+    tmp_path: Path, stand_in: Callable[[Path], object]
+) -> None:
+    """An agent may put something else there; nobody waits for it, and nobody follows it."""
+    stand_in(tmp_path / "output")
+    with pytest.raises(NotFound):
+        seal(tmp_path)
+
+
+MEMORY = """
+import sys
+from collections.abc import Callable
+from pathlib import Path
+import corral, corral.library.outputs, corral.rooms.outputs.ops, apsw
+from corral.adapters.output.seal import seal
+with corral.open(Path(sys.argv[1]) / "corral.db") as store:
+    store.outputs.begin("run_1", host="h", folder="/x")
+def peak():
+    return next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+before = peak()
+index = seal(Path(sys.argv[1]))
+print(before, peak(), index.bytes)
+"""
+
+
+def test_sealing_takes_little_memory_however_large_the_file(tmp_path: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("this system does not tell how much memory a process took")
+    from tests.support.outputs import log_text
+
+    text = log_text(1_000_000)
+    taken = []
+    for times in (1, 40):
+        (tmp_path / "output").write_bytes(text * times)
+        told = subprocess.run(
+            [sys.executable, "-c", MEMORY, str(tmp_path)],
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        before, after, size = map(int, told.stdout.split())
+        assert size == len(text) * times
+        print(f"{size:,} bytes: {before:,} KiB before, {after:,} KiB after")
+        taken.append(after - before)
+        (tmp_path / "output.zst").unlink()
+    assert taken[1] - taken[0] < 2_000
+    assert taken[1] < 8_000

@@ -1,0 +1,40 @@
+"""Runs are processes and files; where the store is matters little, so most tests run on SQLite."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.keeping import Home, Screen
+
+
+@pytest.fixture
+def engine() -> str:
+    """Tests for which it matters say `on_both_engines`."""
+    return "sqlite"
+
+
+@pytest.fixture
+def home(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """A home whose processes are all ended with the test."""
+    monkeypatch.delenv("CORRAL_STORE", raising=False)
+    home = Home(tmp_path, url)
+    try:
+        yield home
+    finally:
+        home.end_all()
+
+
+@pytest.fixture
+def screen(home: Home) -> Iterator[Callable[..., Screen]]:
+    """Makes terminals with `corral …` in them."""
+    made: list[Screen] = []
+
+    def make(*arguments: str, **options: Any) -> Screen:
+        made.append(Screen.corral(home, *arguments, **options))
+        return made[-1]
+
+    yield make
+    for screen in made:
+        screen.end()

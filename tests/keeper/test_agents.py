@@ -1,0 +1,219 @@
+"""The scripted agent from end to end: what it says, spends, asks and runs into is in the store."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from corral.rooms.runs.model import Attention, Mode, Run, RunState
+from tests.support.keeping import Home, until
+
+on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+both_languages = pytest.mark.parametrize("acp", [(), ("--acp",)], ids=["stream", "acp"])
+# Micro-dollars of 1,000 tokens in and 500 out, at the scripted agent's prices.
+COST = 10_500
+
+
+def turns(home: Home, run: Run, role: str) -> list[Any]:
+    assert run.session_id is not None
+    with home.store() as store:
+        found = store.sessions.turns(run.session_id, limit=200).items
+        return [turn for turn in found if turn.role == role]
+
+
+def words(home: Home, run: Run) -> list[str]:
+    """What the agent said, by the session."""
+    said = [turn.content for turn in turns(home, run, "assistant") if turn.tool_name is None]
+    return "\n".join(said).split("\n") if said else []
+
+
+def spent(home: Home, run: Run) -> tuple[int, int | None]:
+    with home.store() as store:
+        total = store.charges.total(f"run:{run.id}")
+        return total.tokens, total.cost_micros
+
+
+def needs_input(home: Home, run: Run) -> None:
+    until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
+
+
+@on_both_engines
+@both_languages
+def test_turns_tools_and_charges_are_kept(home: Home, acp: tuple[str, ...]) -> None:
+    file = home.work / "made"
+    prompt = f"say hello there; write {file} some words; spend 1000 500; say goodbye"
+    run = home.asked("scripted", prompt, *acp)
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
+    assert ended.mode is (Mode.ACP if acp else Mode.PIPE)
+    assert file.read_text() == "some words\n"
+    assert [turn.content for turn in turns(home, ended, "user")] == [prompt]
+    said = [line for line in words(home, ended) if line]
+    assert said == ["hello there", "goodbye"]
+    calls = [turn for turn in turns(home, ended, "assistant") if turn.tool_name is not None]
+    results = turns(home, ended, "tool")
+    assert [call.tool_name for call in calls] == ["write"]
+    assert calls[0].arguments == {"file": str(file), "text": "some words"}
+    assert [result.tool_call_id for result in results] == [calls[0].tool_call_id]
+    assert all(turn.run_id == run.id for turn in (*calls, *results))
+    assert spent(home, ended) == (1_500, COST)
+    assert (ended.tokens, ended.cost_micros) == (1_500, COST)
+    with home.store() as store:
+        session = store.sessions.get(ended.session_id or "")
+        assert session.provider_session
+    assert (home.folder / "conversations" / f"{session.provider_session}.jsonl").exists()
+    home.nobody_left()
+
+
+@both_languages
+def test_a_conversation_is_gone_on_with(home: Home, acp: tuple[str, ...]) -> None:
+    run = home.ended(home.asked("scripted", "say first", *acp).id)
+    told = home.json("resume", "-d", "--json", run.id, "say second")
+    again = home.ended(told["id"])
+    assert (again.state, again.session_id) == (RunState.COMPLETED, run.session_id)
+    assert [line for line in words(home, again) if line] == ["first", "second"]
+    assert [turn.content for turn in turns(home, again, "user")] == ["say first", "say second"]
+    (conversation,) = (home.folder / "conversations").glob("*.jsonl")
+    said = [json.loads(line)["text"] for line in conversation.read_text().splitlines()]
+    assert said == ["say first", "first", "say second", "second"]
+
+
+def test_what_a_person_sees_in_the_foreground_are_words(home: Home) -> None:
+    said = home.corral("run", "--agent", "scripted", "say hello there; say and goodbye")
+    assert said.returncode == 0, said.stderr
+    assert said.stdout == b"hello there\nand goodbye\n"
+
+
+@both_languages
+def test_an_agent_that_crashes_has_said_what_it_said(home: Home, acp: tuple[str, ...]) -> None:
+    ended = home.ended(home.asked("scripted", "say one; crash 7", *acp).id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 7)
+    assert "one" in words(home, ended)
+    ended = home.ended(home.asked("scripted", "say two; kill KILL", *acp).id)
+    assert (ended.state, ended.signal) == (RunState.CRASHED, 9)
+    assert "two" in words(home, ended)
+
+
+def test_a_restart_goes_on_with_the_same_conversation(home: Home) -> None:
+    count = home.work / "count"
+    run = home.asked("scripted", f"say begun; fail 1 {count}", "--restart", "on-failure:2")
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
+    assert count.read_text() == "1"
+    (conversation,) = (home.folder / "conversations").glob("*.jsonl")
+    said = [json.loads(line) for line in conversation.read_text().splitlines()]
+    prompts = [turn["text"] for turn in said if turn["role"] == "user"]
+    assert len(prompts) == 2, "it was resumed, not begun anew"
+    assert prompts[1] != prompts[0], "the first prompt is not said again"
+
+
+def test_a_budget_that_is_spent_ends_the_run(home: Home) -> None:
+    prompt = "spend 1000 500; say cheap; spend 1000000 1000000; say dear; hang"
+    run = home.asked("scripted", prompt, "--acp", "--budget", "1.00", "--grace", "1s")
+    ended = home.ended(run.id)
+    assert ended.state is RunState.CANCELLED
+    assert ended.reason == "its budget was spent"
+    assert (ended.cost_micros or 0) > 1_000_000
+    home.nobody_left()
+
+
+def test_a_budget_that_is_used_up_refuses_the_next_run(home: Home) -> None:
+    made = home.corral("budget", "set", "all", "0.01")
+    if made.returncode:  # the scopes have their own names
+        made = home.corral("budget", "set", "day", "0.01")
+    first = home.asked("scripted", "spend 1000 500")
+    home.ended(first.id)
+    said = home.corral("run", "--agent", "scripted", "say hello", seconds=30)
+    assert said.returncode not in (0, -9), said.stdout
+    assert b"budget" in said.stderr.lower()
+    home.nobody_left()
+
+
+@on_both_engines
+def test_a_quota_parks_the_run_and_it_goes_on_at_the_reset(home: Home) -> None:
+    began = time.time() * 1_000
+    run = home.asked("scripted", "say before; quota 4")
+    parked = home.in_state(run.id, RunState.QUEUED)
+    assert parked.attention is Attention.PARKED
+    assert parked.reason
+    assert began + 2_000 < parked.due_at < began + 60_000
+    home.nobody_left()  # nobody waits in vain meanwhile
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
+    assert (ended.started_at or 0) < parked.due_at <= (ended.ended_at or 0)
+    assert ended.attention is None
+    (conversation,) = (home.folder / "conversations").glob("*.jsonl")
+    assert conversation.read_text().count('"role": "user"') == 2
+
+
+def test_a_parked_run_can_be_stopped(home: Home) -> None:
+    run = home.asked("scripted", "quota 3600")
+    home.in_state(run.id, RunState.QUEUED)
+    assert home.recover() == []  # it is not due
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+
+
+@pytest.mark.parametrize(("answer", "told"), [("yes", "Answered: yes"), ("no", "Nobody answered.")])
+def test_a_permission_is_asked_for_and_given_from_afar(home: Home, answer: str, told: str) -> None:
+    run = home.asked("scripted", "say so; ask May I do it?; say done", "--acp")
+    needs_input(home, run)
+    (shown,) = home.json("ps", "--json")
+    assert shown["attention"] == "needs_input"
+    said = home.corral("send", run.id, answer)
+    assert said.returncode == 0, said.stderr
+    ended = home.ended(run.id)
+    assert (ended.state, ended.attention) == (RunState.COMPLETED, None)
+    assert [line for line in words(home, ended) if line] == ["so", told, "done"]
+    assert any("May I do it?" in line for line in home.log(ended))
+    assert home.events(ended).count("call") == 1
+
+
+def test_an_answer_that_nobody_waits_for_is_not_lost_silently(home: Home) -> None:
+    run = home.asked("scripted", "say begun; hang", "--grace", "300ms")
+    until(lambda: "begun" in words(home, run), "it has begun")
+    sent = home.json("send", "--json", run.id, "are you there?")
+    assert sent["how"] == "mailed"
+    with home.store() as store:
+        assert store.mail.get(sent["letter_id"]).body == "are you there?"
+    home.json("stop", run.id, "--json")
+
+
+def test_an_agent_that_is_stopped_while_it_asks_is_cancelled(home: Home) -> None:
+    run = home.asked("scripted", "ask May I?", "--acp", "--grace", "300ms")
+    needs_input(home, run)
+    ended = home.json("stop", run.id, "--json")
+    assert (ended["state"], ended["attention"]) == ("cancelled", None)
+    home.nobody_left()
+
+
+def test_an_interactive_agent_asks_at_its_terminal_and_is_answered(home: Home) -> None:
+    run = home.asked("scripted", "say so; ask May I?", "--pty")
+    assert run.mode is Mode.PTY
+    until(lambda: b"Do you want to proceed?" in home.so_far(run), "it asks")
+    said = home.corral("send", run.id, "1")
+    assert said.returncode == 0
+    until(lambda: b"Answered: 1" in home.so_far(run), "it was answered")
+    home.corral("send", run.id, "exit")
+    assert home.ended(run.id).exit_code == 0
+
+
+def test_an_interactive_agent_that_waits_too_long_is_let_go(home: Home) -> None:
+    run = home.asked("scripted", "say so", "--pty", "--idle-exit", "1s")
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
+    assert ended.reason == "nothing happened any more"
+
+
+def test_the_keeper_of_acp_is_killed_and_the_agent_is_not_left_behind(home: Home) -> None:
+    import os
+    import signal
+
+    run = home.asked("scripted", "say so; hang", "--acp")
+    until(lambda: b"so" in home.so_far(run), "it talks")
+    os.kill(run.keeper_pid or 0, signal.SIGKILL)
+    until(lambda: home.recover() is not None and not home.get(run.id).is_live, "it is over")
+    ended = home.get(run.id)
+    assert ended.state in (RunState.CRASHED, RunState.COMPLETED, RunState.FAILED)
+    assert not home.of_run(run)
+    home.nobody_left()

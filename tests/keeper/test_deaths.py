@@ -1,0 +1,369 @@
+"""Keepers, guards and agents that die: what is told afterwards is what happened."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import process
+from corral.rooms.runs.model import Run, RunState
+from tests.support.keeping import Home, lives, until
+
+on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+WAITS = "touch here; while [ ! -e go ]; do sleep 0.02; done; echo went on; exit 5"
+
+
+def waiting(home: Home, *options: str, script: str = WAITS) -> Run:
+    """A run that goes on until there is a file `go`."""
+    run = home.detached("sh", "-c", script, options=options)
+    until((home.work / "here").exists, "its program has begun")
+    return home.in_state(run.id, RunState.RUNNING)
+
+
+def kill(pid: int | None, number: int = signal.SIGKILL) -> None:
+    assert pid is not None
+    assert pid > 1
+    os.kill(pid, number)
+    if number == signal.SIGKILL:
+        until(lambda: not lives(pid), f"{pid} is gone")
+
+
+@on_both_engines
+def test_a_killed_keeper_is_replaced_and_the_exit_code_is_learned(home: Home) -> None:
+    run = waiting(home)
+    kill(run.keeper_pid)
+    (found,) = home.recover()
+    assert (found.run_id, found.state) == (run.id, RunState.RUNNING)
+    taken = home.get(run.id)
+    assert (taken.pid, taken.start_token) == (run.pid, run.start_token)
+    assert taken.keeper_pid != run.keeper_pid
+    assert taken.fence > run.fence
+    (home.work / "go").touch()
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 5)
+    home.nobody_left()
+    assert home.output(ended) == b"went on\n"
+    assert ended.output_bytes == len(b"went on\n")
+
+
+def test_a_replaced_keeper_obeys_stop(home: Home) -> None:
+    run = waiting(home)
+    kill(run.keeper_pid)
+    ended = home.json("stop", run.id, "--json")
+    assert ended["state"] == "cancelled"
+    assert not home.of_run(run)
+
+
+def test_a_replaced_keeper_minds_the_time_limit(home: Home) -> None:
+    run = waiting(home, "--timeout", "4s")
+    kill(run.keeper_pid)
+    home.recover()
+    ended = home.ended(run.id)
+    assert ended.state is RunState.TIMED_OUT
+
+
+def test_a_replaced_keeper_goes_on_with_restarts(home: Home) -> None:
+    script = (
+        "echo x >>count; touch here; while [ ! -e go ]; do sleep 0.02; done; "
+        "test $(wc -l <count) -ge 2"
+    )
+    run = waiting(home, "--restart", "on-failure:2", script=script)
+    kill(run.keeper_pid)
+    home.recover()
+    (home.work / "go").touch()
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
+
+
+def test_whoever_waits_finds_the_dead_keeper_by_itself(home: Home) -> None:
+    run = waiting(home)
+    with home.begin("wait", run.id) as waits:
+        kill(run.keeper_pid)
+        until(lambda: home.get(run.id).keeper_pid != run.keeper_pid, "a new keeper")
+        (home.work / "go").touch()
+        waits.wait(timeout=60)
+    assert waits.returncode == 5
+
+
+def test_the_command_in_the_foreground_survives_its_keeper(home: Home) -> None:
+    with home.begin("run", "--", "sh", "-c", WAITS) as command:
+        until((home.work / "here").exists, "its program has begun")
+        run = home.in_state(home.only().id, RunState.RUNNING)
+        kill(run.keeper_pid)
+        until(lambda: home.get(run.id).keeper_pid != run.keeper_pid, "a new keeper")
+        (home.work / "go").touch()
+        out, err = command.communicate(timeout=60)
+    assert (command.returncode, out) == (5, b"went on\n"), err
+
+
+@on_both_engines
+def test_a_killed_agent_crashed_by_that_signal(home: Home) -> None:
+    run = waiting(home)
+    kill(run.pid)
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.signal) == (RunState.CRASHED, None, 9)
+    home.nobody_left()
+
+
+def test_keeper_and_agent_killed_is_learned_from_the_guard(home: Home) -> None:
+    run = waiting(home)
+    kill(run.keeper_pid)
+    kill(run.pid)
+    home.recover()
+    ended = home.get(run.id)
+    assert (ended.state, ended.exit_code, ended.signal) == (RunState.CRASHED, None, 9)
+
+
+def test_an_agent_that_ends_while_nobody_keeps_it_has_its_exit_code(home: Home) -> None:
+    run = waiting(home)
+    kill(run.keeper_pid)
+    (home.work / "go").touch()
+    until(lambda: not lives(run.pid or 0), "it ended")
+    home.recover()
+    ended = home.get(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 5)
+    assert home.output(ended) == b"went on\n"
+
+
+@on_both_engines
+def test_everybody_killed_is_gone_without_an_exit_code(home: Home) -> None:
+    run = waiting(home)
+    guard = home.guard_of(run)
+    for pid in (run.keeper_pid, guard, run.pid):
+        kill(pid)
+    home.recover()
+    ended = home.get(run.id)
+    assert (ended.state, ended.exit_code, ended.signal) == (RunState.CRASHED, None, None)
+    assert ended.reason == "gone"
+    assert not home.of_run(run)
+
+
+def test_a_killed_guard_costs_the_exit_code_and_nothing_else(home: Home) -> None:
+    """The agent goes on; how it ended cannot be known, and is not made up."""
+    run = waiting(home)
+    kill(home.guard_of(run))
+    for _ in range(20):
+        assert lives(run.pid or 0), "the agent was ended, though nobody asked for that"
+        time.sleep(0.05)
+    (home.work / "go").touch()
+    ended = home.ended(run.id)
+    assert ended.exit_code is None
+    assert ended.signal is None
+    assert ended.state is RunState.CRASHED
+    home.nobody_left()
+    assert home.output(ended) == b"went on\n"
+
+
+def test_a_killed_guard_does_not_end_the_run_before_its_agent_has(home: Home) -> None:
+    run = waiting(home)
+    kill(home.guard_of(run))
+    home.recover()
+    for _ in range(5):
+        lived = lives(run.pid or 0)
+        assert home.get(run.id).is_live or not lived
+        time.sleep(0.1)
+
+
+def test_a_terminal_ends_with_its_keeper_and_that_is_told(home: Home) -> None:
+    """The terminal was the keeper's: the agent is hung up on, as when a window closes."""
+    run = waiting(home, "--pty")
+    kill(run.keeper_pid)
+    home.recover()
+    ended = home.ended(run.id)
+    assert ended.state is RunState.CRASHED
+    assert (ended.exit_code, ended.signal) == (None, signal.SIGHUP)
+    assert not home.of_run(run)
+
+
+def test_a_terminal_program_that_ignores_the_hangup_is_not_left_behind(home: Home) -> None:
+    run = waiting(home, "--pty", script="trap '' HUP; " + WAITS)
+    kill(run.keeper_pid)
+    home.recover()
+    assert home.get(run.id).is_live == bool(home.of_run(run))
+    (home.work / "go").touch()
+    ended = home.ended(run.id)
+    assert not home.of_run(run)
+    assert ended.state in (RunState.FAILED, RunState.CRASHED)
+    home.nobody_left()
+
+
+def test_a_keeper_that_is_told_to_end_interrupts_its_run(home: Home) -> None:
+    run = waiting(home)
+    kill(run.keeper_pid, signal.SIGTERM)
+    ended = home.ended(run.id)
+    assert ended.state is RunState.INTERRUPTED
+    assert not home.of_run(run)
+    home.nobody_left()
+
+
+def test_a_keeper_minds_neither_hangups_nor_interrupts(home: Home) -> None:
+    run = waiting(home)
+    kill(run.keeper_pid, signal.SIGHUP)
+    kill(run.keeper_pid, signal.SIGINT)
+    (home.work / "go").touch()
+    assert home.ended(run.id).exit_code == 5
+
+
+@on_both_engines
+def test_a_keeper_that_slept_through_a_take_over_does_no_harm(home: Home) -> None:
+    """Stopped past its lease; another takes the run as such a recovery would; then it goes on."""
+    run = waiting(home)
+    kill(run.keeper_pid, signal.SIGSTOP)
+    me = process.identify(os.getpid())
+    assert me is not None
+    with home.store() as store:
+        taken = store.runs.take_over(
+            run, owner="test", keeper_pid=me.pid, keeper_token=me.start_token
+        )
+    kill(run.keeper_pid, signal.SIGCONT)
+    until(lambda: not lives(run.keeper_pid or 0), "the old keeper leaves")
+    assert lives(run.pid or 0), "the agent was left in peace"
+    found = home.get(run.id)
+    assert (found.state, found.fence, found.owner) == (RunState.RUNNING, taken.fence, "test")
+    (home.work / "go").touch()
+    until(lambda: not lives(run.pid or 0), "the agent ended")
+
+
+def test_a_keeper_that_slept_while_its_run_was_given_up_ends_what_it_has(home: Home) -> None:
+    run = waiting(home)
+    kill(run.keeper_pid, signal.SIGSTOP)
+    with home.store() as store:
+        store.runs.lose(run.id, reason="a test said so")
+    kill(run.keeper_pid, signal.SIGCONT)
+    until(lambda: not home.of_run(run), "what is no run any more is ended")
+    found = home.get(run.id)
+    assert (found.state, found.reason) == (RunState.CRASHED, "a test said so")
+    home.nobody_left()
+
+
+@on_both_engines
+def test_many_recoveries_at_once_give_one_new_keeper(home: Home) -> None:
+    run = waiting(home)
+    kill(run.keeper_pid)
+    others = [home.begin("recover", "--json") for _ in range(4)]
+    for other in others:
+        _, err = other.communicate(timeout=60)
+        assert other.returncode == 0, err
+    assert home.events(run).count("take_over") == 1
+    # Whoever lost ends; one keeper is left.
+    taken = home.get(run.id)
+
+    def keepers() -> list[int]:
+        return [
+            pid for pid in home.everybody() if "corral.keeper" in " ".join(process.command_of(pid))
+        ]
+
+    until(lambda: set(keepers()) - {home.guard_of(run)} == {taken.keeper_pid}, "one keeper")
+    (home.work / "go").touch()
+    assert home.ended(run.id).exit_code == 5
+
+
+@on_both_engines
+def test_many_recoveries_at_once_bury_once(home: Home) -> None:
+    run = waiting(home)
+    guard = home.guard_of(run)
+    for pid in (run.keeper_pid, guard, run.pid):
+        kill(pid)
+    others = [home.begin("recover", "--json") for _ in range(4)]
+    for other in others:
+        _, err = other.communicate(timeout=60)
+        assert other.returncode == 0, err
+    assert home.events(run).count("crash") == 1
+    home.nobody_left()
+
+
+def test_leftovers_of_a_run_whose_keeper_died_are_ended_too(home: Home) -> None:
+    script = "(setsid sleep 600 & echo $! >child.part; mv child.part child); " + WAITS
+    run = waiting(home, script=script)
+    child = home.pid_in("child")
+    guard = home.guard_of(run)
+    for pid in (run.keeper_pid, guard, run.pid):
+        kill(pid)
+    home.recover()
+    assert not lives(child)
+    assert not home.of_run(run)
+
+
+def test_a_recorded_process_that_vanishes_is_found(home: Home) -> None:
+    import subprocess
+
+    with subprocess.Popen(["sleep", "600"]) as stranger, home.store() as store:
+        run = store.runs.record(pid=stranger.pid)
+        assert store.runs.recover() == []
+        stranger.kill()
+        stranger.wait()
+        (found,) = store.runs.recover()
+    assert (found.run_id, found.state) == (run.id, RunState.CRASHED)
+    assert home.get(run.id).exit_code is None
+
+
+def test_a_pid_that_was_given_out_again_is_never_signalled(home: Home) -> None:
+    """The row names a pid that is now somebody else's: the run is gone, and the other lives."""
+    import subprocess
+
+    run = waiting(home)
+    guard = home.guard_of(run)
+    for pid in (run.keeper_pid, guard, run.pid):
+        kill(pid)
+    with subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"]}) as stranger:
+        from corral.db.statement import Statement
+
+        with home.store() as store:
+            move = Statement("UPDATE runs SET pid = :pid, keeper_pid = :pid WHERE id = :id")
+            store._database.write(lambda tx: tx.run(move, pid=stranger.pid, id=run.id))
+            store.runs.recover()
+            found = store.runs.get(run.id)
+        assert (found.state, found.reason) == (RunState.CRASHED, "pid reused")
+        assert found.exit_code is None
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_another_boot_is_an_interruption(home: Home) -> None:
+    from corral.db.statement import Statement
+
+    run = waiting(home)
+    pids = (run.keeper_pid, home.guard_of(run), run.pid)
+    for pid in pids:
+        kill(pid)
+    with home.store() as store:
+        faked = Statement("UPDATE runs SET boot_id = 'another' WHERE id = :id")
+        store._database.write(lambda tx: tx.run(faked, id=run.id))
+        store.runs.recover()
+    ended = home.get(run.id)
+    assert (ended.state, ended.reason, ended.exit_code) == (RunState.INTERRUPTED, "rebooted", None)
+
+
+def test_output_that_was_not_sealed_is_sealed_by_a_recovery(home: Home) -> None:
+    run = waiting(home)
+    for pid in (run.keeper_pid, home.guard_of(run), run.pid):
+        kill(pid)
+    home.recover()
+    home.recover()
+    with home.store() as store:
+        assert store.outputs.get(run.id).state == "sealed"
+
+
+def test_the_scripted_agents_stream_is_read_on_after_a_take_over(home: Home) -> None:
+    """What was said while nobody kept it is in the session once, and only once."""
+    run = home.asked(
+        "scripted", "say one; sleep 2; say two; say three; sleep 2; say four; spend 10 5"
+    )
+    session = run.session_id
+    assert session is not None
+
+    def said() -> list[str]:
+        with home.store() as store:
+            return [t.content for t in store.sessions.turns(session).items if t.role == "assistant"]
+
+    until(lambda: "one" in said(), "the first words")
+    kill(run.keeper_pid)
+    folder: Path = home.folder_of(run)
+    until(lambda: b"three" in (folder / "output").read_bytes(), "it went on")
+    home.recover()
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
+    assert said() == ["one", "two", "three", "four"]
+    assert ended.tokens == 15

@@ -1,0 +1,396 @@
+"""Runs by themselves: started, listed, waited for, stopped with all that is theirs."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from corral.kernel.errors import Conflict
+from corral.rooms.runs.model import Run, RunState
+from tests.support.keeping import Home, lives, until
+
+on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+
+
+def tree(home: Home, script: str, *options: str) -> tuple[Run, int]:
+    """A run of a Python script that writes the pid of its child into `child`."""
+    (home.work / "tree.py").write_text(script)
+    run = home.detached(sys.executable, "-S", "tree.py", options=options)
+    return run, home.pid_in("child")
+
+
+TELL = """
+import os, signal, sys, time
+def tell():
+    open("child.part", "w").write(f"{os.getpid()}\\n")
+    os.rename("child.part", "child")
+"""
+
+
+@on_both_engines
+def test_a_detached_run_is_running_when_the_command_comes_back(home: Home) -> None:
+    said = home.json("run", "-d", "--name", "sleeper", "--json", "--", "sleep", "600")
+    assert said["state"] == "running"
+    assert lives(said["pid"])
+    assert Path(f"/proc/{said['pid']}/comm").read_text() == "sleep\n"
+    (shown,) = home.json("ps", "--json")
+    assert (shown["id"], shown["state"]) == (said["id"], "running")
+    stopped = home.json("stop", "sleeper", "--json")
+    assert stopped["state"] == "cancelled"
+    assert not lives(said["pid"])
+    assert home.json("ps", "--json") == []
+    assert [run["state"] for run in home.json("ps", "-a", "--json")] == ["cancelled"]
+
+
+@on_both_engines
+def test_wait_gives_the_exit_code_and_logs_the_output(home: Home) -> None:
+    run = home.detached("sh", "-c", "echo hello; echo wrong >&2; exit 9")
+    said = home.corral("wait", run.id)
+    assert said.returncode == 9
+    ended = home.get(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 9)
+    home.nobody_left()
+    shown = home.corral("logs", run.id)
+    assert shown.stdout == b"hello\nwrong\n"
+    assert ended.output_bytes == len(shown.stdout)
+
+
+def test_wait_says_when_it_took_too_long(home: Home) -> None:
+    run = home.detached("sleep", "600")
+    said = home.corral("wait", "--timeout", "100ms", run.id)
+    assert said.returncode == 4
+    assert b"still running" in said.stderr
+
+
+def test_resuming_a_command_starts_it_again(home: Home) -> None:
+    run = home.detached("sh", "-c", "echo x >>count; wc -l <count")
+    home.ended(run.id)
+    said = home.corral("resume", run.id)
+    assert (said.returncode, said.stdout.strip()) == (0, b"2")
+    going = home.detached("sleep", "600")
+    refused = home.corral("resume", going.id)
+    assert refused.returncode == 4
+    assert b"running" in refused.stderr
+
+
+# -- stopping ----------------------------------------------------------------------------------
+
+
+@on_both_engines
+@pytest.mark.parametrize(
+    ("kind", "script"),
+    [
+        ("ignores TERM", "signal.signal(15, signal.SIG_IGN); tell(); time.sleep(600)"),
+        (
+            "ignores TERM in a child",
+            "if os.fork() == 0:\n    signal.signal(15, signal.SIG_IGN)\n    tell()\n"
+            "time.sleep(600)",
+        ),
+        (
+            "went into its own session",
+            "if os.fork() == 0:\n    os.setsid(); tell()\ntime.sleep(600)",
+        ),
+        (
+            "forked twice and ignores TERM",
+            "if os.fork() == 0:\n    os.setsid()\n    if os.fork():\n        os._exit(0)\n"
+            "    signal.signal(15, signal.SIG_IGN)\n    tell()\ntime.sleep(600)",
+        ),
+        ("is stopped", "tell(); os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)"),
+        (
+            "is stopped in a child",
+            "if os.fork() == 0:\n    tell(); os.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(600)",
+        ),
+        (
+            "goes on forking",
+            "signal.signal(15, signal.SIG_IGN)\nsignal.signal(17, signal.SIG_IGN)\ntell()\n"
+            "while True:\n    if os.fork() == 0:\n        time.sleep(5); os._exit(0)\n"
+            "    time.sleep(0.02)",
+        ),
+    ],
+    ids=lambda value: value.replace(" ", "-") if len(value) < 40 else "",
+)
+def test_stop_ends_everybody(home: Home, engine: str, kind: str, script: str) -> None:
+    if engine == "postgres" and kind != "forked twice and ignores TERM":
+        return  # processes know nothing of the store; one of these on PostgreSQL is enough
+    run, child = tree(home, TELL + script, "--grace", "300ms")
+    ended = home.json("stop", run.id, "--json")
+    assert ended["state"] == "cancelled"
+    assert not lives(child)
+    assert not home.of_run(run)
+    assert ended["exit_code"] is None or ended["signal"] is None
+
+
+def test_a_program_that_ends_well_when_asked_has_its_time(home: Home) -> None:
+    run, _ = tree(
+        home,
+        TELL + "def leave(*_):\n    print('goodbye', flush=True)\n    time.sleep(0.3)\n"
+        "    sys.exit(0)\nsignal.signal(15, leave)\ntell()\nwhile True:\n    time.sleep(600)",
+    )
+    ended = home.json("stop", run.id, "--json", "--reason", "enough of it")
+    assert (ended["state"], ended["exit_code"], ended["reason"]) == ("cancelled", 0, "enough of it")
+    home.nobody_left()
+    assert home.output(home.get(run.id)) == b"goodbye\n"
+
+
+def test_stop_twice_and_at_once_is_one_end(home: Home) -> None:
+    run = home.detached("sleep", "600")
+    stops = [home.begin("stop", run.id, "--json") for _ in range(3)]
+    for stop in stops:
+        out, err = stop.communicate(timeout=60)
+        # Who comes when it is over is told that it is.
+        assert (stop.returncode, b"cancelled" in out + err) in ((0, True), (4, True))
+    assert [stop.returncode for stop in stops].count(0) >= 1
+    assert home.events(run).count("cancel") == 1
+    late = home.corral("stop", run.id)
+    assert late.returncode == 4
+    assert b"cancelled" in late.stderr
+
+
+def test_stop_does_not_touch_strangers(home: Home) -> None:
+    bystander = home.detached("sleep", "600")
+    run = home.detached("sleep", "600")
+    home.json("stop", run.id, "--json")
+    assert home.get(bystander.id).state is RunState.RUNNING
+    assert lives(bystander.pid or 0)
+
+
+def test_a_shorter_grace_counts_though_the_stop_has_begun(home: Home) -> None:
+    run, child = tree(
+        home, TELL + "signal.signal(15, signal.SIG_IGN)\ntell()\ntime.sleep(600)", "--grace", "10m"
+    )
+    with home.store() as store:
+        store.runs.stop(run.id)
+    assert lives(child)
+    ended = home.json("stop", run.id, "--grace", "100ms", "--json")
+    assert ended["state"] == "cancelled"
+    assert ended["signal"] == signal.SIGKILL
+
+
+def test_a_child_that_forks_and_leaves_ends_with_its_run(home: Home) -> None:
+    """The run is over when the agent is; what it left behind is ended, and the log says so."""
+    run, child = tree(
+        home,
+        TELL + "if os.fork() == 0:\n    os.setsid()\n    if os.fork():\n        os._exit(0)\n"
+        "    tell()\n    time.sleep(600)\n"
+        "while not os.path.exists('child'):\n    time.sleep(0.01)\n"
+        "sys.exit(3)",
+    )
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
+    assert not lives(child)
+    home.nobody_left()
+    assert any("left processes behind" in line for line in home.log(ended))
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+
+@on_both_engines
+def test_time_over_ends_it_as_timed_out(home: Home) -> None:
+    said = home.corral("run", "--timeout", "300ms", "--", "sleep", "600")
+    assert said.returncode == 124
+    run = home.only()
+    assert run.state is RunState.TIMED_OUT
+    home.nobody_left()
+
+
+def test_a_silent_run_ends_well_when_it_is_to_end_idle(home: Home) -> None:
+    run = home.detached("sh", "-c", "echo words; sleep 600", options=("--idle-exit", "500ms"))
+    ended = home.ended(run.id)
+    assert ended.state is RunState.COMPLETED
+    assert ended.reason == "nothing happened any more"
+    home.nobody_left()
+
+
+def test_a_run_that_writes_is_not_idle(home: Home) -> None:
+    script = "for n in 1 2 3 4 5 6; do echo $n; sleep 0.5; done; exit 3"
+    run = home.detached("sh", "-c", script, options=("--idle-exit", "2s"))
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
+
+
+def test_three_quick_failures_end_it(home: Home) -> None:
+    run = home.detached("sh", "-c", "echo x >>count; exit 4", options=("--restart", "on-failure:9"))
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.attempts) == (RunState.FAILED, 4, 3)
+    assert (home.work / "count").read_text() == "x\n" * 3
+    assert home.events(ended).count("restart") == 2
+
+
+def test_restarts_end_at_the_first_success(home: Home) -> None:
+    script = "echo x >>count; test $(wc -l <count) -ge 3 && exit 0; kill -9 $$"
+    run = home.detached("sh", "-c", script, options=("--restart", "on-failure:5"))
+    # Quick failures count in a row; the third attempt is the one that succeeds.
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 3)
+
+
+def test_a_stop_between_two_attempts_ends_it(home: Home) -> None:
+    run = home.detached("sh", "-c", "exit 1", options=("--restart", "on-failure:9"))
+    until(lambda: home.get(run.id).attempts >= 2, "the second attempt")
+    with home.store() as store:
+        store.runs.stop(run.id)
+    ended = home.ended(run.id)
+    assert (ended.state, ended.reason) == (RunState.CANCELLED, "stopped")
+    home.nobody_left()
+    assert "restart" not in home.events(ended)[home.events(ended).index("stop") :]
+
+
+def test_the_third_failure_is_not_quick_when_they_took_their_time(home: Home) -> None:
+    script = "echo x >>count; sleep 3.2; exit 1"
+    run = home.detached("sh", "-c", script, options=("--restart", "on-failure:3"))
+    ended = home.ended(run.id)
+    assert (ended.state, ended.attempts) == (RunState.FAILED, 4)
+
+
+# -- the line ----------------------------------------------------------------------------------
+
+
+@on_both_engines
+def test_runs_wait_in_line_and_projects_take_turns(home: Home) -> None:
+    home.corral("setting", "set", "runs.max_at_once", "1")
+    for name in ("a", "b"):
+        (home.work / name).mkdir()
+    log = home.work / "log"
+    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.02; done")
+    asked = []
+    for place, number in (("a", 1), ("a", 2), ("a", 3), ("b", 1)):
+        script = f"echo {place}{number} >>'{log}'"
+        told = home.json(
+            "run", "-d", "--project", str(home.work / place), "--json", "--", "sh", "-c", script
+        )
+        assert told["state"] == "queued"
+        asked.append(told["id"])
+    (home.work / "go").touch()
+    for id in (first.id, *asked):
+        assert home.ended(id).state is RunState.COMPLETED
+    order = log.read_text().split()
+    assert order[0] == "a1"
+    assert order.index("b1") < order.index("a3")
+    assert sorted(order) == ["a1", "a2", "a3", "b1"]
+    home.nobody_left()
+
+
+def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> None:
+    home.corral("setting", "set", "runs.max_at_once", "1")
+    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.02; done")
+    with home.begin("run", "--", "sh", "-c", "echo at last; exit 3") as command:
+        assert command.stderr is not None
+        assert b"waits in line" in command.stderr.readline()
+        (home.work / "go").touch()
+        out, _ = command.communicate(timeout=60)
+    assert (command.returncode, out) == (3, b"at last\n")
+    assert home.get(first.id).state is RunState.COMPLETED
+
+
+def test_a_queued_run_that_is_stopped_never_starts(home: Home) -> None:
+    home.corral("setting", "set", "runs.max_at_once", "1")
+    first = home.detached("sleep", "600")
+    second = home.json("run", "-d", "--json", "--", "touch", "never")
+    assert home.json("stop", second["id"], "--json")["state"] == "cancelled"
+    home.json("stop", first.id, "--json")
+    home.nobody_left()
+    assert not (home.work / "never").exists()
+
+
+def test_a_queued_run_that_cannot_start_does_not_block_the_line(home: Home, tmp_path: Path) -> None:
+    home.corral("setting", "set", "runs.max_at_once", "1")
+    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.02; done")
+    for command in (["no-such-program"], ["touch", "came"]):
+        assert home.json("run", "-d", "--json", "--", *command)["state"] == "queued"
+    (home.work / "go").touch()
+    home.ended(first.id)
+    until((home.work / "came").exists, "the one behind it came")
+
+
+# -- families of runs --------------------------------------------------------------------------
+
+
+def test_a_run_inside_a_run_has_a_parent_and_survives_its_stop(home: Home) -> None:
+    inner = f"{sys.executable} -m corral run -d --json -- sleep 600 >inner; touch there; sleep 600"
+    outer = home.detached("sh", "-c", inner, options=("--grace", "300ms"))
+    until((home.work / "there").exists, "the inner run was started")
+    told = json.loads((home.work / "inner").read_text())
+    assert told["parent_id"] == outer.id
+    home.json("stop", outer.id, "--json")
+    found = home.get(told["id"])
+    assert found.state is RunState.RUNNING
+    assert lives(found.pid or 0)
+    assert lives(found.keeper_pid or 0)
+    home.json("stop", found.id, "--json")
+
+
+def test_a_run_in_the_foreground_of_a_run_is_asked_to_end_like_any_command(home: Home) -> None:
+    inner = f"{sys.executable} -m corral run --name inner -- sh -c 'touch there; exec sleep 600'"
+    outer = home.detached("sh", "-c", inner, options=("--grace", "10s"))
+    until((home.work / "there").exists, "the inner run was started")
+    found = home.get("inner")
+    assert found.parent_id == outer.id
+    home.json("stop", outer.id, "--json")
+    ended = home.ended(found.id)
+    assert (ended.state, ended.signal) == (RunState.CANCELLED, signal.SIGTERM)
+
+
+# -- room --------------------------------------------------------------------------------------
+
+
+def test_a_run_that_fills_the_disk_ends_in_a_true_state(home: Home, tmp_path: Path) -> None:
+    import subprocess
+
+    small = tmp_path / "home" / "runs"
+    small.mkdir(parents=True, exist_ok=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(small)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("a small disk needs the right to mount one")
+    try:
+        run = home.detached("sh", "-c", "yes | head -c 8000000; echo $? >&2; exit 7")
+        ended = home.ended(run.id)
+        assert (ended.state, ended.exit_code) == (RunState.FAILED, 7)
+        home.nobody_left()
+        assert ended.output_bytes > 1_000_000
+        with home.store() as store:
+            kept = store.outputs.get(run.id)
+            assert kept.state in ("open", "sealed", "lost"), kept
+        refused = home.corral("run", "--", "true")
+        assert refused.returncode == 0 or b"No space left" in refused.stderr, refused.stderr
+        with home.store() as store:
+            store.runs.delete(run.id)
+        terminal = home.detached("sh", "-c", "yes | head -c 8000000; exit 7", options=("--pty",))
+        ended = home.ended(terminal.id)
+        assert ended.state is RunState.FAILED
+        assert ended.exit_code == 7
+    finally:
+        home.end_all()
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_deleting_a_run_deletes_its_files_and_refuses_while_it_goes(home: Home) -> None:
+    run = home.detached("sh", "-c", "echo hello; while [ ! -e go ]; do sleep 0.02; done")
+    with home.store() as store:
+        with pytest.raises(Conflict):
+            store.runs.delete(run.id)
+        (home.work / "go").touch()
+        home.ended(run.id)
+        home.nobody_left()
+        assert home.folder_of(run).exists()
+        store.runs.delete(run.id)
+    assert not home.folder_of(run).exists()
+
+
+def test_keepers_leave_no_zombies_and_no_files_in_the_way(home: Home) -> None:
+    before = set(os.listdir("/tmp"))
+    run = home.detached("true")
+    home.ended(run.id)
+    home.nobody_left()
+    assert not (home.folder_of(run) / "line").exists()
+    assert not (home.folder_of(run) / "keeper.error").exists()
+    assert not {name for name in set(os.listdir("/tmp")) - before if run.id in name}
+    assert time.time() * 1_000 - (home.get(run.id).ended_at or 0) < 120_000

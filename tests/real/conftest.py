@@ -1,0 +1,91 @@
+"""Real agent CLIs, with an empty home and dummy keys, against a model stub on loopback."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.providers import registry
+from corral.adapters.providers.provider import Ask, Provider, Start
+from tests.real.keeping import Kind, RealHome
+from tests.real.machine import HOW, Machine, program
+from tests.support.stub_model import Stub
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    server = Stub(full=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def machine(stub: Stub) -> Iterator[Machine]:
+    # Not below the folder for temporary files, where codex refuses to live.
+    folder = Path(tempfile.mkdtemp(prefix="corral-real-", dir="/var/tmp")) / "m"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        yield Machine(folder, stub)
+    reap(folder)
+    shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+def reap(folder: Path) -> None:
+    """End what a CLI left behind: whatever has its home in the folder of this test."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            ours = f"HOME={folder}/home".encode() in (entry / "environ").read_bytes().split(b"\0")
+            if ours and int(entry.name) != os.getpid():
+                os.kill(int(entry.name), 9)
+        except (OSError, ValueError):
+            continue
+
+
+class Agent:
+    """One provider with its real program."""
+
+    def __init__(self, name: str) -> None:
+        found = program(name)
+        if found is None:
+            pytest.skip(f"{name} is not here: {HOW}")
+        self.program = found
+        self.provider: Provider = registry.find(name)
+
+    def start(self, ask: Ask) -> Start:
+        return self.provider.start(ask, self.program)
+
+
+@pytest.fixture
+def claude() -> Agent:
+    return Agent("claude")
+
+
+@pytest.fixture
+def codex() -> Agent:
+    return Agent("codex")
+
+
+@pytest.fixture
+def home(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealHome]:
+    """A store of its own, whose runs all end with the test."""
+    corral_home = machine.home.parent / "corral"
+    monkeypatch.setenv("CORRAL_HOME", str(corral_home))
+    home = RealHome(machine, corral_home)
+    try:
+        yield home
+    finally:
+        for gate in home.stub.gates.values():
+            gate.set()
+        home.end_all()
+
+
+@pytest.fixture(params=["claude", "codex"])
+def kind(request: pytest.FixtureRequest, home: RealHome) -> Kind:
+    """One agent CLI after the other."""
+    home.install(request.param)
+    return Kind(request.param, home)

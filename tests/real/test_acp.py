@@ -1,0 +1,114 @@
+"""Real agents that speak the Agent Client Protocol."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from corral.adapters.providers.facts import Asked, Logged, Said, SessionNamed, Used
+from tests.real.conftest import Agent
+from tests.real.machine import HOW, Machine, program, steps
+from tests.support.acp import AcpRun
+
+Open = Callable[..., AcpRun]
+
+
+def write_step(agent: str, machine: Machine, name: str) -> dict[str, Any]:
+    if agent == "codex-acp":
+        return {"tool": "~exec_command|shell", "args": {"cmd": f"echo hi > {name}"}}
+    if agent == "claude-agent-acp":
+        file = f"{machine.work}/{name}"
+        return {"tool": "~Write$", "args": {"file_path": file, "content": "hi\n"}}
+    file = {"file_path": f"{machine.work}/{name}", "content": "hi\n"}
+    return {"tool": "~^write(_file)?$", "args": {**file, "filePath": file["file_path"]}}
+
+
+@pytest.fixture(params=["claude-agent-acp", "codex-acp", "gemini", "qwen", "opencode"])
+def agent(request: pytest.FixtureRequest) -> str:
+    name = str(request.param)
+    if program(name) is None:
+        pytest.skip(f"{name} is not here: {HOW}")
+    return name
+
+
+@pytest.fixture
+def open_talk(agent: str, machine: Machine) -> Iterator[Open]:
+    if agent == "claude-agent-acp":
+        found = program("claude")
+        if found:
+            machine.env["CLAUDE_CODE_EXECUTABLE"] = found
+    # The npm package of codex-acp does not bring the sandbox that it would need.
+    machine.configure(sandbox="danger-full-access")
+    more = {"gemini": ["--acp", "-m", "gemini-2.5-pro"], "qwen": ["--acp"], "opencode": ["acp"]}
+    runs: list[AcpRun] = []
+
+    def begin(**talk: Any) -> AcpRun:
+        args = [str(program(agent)), *more.get(agent, [])]
+        runs.append(AcpRun(args, cwd=str(machine.work), env=machine.env, **talk))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.__exit__(None, None, None)
+
+
+def of(run: AcpRun, kind: type) -> list[Any]:
+    return [fact for fact in run.facts if isinstance(fact, kind)]
+
+
+def test_it_answers_and_its_session_goes_on_in_another_process(
+    agent: str, open_talk: Open, machine: Machine
+) -> None:
+    first = open_talk(prompt=steps({"text": "one"}))
+    assert first.done().ok
+    assert of(first, Said)[-1].content.endswith("one")
+    (named,) = of(first, SessionNamed)
+    first.talk.prompt(steps({"text": "more"}))
+    assert first.done().ok
+    first.end()
+    if agent == "gemini":
+        pytest.skip("gemini 0.61 does not load a session that it wrote in the same minute")
+    second = open_talk(prompt=steps({"text": "two"}), session=named.id)
+    assert second.done().ok, second.facts
+    assert [turn.content[-3:] for turn in of(second, Said)] == ["two"]
+    asked = [entry["usage"] for entry in machine.stub.seen if "usage" in entry and entry["tools"]]
+    for used in [*of(first, Used), *of(second, Used)]:
+        assert (used.input, used.output) in [(one["input"], one["output"]) for one in asked]
+
+
+def test_a_tool_is_used_when_the_policy_allows_it(
+    agent: str, open_talk: Open, machine: Machine
+) -> None:
+    prompt = steps(write_step(agent, machine, "a.txt"), {"text": "done"})
+    run = open_talk(prompt=prompt, policy=frozenset({"all"}))
+    assert run.done().ok
+    assert (machine.work / "a.txt").exists(), run.facts
+    roles = [turn.role for turn in of(run, Said)]
+    assert "tool" in roles
+    assert of(run, Asked) == []
+
+
+def test_a_person_is_asked_when_it_does_not(agent: str, open_talk: Open, machine: Machine) -> None:
+    if agent in ("codex-acp", "opencode"):
+        pytest.skip(f"{agent} asks by its own configuration, which allows this")
+    prompt = steps(write_step(agent, machine, "b.txt"), {"text": "done"})
+    run = open_talk(prompt=prompt)
+    asked = run.asked()
+    assert asked.options
+    run.talk.answer(asked.id, None)
+    run.done()
+    assert not (machine.work / "b.txt").exists()
+    assert not [fact for fact in of(run, Logged) if "Granted" in fact.message]
+
+
+def test_it_can_be_cancelled(agent: str, open_talk: Open, machine: Machine) -> None:
+    run = open_talk(prompt=steps({"text": "a long answer, " * 20, "hang": 60}))
+    run.until(SessionNamed)
+    while not any("usage" in entry for entry in machine.stub.seen):
+        pass
+    run.talk.cancel()
+    assert run.done(30).reason == "cancelled"
+
+
+def test_the_real_agents_are_found_by_their_names(claude: Agent) -> None:
+    assert program("claude") == claude.program

@@ -1,0 +1,182 @@
+"""Whole runs of Claude Code and Codex: what they say and do is kept, whoever is killed."""
+
+import os
+import signal
+
+import pytest
+
+from corral.adapters.providers.provider import GO_ON
+from corral.rooms.runs.model import Run, RunState
+from tests.real.keeping import USAGE, Kind, RealHome, until
+from tests.real.machine import steps
+from tests.support.keeping import lives
+
+
+def kill(pid: int | None) -> None:
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not lives(pid), "the killed process is gone")
+
+
+def open_gate(home: RealHome) -> None:
+    home.stub.gate("go").set()
+
+
+def resume(home: RealHome, run: Run, *words: str) -> Run:
+    told = home.json("resume", "-d", "--json", run.id, *words)
+    return home.ended(told["id"])
+
+
+def went_on(home: RealHome, before: Run, after: Run, mark: str) -> None:
+    """The same conversation came to its end, and its first prompt was said once."""
+    assert (after.state, after.exit_code) == (RunState.COMPLETED, 0), after
+    assert after.session_id == before.session_id
+    assert home.said(after) == ["I begin.", "I went on to the end."]
+    assert home.times_told(mark) == 1
+    assert [t.role for t in home.turns(after)].count("user") == 1
+    calls = [turn.tool_call_id for turn in home.turns(after) if turn.role == "tool"]
+    assert len(calls) == len(set(calls)) == 1
+    transcripts = [*home.machine.home.glob(".claude/projects/*/*.jsonl")]
+    transcripts += home.machine.home.glob(".codex/sessions/**/*.jsonl")
+    assert len(transcripts) == 1, "one conversation"
+    home.nobody_left()
+
+
+def test_a_prompt_a_tool_call_and_what_they_cost(home: RealHome, kind: Kind) -> None:
+    first = kind.write("a.txt", text="I write it.", usage=USAGE)
+    prompt = steps(first, {"text": "It is written."})
+    run = home.asked(kind.name, prompt, *kind.approvals)
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), home.log(run)
+    assert (home.work / "a.txt").read_text() == "hi"
+    assert ended.provider == kind.name
+    assert ended.provider_version
+    session = home.session_of(ended)
+    assert session.provider_session
+
+    turns = home.json("session", "turns", session.id, "--json")
+    roles = [(turn["role"], bool(turn["tool_name"])) for turn in turns]
+    assert roles == [
+        ("user", False),
+        ("assistant", False),
+        ("assistant", True),
+        ("tool", True),
+        ("assistant", False),
+    ]
+    assert turns[0]["content"] == prompt
+    assert [turns[at]["content"] for at in (1, 4)] == ["I write it.", "It is written."]
+    assert turns[2]["tool_call_id"] == turns[3]["tool_call_id"] is not None
+    assert "a.txt" in str(turns[2]["arguments"])
+    assert {turn["run_id"] for turn in turns} == {run.id}
+
+    used = kind.used()
+    assert home.charged(f"run:{run.id}") == home.charged(f"session:{session.id}") == used
+    assert home.charged("all") == used
+    assert ended.tokens == sum(used)
+    charges = home.json("charge", "list", "--run", run.id, "--json")
+    names = ("input", "output", "cache_read", "cache_write")
+    assert tuple(sum(charge[name] for charge in charges) for name in names) == used
+    costs = [charge["cost_micros"] for charge in charges]
+    if kind.name == "claude":
+        assert ended.cost_micros == sum(costs) > 0
+        assert ended.model
+    else:
+        assert costs == [None], "a model that no table knows has no price"
+        assert ended.cost_micros is None
+    home.nobody_left()
+
+
+def test_the_killed_agent_is_resumed_in_its_own_conversation(home: RealHome, kind: Kind) -> None:
+    run, mark = kind.begin_long()
+    kill(run.pid)
+    crashed = home.ended(run.id)
+    assert (crashed.state, crashed.signal, crashed.exit_code) == (RunState.CRASHED, 9, None)
+    before = home.session_of(run).provider_session
+    open_gate(home)
+    after = resume(home, crashed)
+    assert home.times_told(GO_ON) == 1
+    assert home.session_of(after).provider_session == before
+    went_on(home, crashed, after, mark)
+    assert after.id != run.id
+
+
+def test_a_resumed_conversation_hears_the_new_prompt(home: RealHome, kind: Kind) -> None:
+    run = home.ended(home.asked(kind.name, "one-prompt " + steps({"text": "one"})).id)
+    assert run.state is RunState.COMPLETED, home.log(run)
+    after = resume(home, run, "two-prompt " + steps({"text": "two"}))
+    assert after.state is RunState.COMPLETED, home.log(after)
+    assert home.said(after) == ["one", "two"]
+    assert (home.times_told("one-prompt"), home.times_told("two-prompt")) == (1, 1)
+    session = home.session_of(after)
+    assert home.charged(f"session:{session.id}") == kind.used()
+    assert home.charged(f"run:{run.id}") != home.charged(f"run:{after.id}")
+
+
+def test_the_agent_goes_on_without_its_keeper_and_nothing_is_kept_twice(
+    home: RealHome, kind: Kind
+) -> None:
+    run, mark = kind.begin_long()
+    kill(run.keeper_pid)
+    home.recover()
+    assert home.get(run.id).state is RunState.RUNNING
+    assert home.get(run.id).keeper_pid != run.keeper_pid
+    open_gate(home)
+    went_on(home, run, home.ended(run.id), mark)
+    assert home.charged(f"run:{run.id}") == kind.used()
+
+
+def test_agent_and_keeper_are_killed_and_the_run_is_resumed(home: RealHome, kind: Kind) -> None:
+    run, mark = kind.begin_long()
+    kill(run.keeper_pid)
+    kill(run.pid)
+    home.recover()
+    crashed = home.ended(run.id)
+    assert (crashed.state, crashed.signal) == (RunState.CRASHED, 9), crashed
+    before = home.session_of(run).provider_session
+    open_gate(home)
+    after = resume(home, crashed)
+    assert home.session_of(after).provider_session == before
+    went_on(home, crashed, after, mark)
+
+
+def test_a_restart_goes_on_with_the_conversation(home: RealHome, kind: Kind) -> None:
+    run, mark = kind.begin_long("--restart", "on-failure:1")
+    before = home.session_of(run).provider_session
+    open_gate(home)
+    kill(run.pid)
+    ended = home.ended(run.id)
+    assert ended.attempts == 2
+    assert home.session_of(run).provider_session == before
+    assert home.times_told(GO_ON) == 1
+    went_on(home, run, ended, mark)
+
+
+def test_the_foreground_shows_words_and_gives_the_exit_code(home: RealHome, kind: Kind) -> None:
+    prompt = steps(kind.write("a.txt", text="I write it."), {"text": "It is written."})
+    done = home.corral("run", "--agent", kind.name, *kind.approvals, prompt)
+    shown = done.stdout.decode()
+    assert done.returncode == 0, done
+    # Codex warns of a model that it does not know, and people see that.
+    lines = [line for line in shown.splitlines() if not line.startswith("! Model metadata")]
+    assert lines[0] == "I write it."
+    assert lines[-1] == "It is written."
+    assert lines[1].startswith("· ")
+    assert not [line for line in lines if line.startswith("{")]
+    assert done.stderr == b""
+    logged = home.corral("logs", home.only().id).stdout.decode()
+    assert logged == shown
+    failed = home.corral("run", "--agent", kind.name, steps({"error": 400, "times": 99}))
+    assert failed.returncode == 1
+    assert b"stub error" in failed.stdout
+    with home.store() as store:
+        (last,) = store.runs.list(limit=1).items
+    assert last.state is RunState.FAILED
+    assert "stub error" in (last.reason or "")
+
+
+@pytest.mark.parametrize("name", ["claude", "codex"])
+def test_a_program_that_is_not_there_fails_with_127(home: RealHome, name: str) -> None:
+    done = home.corral("run", "--agent", name, "hello")
+    assert done.returncode == 127, done
+    assert name in done.stderr.decode()
+    assert home.only().state is RunState.FAILED

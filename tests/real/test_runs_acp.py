@@ -1,0 +1,78 @@
+"""Whole runs of real agents by the Agent Client Protocol."""
+
+from typing import Any
+
+import pytest
+
+from corral.rooms.runs.model import Attention, Mode, RunState
+from tests.real.keeping import RealHome, until
+from tests.real.machine import program, steps
+
+PROGRAMS = {
+    "claude": "claude-agent-acp",
+    "codex": "codex-acp",
+    "gemini": "gemini",
+    "qwen": "qwen",
+    "opencode": "opencode",
+}
+
+
+@pytest.fixture(params=PROGRAMS)
+def agent(request: pytest.FixtureRequest, home: RealHome) -> str:
+    name = str(request.param)
+    home.install(PROGRAMS[name])
+    if name == "claude":
+        home.env["CLAUDE_CODE_EXECUTABLE"] = str(program("claude"))
+    # The npm package of codex-acp does not bring the sandbox that it would need.
+    home.machine.configure(sandbox="danger-full-access")
+    return name
+
+
+def write_step(home: RealHome, agent: str, name: str) -> dict[str, Any]:
+    if agent == "codex":
+        return {"tool": "~exec_command|shell", "args": {"cmd": f"printf hi > {name}"}}
+    file = f"{home.work}/{name}"
+    args = {"file_path": file, "filePath": file, "content": "hi"}
+    if agent == "claude":
+        del args["filePath"]
+    return {"tool": "~^(.*__)?write(_file)?$", "args": args}
+
+
+def test_it_uses_a_tool_and_its_session_goes_on(home: RealHome, agent: str) -> None:
+    prompt = "the-one-prompt " + steps(write_step(home, agent, "a.txt"), {"text": "one"})
+    run = home.asked(agent, prompt, "--acp", "--yes", "all")
+    ended = home.ended(run.id)
+    assert ended.mode is Mode.ACP
+    assert ended.state is RunState.COMPLETED, (ended, home.log(run))
+    assert (home.work / "a.txt").read_text() == "hi"
+    roles = [turn.role.value for turn in home.turns(ended)]
+    assert roles[0] == "user"
+    assert "tool" in roles
+    assert home.said(ended)[-1].endswith("one")
+    session = home.session_of(ended).provider_session
+    assert session
+    home.nobody_left()
+    if agent == "gemini":
+        pytest.skip("gemini 0.61 does not load a session that it wrote in the same minute")
+    told = home.json("resume", "-d", "--json", run.id, steps({"text": "two"}))
+    after = home.ended(told["id"])
+    assert after.state is RunState.COMPLETED, (after, home.log(after))
+    assert after.mode is Mode.ACP
+    assert home.said(after)[-1].endswith("two")
+    assert home.times_told("the-one-prompt") == 1
+    assert home.session_of(after).provider_session == session
+    home.nobody_left()
+
+
+def test_a_question_calls_for_somebody_whose_answer_counts(home: RealHome, agent: str) -> None:
+    if agent in ("codex", "opencode"):
+        pytest.skip(f"{agent} asks by its own configuration, which allows this")
+    prompt = steps(write_step(home, agent, "b.txt"), {"text": "done"})
+    run = home.asked(agent, prompt, "--acp")
+    until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
+    assert not (home.work / "b.txt").exists()
+    assert home.corral("send", run.id, "no").returncode == 0
+    home.ended(run.id)
+    assert not (home.work / "b.txt").exists()
+    assert any(line.startswith("It asks") for line in home.log(run))
+    home.nobody_left()

@@ -1,0 +1,60 @@
+"""What the CLIs recorded without Corral is brought in once; what Corral ran is not doubled."""
+
+from corral.adapters.providers import registry
+from corral.adapters.providers.provider import Ask
+from corral.rooms.runs.model import RunState
+from tests.real.keeping import USAGE, Kind, RealHome
+from tests.real.machine import program, steps
+
+
+def talk(home: RealHome, kind: Kind, *those: dict[str, object]) -> None:
+    """The person calls the CLI himself."""
+    provider = registry.find(kind.name)
+    ask = Ask(steps(*those), approvals=("all",))
+    done = home.machine.run(provider, provider.start(ask, program(kind.name)))
+    assert done.code == 0, done
+
+
+def test_a_conversation_of_the_person_is_brought_in_once(home: RealHome, kind: Kind) -> None:
+    first = kind.write("a.txt", text="I write it.", usage=USAGE)
+    talk(home, kind, first, {"text": "It is written."})
+    brought = home.json("import", kind.name, "--json")
+    assert (brought["files"], brought["sessions"], brought["own"]) == (1, 1, 0)
+    assert brought["turns"] == 5
+    assert home.charged("all") == kind.used()
+    with home.store() as store:
+        (session,) = store.sessions.list().items
+        turns = store.sessions.turns(session.id).items
+        (project,) = store.projects.list().items
+    assert (session.provider, session.project_id) == (kind.name, project.id)
+    assert project.dir == str(home.work)
+    roles = [turn.role.value for turn in turns]
+    assert roles == ["user", "assistant", "assistant", "tool", "assistant"]
+
+    again = home.json("import", kind.name, "--json")
+    assert (again["sessions"], again["turns"], again["charges"]) == (0, 0, 0)
+    assert home.charged("all") == kind.used()
+
+    # It is gone on with by Corral, and is then still one conversation.
+    told = home.json("resume", "-d", "--json", session.id, steps({"text": "And more."}))
+    after = home.ended(told["id"])
+    assert after.state is RunState.COMPLETED, home.log(after)
+    assert home.said(after) == ["I write it.", "It is written.", "And more."]
+    assert home.charged("all") == kind.used()
+    home.json("import", kind.name, "--json")
+    assert home.charged("all") == kind.used()
+    assert home.said(after) == ["I write it.", "It is written.", "And more."]
+
+
+def test_what_corral_ran_is_not_brought_in_again(home: RealHome, kind: Kind) -> None:
+    first = kind.write("a.txt", text="I write it.", usage=USAGE)
+    run = home.asked(kind.name, steps(first, {"text": "It is written."}), *kind.approvals)
+    ended = home.ended(run.id)
+    assert ended.state is RunState.COMPLETED, home.log(run)
+    before = home.turns(ended)
+    brought = home.json("import", kind.name, "--json")
+    assert (brought["own"], brought["turns"], brought["charges"]) == (1, 0, 0)
+    assert home.turns(ended) == before
+    assert home.charged("all") == home.charged(f"run:{run.id}") == kind.used()
+    with home.store() as store:
+        assert len(store.sessions.list().items) == 1

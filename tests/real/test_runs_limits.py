@@ -1,0 +1,179 @@
+"""Whole runs of Claude Code and Codex at their limits: quotas, budgets, denied tools."""
+
+import time
+from typing import Any
+
+from corral.rooms.runs.model import Attention, Run, RunState
+from tests.real.keeping import Kind, RealHome, until
+from tests.real.machine import steps
+
+MINUTE_MS = 60_000
+
+
+def claude_quota(home: RealHome, reset: int) -> dict[str, Any]:
+    """How Anthropic's server says to a subscriber that his five hours are used up."""
+    home.env["CLAUDE_CODE_OAUTH_TOKEN"] = "dummy"
+    home.env.pop("ANTHROPIC_API_KEY", None)
+    headers = {
+        "anthropic-ratelimit-unified-status": "rejected",
+        "anthropic-ratelimit-unified-reset": str(reset),
+        "anthropic-ratelimit-unified-representative-claim": "five_hour",
+    }
+    return {"error": 429, "headers": headers}
+
+
+def codex_quota(reset: int) -> dict[str, Any]:
+    error = {"type": "usage_limit_reached", "message": "limit", "resets_at": reset}
+    return {"error": 429, "body": {"error": {**error, "plan_type": "plus"}}}
+
+
+def parked(home: RealHome, run: Run) -> Run:
+    def look() -> Run | None:
+        now = home.get(run.id)
+        assert now.is_live, (now, home.log(run))
+        return now if now.attention is Attention.PARKED else None
+
+    found = until(look, "it is parked")
+    assert found.state is RunState.QUEUED
+    return found
+
+
+def test_claude_waits_for_its_quota_and_goes_on(home: RealHome) -> None:
+    home.install("claude")
+    reset = int(time.time()) + 20
+    fault = claude_quota(home, reset)
+    done = {"text": "There is room again.", "gate": "quota"}
+    prompt = "the-one-prompt " + steps({**fault, **done}, done, done)
+    run = home.asked("claude", prompt)
+    waiting = parked(home, run)
+    assert waiting.due_at == reset * 1_000
+    session = home.session_of(run).provider_session
+    shown = home.json("ps", "--json")
+    assert [row["attention"] for row in shown] == ["parked"]
+    home.stub.gate("quota").set()
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2), (
+        ended.reason,
+        home.events(run),
+        home.log(run),
+    )
+    assert ended.attention is None
+    assert (ended.ended_at or 0) >= reset * 1_000
+    assert home.said(ended)[-1] == "There is room again."
+    assert home.times_told("the-one-prompt") == 1
+    assert home.session_of(run).provider_session == session
+    assert "requeue" in home.events(run)
+
+
+def test_codex_waits_for_the_minute_that_it_names(home: RealHome) -> None:
+    home.install("codex")
+    reset = int(time.time()) + 7_200
+    run = home.asked("codex", steps({**codex_quota(reset), "times": 99}))
+    waiting = parked(home, run)
+    assert abs(waiting.due_at - reset * 1_000) <= MINUTE_MS, waiting
+    assert home.session_of(run).provider_session
+    assert home.corral("stop", run.id).returncode == 0
+    assert home.ended(run.id).state is RunState.CANCELLED
+    home.nobody_left()
+
+
+def test_a_limit_without_a_moment_is_tried_again_after_five_minutes(
+    home: RealHome, kind: Kind
+) -> None:
+    before = int(time.time() * 1_000)
+    run = home.asked(kind.name, steps({"error": 429, "times": 99}))
+    waiting = parked(home, run)
+    now = int(time.time() * 1_000)
+    assert before + 5 * MINUTE_MS <= waiting.due_at <= now + 5 * MINUTE_MS
+    home.corral("stop", run.id)
+    assert home.ended(run.id).state is RunState.CANCELLED
+
+
+def test_a_spent_budget_stops_claude_in_the_middle(home: RealHome) -> None:
+    home.install("claude")
+    kind = Kind("claude", home)
+    usage = {"input": 2_000_000, "output": 10}
+    prompt = steps(kind.shell("true", usage=usage), {"text": "never said", "gate": "never"})
+    run = home.asked("claude", prompt, *kind.approvals, "--budget", "0.05", "--grace", "2s")
+    ended = home.ended(run.id)
+    assert (ended.state, ended.reason) == (RunState.CANCELLED, "its budget was spent")
+    assert (ended.cost_micros or 0) >= 50_000
+    assert ended.tokens == sum(home.charged(f"run:{run.id}"))
+    refused = home.corral("run", "-d", "--agent", "claude", "--budget", "-1", "x")
+    assert refused.returncode != 0
+
+
+def test_a_project_budget_that_is_spent_refuses_the_next_run(home: RealHome) -> None:
+    home.install("claude")
+    usage = {"input": 2_000_000, "output": 10}
+    first = home.ended(home.asked("claude", steps({"text": "dear", "usage": usage})).id)
+    assert (first.cost_micros or 0) > 1_000_000
+    assert home.corral("budget", "set", "all", "1").returncode == 0
+    second = home.corral("run", "--agent", "claude", "--budget", "0.5", steps({"text": "more"}))
+    assert second.returncode != 0, second
+    assert b"budget" in second.stderr
+    assert len(home.asked_for()) == 1, "nothing was asked of the model"
+
+
+def test_codex_with_a_known_model_has_a_price(home: RealHome) -> None:
+    home.install("codex")
+    made = home.corral("agent", "create", "ada", "--provider", "codex", "--model", "gpt-5-codex")
+    assert made.returncode == 0, made
+    usage = {"input": 1_000_000, "output": 1_000}
+    run = home.ended(home.asked("ada", steps({"text": "dear", "usage": usage})).id)
+    assert run.state is RunState.COMPLETED, home.log(run)
+    assert run.model == "gpt-5-codex"
+    # 1.25 dollars for a million tokens in, 10 for a million out.
+    assert run.cost_micros == 1_260_000
+
+
+def test_a_denied_tool_is_denied_and_that_is_logged(home: RealHome) -> None:
+    home.install("claude")
+    kind = Kind("claude", home)
+    home.corral("agent", "create", "ada", "--provider", "claude")
+    assert home.corral("agent", "grant", "ada", "Bash(touch *)", "--deny").returncode == 0
+    assert home.corral("agent", "grant", "ada", "Write", "--deny").returncode == 0
+    assert home.corral("agent", "grant", "ada", "Bash").returncode == 0
+    prompt = steps(
+        kind.shell("touch denied.txt"),
+        kind.write("b.txt", force=True),
+        kind.shell("echo hi > allowed.txt"),
+        {"text": "I could do one of them."},
+    )
+    run = home.ended(home.asked("ada", prompt).id)
+    assert run.state is RunState.COMPLETED, home.log(run)
+    assert (home.work / "allowed.txt").exists()
+    assert not (home.work / "denied.txt").exists()
+    assert not (home.work / "b.txt").exists()
+    answers = [turn for turn in home.turns(run) if turn.role == "tool"]
+    assert [turn.is_error for turn in answers] == [True, True, False]
+    offered = home.asked_for()[0]["tools"]
+    assert "Write" not in offered
+    log = home.corral("logs", "--log", run.id).stdout.decode()
+    assert "Bash" in log, log
+    assert run.agent_version is not None
+
+
+def test_what_nobody_allowed_is_denied_and_logged(home: RealHome, kind: Kind) -> None:
+    run = home.ended(home.asked(kind.name, steps(kind.write("a.txt"), {"text": "ok"})).id)
+    assert run.state is RunState.COMPLETED, home.log(run)
+    assert not (home.work / "a.txt").exists()
+    told = [entry["last"] for entry in home.asked_for()][-1]
+    assert told[0] == "tool"
+    if kind.name == "codex":
+        # Its stream says nothing of a command that its sandbox did not let through.
+        assert "Read-only file system" in told[1]
+    else:
+        assert [turn.is_error for turn in home.turns(run) if turn.role == "tool"] == [True]
+        assert "Write" in home.corral("logs", "--log", run.id).stdout.decode()
+
+
+def test_codex_is_not_started_with_a_denial_that_it_cannot_keep(home: RealHome) -> None:
+    home.install("codex")
+    home.corral("agent", "create", "ada", "--provider", "codex")
+    home.corral("agent", "grant", "ada", "shell", "--deny")
+    done = home.corral("run", "-d", "--agent", "ada", "hello")
+    assert done.returncode != 0
+    assert b"cannot be kept from single tools" in done.stderr
+    assert home.only().state is RunState.FAILED
+    assert home.asked_for() == []

@@ -1,0 +1,181 @@
+"""Claude Code at a terminal that a keeper holds: read, typed into, and answered by policy alone."""
+
+import json
+
+import pytest
+
+from corral.rooms.runs.model import Attention, Mode, Run, RunState
+from tests.real.keeping import SECONDS, Kind, RealHome, until
+from tests.real.machine import steps
+from tests.support.keeping import Screen
+
+
+@pytest.fixture
+def claude(home: RealHome) -> Kind:
+    home.install("claude")
+    # Left alone, it decides by itself what it need not ask.
+    setting = {"permissions": {"defaultMode": "manual"}}
+    home.machine.write(".claude/settings.json", json.dumps(setting))
+    return Kind("claude", home)
+
+
+def asks(home: RealHome, run: Run) -> None:
+    until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
+
+
+def answers(home: RealHome, run: Run) -> list[str]:
+    return [line for line in home.log(run) if line.startswith("Answered")]
+
+
+def screen_of(home: RealHome, run: Run) -> str:
+    return home.output(run).decode(errors="replace")
+
+
+def answered(home: RealHome, prompt: str, words: str) -> Run:
+    """A terminal run that has answered its prompt and was told to leave."""
+    run = home.asked("claude", prompt, "--pty")
+    until(lambda: words in screen_of(home, run), "it has answered")
+    # Its own record is written beside what it shows.
+    session = home.session_of(run).provider_session
+    name = f".claude/projects/*/{session}.jsonl"
+    until(
+        lambda: [f for f in home.machine.home.glob(name) if f'"text":"{words}"' in f.read_text()],
+        "it is recorded",
+    )
+    home.corral("stop", run.id)
+    return home.ended(run.id)
+
+
+def test_a_dialog_calls_for_somebody_and_nothing_is_answered(home: RealHome, claude: Kind) -> None:
+    prompt = steps(claude.write("a.txt"), {"text": "done"})
+    run = home.asked("claude", prompt, "--pty")
+    assert run.mode is Mode.PTY
+    asks(home, run)
+    assert answers(home, run) == []
+    assert not (home.work / "a.txt").exists()
+    shown = home.json("ps", "--json")
+    assert [row["attention"] for row in shown] == ["needs_input"]
+    # A person answers, and what called for him is over.
+    assert home.corral("send", run.id, "1").returncode == 0
+    until((home.work / "a.txt").exists, "the file is written")
+    until(lambda: home.get(run.id).attention is None, "nobody is called for")
+    assert answers(home, run) == []
+    assert home.corral("stop", run.id, "--grace", "3s").returncode == 0
+    assert home.ended(run.id).state is RunState.CANCELLED
+    home.nobody_left()
+
+
+def test_an_allowed_question_is_answered_once_and_that_is_in_the_log(
+    home: RealHome, claude: Kind
+) -> None:
+    words = "1. Yes\n2. Do you want to proceed?\n3. No"
+    prompt = steps(
+        {"text": words, **claude.write("a.txt")},
+        claude.shell("rm -rf build"),
+        {"text": "done"},
+    )
+    run = home.asked(
+        "claude", prompt, "--pty", "--yes", "edit", "--idle-exit", "120s", "--grace", "3s"
+    )
+    until((home.work / "a.txt").exists, "the file is written")
+    asks(home, run)
+    log = home.json("logs", "--log", run.id, "--json")
+    found = [line for line in log if line["message"].startswith("Answered")]
+    assert len(found) == 1, log
+    assert found[0]["metadata"]["class"] == "edit"
+    assert "a.txt" in found[0]["metadata"]["question"]
+    assert found[0]["metadata"]["keys"] == "\r"
+    home.corral("stop", run.id)
+    assert home.ended(run.id).state is RunState.CANCELLED
+
+
+def test_words_are_typed_when_it_is_ready_and_an_idle_one_leaves_by_itself(
+    home: RealHome, claude: Kind
+) -> None:
+    run = home.asked("claude", steps({"text": "the first answer"}), "--pty", "--idle-exit", "15s")
+    until(lambda: "the first answer" in screen_of(home, run), "it has answered")
+    assert home.get(run.id).attention is None
+    typed = home.corral("send", run.id, steps({"text": "the second answer"}))
+    assert typed.returncode == 0, typed
+    until(lambda: len(home.asked_for()) >= 2, "the typed words reached the model")
+    until(lambda: "the second answer" in screen_of(home, run), "it has answered again")
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), ended
+    assert ended.reason == "nothing happened any more"
+    assert "/exit" in screen_of(home, run)
+    home.nobody_left()
+
+
+def long_prompt(home: RealHome) -> Run:
+    """Too long for an argument: it is to be typed."""
+    prompt = "x" * 110_000 + " the-end " + steps({"text": "all of it read"})
+    (home.work / "prompt").write_text(prompt)
+    return home.asked("claude", "@prompt", "--pty")
+
+
+def test_a_long_prompt_is_typed_once_the_screen_is_ready(home: RealHome, claude: Kind) -> None:
+    (home.machine.home / ".claude/settings.json").unlink()
+    run = long_prompt(home)
+    until(lambda: home.asked_for(), "the prompt reached the model")
+    assert home.times_told("the-end") == 1
+    assert home.times_told("x" * 110_000) == 1
+    until(lambda: "all of it read" in screen_of(home, run), "it has answered")
+    assert home.log(run) == ["Typed the prompt."]
+    home.corral("stop", run.id, "--grace", "3s")
+    home.ended(run.id)
+
+
+def test_no_prompt_is_typed_into_a_question(home: RealHome, claude: Kind) -> None:
+    # Whoever chose that it asks is first asked whether it should rather not.
+    run = long_prompt(home)
+    screen = Screen.corral(home, "attach", run.id)
+    try:
+        screen.until(b"keep", seconds=SECONDS)
+        screen.type(b"\x1b[B")
+        screen.forget()
+        screen.until(b"\xe2\x9d\xaf", seconds=SECONDS)  # the mark moves
+        assert home.log(run) == []
+        screen.type(b"\r")
+        until(lambda: home.asked_for(), "the prompt reached the model")
+    finally:
+        screen.end()
+    assert home.times_told("the-end") == 1
+    settings = json.loads((home.machine.home / ".claude/settings.json").read_text())
+    assert settings["permissions"] == {"defaultMode": "manual"}
+
+
+def test_what_was_said_at_a_terminal_is_resumed(home: RealHome, claude: Kind) -> None:
+    prompt = "the-one-prompt " + steps({"text": "the first answer"})
+    ended = answered(home, prompt, "the first answer")
+    session = home.session_of(ended).provider_session
+    told = home.json("resume", "-d", "--json", ended.id, steps({"text": "the second answer"}))
+    after = home.ended(told["id"])
+    assert after.state is RunState.COMPLETED, home.log(after)
+    assert home.times_told("the-one-prompt") == 1
+    assert home.session_of(after).provider_session == session
+
+
+def test_what_a_terminal_conversation_said_and_used_is_kept(home: RealHome, claude: Kind) -> None:
+    usage = {"input": 1_000, "output": 50}
+    prompt = steps({"text": "the only answer", "usage": usage})
+    ended = answered(home, prompt, "the only answer")
+    assert home.said(ended) == ["the only answer"]
+    assert home.charged(f"run:{ended.id}") == claude.used()
+    assert ended.tokens == sum(claude.used())
+
+
+def test_a_person_at_the_terminal_sees_claude_itself(home: RealHome, claude: Kind) -> None:
+    screen = Screen.corral(
+        home, "run", "--agent", "claude", steps({"text": "an answer"}), rows=40, columns=100
+    )
+    try:
+        screen.until(b"an answer", seconds=SECONDS)
+        assert home.only().mode is Mode.PTY
+        assert b'{"type"' not in screen.seen
+        screen.type(b"/exit")
+        screen.until(b"/exit", seconds=SECONDS)
+        screen.type(b"\r")
+        assert screen.exit_code(SECONDS) == 0
+        assert home.ended(home.only().id).state is RunState.COMPLETED
+    finally:
+        screen.end()

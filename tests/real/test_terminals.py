@@ -1,0 +1,131 @@
+"""Claude Code and Codex at a terminal: what they draw is read, and answered by policy alone."""
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import termios
+import time
+
+import pytest
+
+from corral.adapters.providers.provider import Ask, Start
+from corral.adapters.providers.screens import Reading, Screen, Watcher
+from tests.real.conftest import Agent
+from tests.real.machine import Machine, steps
+
+pyte = pytest.importorskip("pyte", reason="pyte renders the screen: make test-real installs it")
+ROWS, COLUMNS = 45, 120
+
+
+class Terminal:
+    def __init__(self, start: Start, machine: Machine, screen: Screen, policy: set[str]) -> None:
+        self.screen = pyte.Screen(COLUMNS, ROWS)
+        self.stream = pyte.ByteStream(self.screen)
+        self.watcher = Watcher(screen, frozenset(policy))
+        self.typed: list[str] = []
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(machine.work)
+            env = {**machine.env, **start.env}
+            os.execve(start.args[0], start.args, env)
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+
+    def until(self, *states: str, seconds: float = 40) -> Reading:
+        """Look at the screen whenever it has been quiet, and type what the policy answers."""
+        end = time.monotonic() + seconds
+        reading = Reading("unknown")
+        while time.monotonic() < end:
+            if select.select([self.fd], [], [], 0.4)[0]:
+                self._feed(os.read(self.fd, 65_536))
+                continue
+            reading = self.watcher.look(list(self.screen.display))
+            if reading.answer:
+                self.type(reading.answer)
+            elif reading.state in states:
+                return reading
+        shown = "\n".join(line for line in self.screen.display if line.strip())
+        raise AssertionError(f"no {states}: {reading}\n{shown}")
+
+    def _feed(self, data: bytes) -> None:
+        self.stream.feed(data)
+        if b"\x1b[6n" in data:  # where is the cursor?
+            at = self.screen.cursor
+            os.write(self.fd, f"\x1b[{at.y + 1};{at.x + 1}R".encode())
+        if b"\x1b[c" in data:  # what kind of terminal?
+            os.write(self.fd, b"\x1b[?62;c")
+
+    def type(self, keys: str) -> None:
+        self.typed.append(keys)
+        os.write(self.fd, keys.encode())
+
+    def close(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.fd)
+
+
+def test_claude_asks_and_only_the_allowed_class_is_answered(
+    claude: Agent, machine: Machine
+) -> None:
+    write = {"tool": "Write", "args": {"file_path": f"{machine.work}/a.txt", "content": "hi"}}
+    words = "1. Yes, the rate limit\n2. Do you want to proceed?\n3. No"
+    prompt = steps(
+        {"text": words, **write},
+        {"tool": "Bash", "args": {"command": "rm -rf build"}},
+        {"text": "done"},
+    )
+    ask = Ask(prompt, interactive=True, extra=("--permission-mode", "manual"))
+    assert claude.provider.screen
+    terminal = Terminal(claude.start(ask), machine, claude.provider.screen, {"edit"})
+    try:
+        reading = terminal.until("needs_input")
+        assert (reading.kind, reading.answer) == ("run", None)
+        assert terminal.typed == ["\r"]
+        assert (machine.work / "a.txt").read_text() == "hi"
+    finally:
+        terminal.close()
+
+
+def test_claude_works_gets_ready_and_leaves(claude: Agent, machine: Machine) -> None:
+    prompt = steps({"text": "a longer answer that takes its time", "hang": 3})
+    assert claude.provider.screen
+    terminal = Terminal(
+        claude.start(Ask(prompt, interactive=True)), machine, claude.provider.screen, set()
+    )
+    try:
+        terminal.until("working")
+        terminal.until("ready")
+        assert terminal.typed == []
+        keys = claude.provider.exit_keys
+        assert keys
+        for key in keys:
+            terminal.type(key)
+            time.sleep(0.1)
+        with pytest.raises(OSError, match="Input/output error"):
+            terminal.until("never", seconds=10)
+    finally:
+        terminal.close()
+
+
+def test_codex_asks_and_is_answered_once(codex: Agent, machine: Machine) -> None:
+    machine.configure(sandbox="read-only", approval="on-request")
+    call = {
+        "cmd": "touch a.txt",
+        "sandbox_permissions": "require_escalated",
+        "justification": "to make a file",
+    }
+    prompt = steps({"text": "1. Yes\n2. No", "tool": "exec_command", "args": call}, {"text": "ok"})
+    assert codex.provider.screen
+    start = codex.start(Ask(prompt, interactive=True))
+    terminal = Terminal(start, machine, codex.provider.screen, {"run"})
+    try:
+        end = time.monotonic() + 60
+        while not (machine.work / "a.txt").exists() and time.monotonic() < end:
+            terminal.until("ready", "working", "needs_input")
+        assert (machine.work / "a.txt").exists()
+        assert terminal.typed == ["\r"]
+    finally:
+        terminal.close()

@@ -1,0 +1,89 @@
+"""Drives an `AcpTalk` against a real agent process, as a keeper does: one loop, no threads."""
+
+import contextlib
+import os
+import select
+import subprocess
+import time
+from types import TracebackType
+from typing import Any
+
+from corral.adapters.providers.acp import AcpTalk, Done
+from corral.adapters.providers.facts import Asked, Fact
+
+
+class AcpRun:
+    def __init__(
+        self, args: list[str], *, cwd: str, env: dict[str, str] | None = None, **talk: Any
+    ) -> None:
+        self.process = subprocess.Popen(
+            args,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self.process.stdin
+        assert self.process.stdout
+        self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
+        self.talk = AcpTalk(lambda data: self._write(data), cwd=cwd, **talk)
+        self.facts: list[Fact | Done] = []
+        self.talk.start()
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._in, data) :]
+
+    def until(self, *kinds: type, seconds: float = 60) -> Any:
+        """Feed what comes until a fact of one of the kinds is there; gives that one."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            ready, _, _ = select.select([self._out], [], [], 0.2)
+            if not ready:
+                continue
+            data = os.read(self._out, 65_536)
+            new = self.talk.feed(data) if data else self.talk.close()
+            self.facts += new
+            found = next((fact for fact in new if isinstance(fact, kinds)), None)
+            if found is not None:
+                return found
+            if not data:
+                break
+        told = self.facts[-5:]
+        raise AssertionError(f"no {kinds} came; the last: {told}; {self.errors()}")
+
+    def done(self, seconds: float = 60) -> Done:
+        done: Done = self.until(Done, seconds=seconds)
+        return done
+
+    def asked(self, seconds: float = 60) -> Asked:
+        asked: Asked = self.until(Asked, seconds=seconds)
+        return asked
+
+    def errors(self) -> str:
+        if self.process.poll() is None or self.process.stderr is None:
+            return ""
+        return self.process.stderr.read()[-2_000:].decode(errors="replace")
+
+    def end(self) -> None:
+        """Kindly, as a keeper does: some agents write their record only then."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, 15)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> "AcpRun":
+        return self
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, 9)
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe:
+                pipe.close()

@@ -1,0 +1,63 @@
+"""Output for tests: text that looks like an agent's, and readers that take small steps."""
+
+import random
+from unittest.mock import patch
+
+from corral.adapters.output import plain
+from corral.adapters.output.read import Output
+
+KEY = b"sk-ant-api03-" + b"aB3dE6gH9jK2mN5pQ8sT1vW4yZ7" * 2
+
+
+class _Narrow:
+    """While it holds, growing files are read in pieces of a few hundred bytes."""
+
+    def __enter__(self) -> None:
+        self._patch = patch.object(plain, "PIECE", 257)
+        self._patch.start()
+
+    def __exit__(self, *raised: object) -> None:
+        self._patch.stop()
+
+
+NARROW = _Narrow()
+
+
+def follow_all(output: Output) -> bytes:
+    """The whole output of a run that is over."""
+    return b"".join(piece.text for piece in output.follow(over=lambda: True))
+
+
+def text_of_lines(lines: list[bytes]) -> bytes:
+    return b"".join(line + b"\n" for line in lines)
+
+
+def log_text(size: int, seed: int = 1) -> bytes:
+    """What agents and builds print, as far as a compressor can tell: prose that is not repeated,
+    between log lines from some hundred places of a program, with times, numbers and ids."""
+    from pydoc_data.topics import topics  # a book's worth of plain English
+
+    chance = random.Random(seed)
+    prose = [line for topic in sorted(topics) for line in topics[topic].splitlines() if line]
+    words = [word for line in prose for word in line.split() if word.isalpha()]
+    places = [
+        f"{chance.choice(words)}/{chance.choice(words)}.py:{chance.randint(1, 900)}"
+        f" {' '.join(chance.choices(words, k=chance.randint(4, 12)))}"
+        for _ in range(300)
+    ]
+    out: list[str] = []
+    length, second, at = 0, 0, 0
+    while length < size:
+        second, known = second + chance.randint(0, 3), len(out)
+        time = f"{second // 3_600 % 24:02}:{second // 60 % 60:02}:{second % 60:02}"
+        level = chance.choice(["DEBUG", "INFO", "INFO", "INFO", "WARN", "ERROR"])
+        out.append(
+            f"2026-05-{1 + second // 86_400 % 28:02} {time}.{chance.randint(0, 999):03} {level} "
+            f"{chance.choice(places)} id={chance.getrandbits(32):08x}"
+            f" n={chance.randint(0, 5_000)}\n"
+        )
+        for _ in range(chance.choice([0, 0, 1, 3])):
+            out.append(prose[at % len(prose)] + "\n")
+            at += chance.randint(1, 7)
+        length = length + sum(map(len, out[known:]))
+    return "".join(out).encode()[:size]

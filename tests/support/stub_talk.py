@@ -1,0 +1,167 @@
+"""A conversation with a model, in no protocol's words, and what the stub answers to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+DIRECTIVE = re.compile(r"STUB:\s*(?=\{)")
+CONTEXT = re.compile(r"<([a-zA-Z_-]+)>.*?</\1>", re.DOTALL)  # what a client puts around the words
+PIECE = 16  # characters in one streamed piece of text
+
+
+@dataclass
+class Tool:
+    name: str
+    freeform: bool = False  # takes a string, not an object (OpenAI "custom" tools)
+    namespace: str | None = None
+
+
+@dataclass
+class Talk:
+    """One request, in no protocol's words: entries are ("user"|"assistant"|"tool", text)."""
+
+    model: str
+    stream: bool
+    entries: list[tuple[str, str]]
+    tools: list[Tool] = field(default_factory=list)
+    schema: dict[str, Any] | None = None  # the answer must be JSON of this schema
+
+
+@dataclass
+class Call:
+    tool: Tool
+    args: Any
+    id: str
+
+
+@dataclass
+class Turn:
+    text: str
+    calls: list[Call]
+    usage: dict[str, int]
+    step: dict[str, Any]
+    key: str
+
+
+def text_of(content: Any) -> str:
+    """The words in a content field of any of the protocols."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, dict):
+        content = [content]
+    words = []
+    for part in content:
+        if isinstance(part, str):
+            words.append(part)
+        elif isinstance(part, dict) and isinstance(part.get("text"), str):
+            words.append(part["text"])
+    return "\n".join(words)
+
+
+def directive_in(text: str) -> list[dict[str, Any]] | None:
+    found = None
+    for match in DIRECTIVE.finditer(text):
+        try:
+            value, _ = json.JSONDecoder().raw_decode(text[match.end() :])
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found = value["steps"] if isinstance(value.get("steps"), list) else [value]
+    return found
+
+
+def plan(talk: Talk) -> Turn:
+    """Choose the answer: the step that the conversation has come to."""
+    start, done, step = place(talk)
+    asked = step.get("calls") or ([step] if "tool" in step else [])
+    calls, missing = [], []
+    for one in asked:
+        tool = find_tool(talk.tools, one["tool"])
+        if tool is None and one.get("force") and talk.tools:
+            tool = Tool(one["tool"])
+        if tool is None:
+            missing.append(one["tool"])
+        else:
+            calls.append(Call(tool, one.get("args", {}), "call_" + uuid.uuid4().hex[:20]))
+    text = step.get("text", "")
+    if missing or not (text or calls):
+        text = words_for(talk, missing)
+    size = sum(len(t) for _, t in talk.entries)
+    usage = {
+        "input": size // 4 + 1,
+        "output": len(text) // 4 + 20 * len(calls) + 1,
+        "cache_read": 0,
+        "cache_write": 0,
+    }
+    usage.update(step.get("usage", {}))
+    where = json.dumps([talk.entries[max(start, 0) : start + 1], done, bool(talk.tools)])
+    return Turn(text, calls, usage, step, hashlib.sha256(where.encode()).hexdigest())
+
+
+def place(talk: Talk) -> tuple[int, int, dict[str, Any]]:
+    """Where the last directive is, how many of its steps are done, and the next one."""
+    start, steps = -1, []
+    for at, (role, text) in enumerate(talk.entries):
+        if role == "user" and (found := directive_in(text)) is not None:
+            start, steps = at, found
+    done, before = 0, "user"
+    for role, _ in talk.entries[start + 1 :]:
+        if role == "assistant" and before != "assistant":
+            done += 1
+        before = role
+    return start, done, steps[done] if start >= 0 and done < len(steps) else {}
+
+
+def words_for(talk: Talk, missing: list[str]) -> str:
+    """What is said where the step says nothing."""
+    if missing and talk.tools:
+        return f"stub: no such tool is offered: {', '.join(missing)}"
+    if talk.schema is not None:
+        return json.dumps(sample(talk.schema))
+    if missing:  # a side request, for a title or a routing choice
+        return "stub title"
+    said = (CONTEXT.sub("", t) for r, t in reversed(talk.entries) if r == "user")
+    words = next((t for t in said if t.strip()), "")
+    return "stub: " + " ".join(words.split())[-200:]
+
+
+def find_tool(tools: list[Tool], wanted: str) -> Tool | None:
+    if wanted.startswith("~"):
+        pattern = re.compile(wanted[1:], re.IGNORECASE)
+        return next((t for t in tools if pattern.search(t.name)), None)
+    return next((t for t in tools if t.name == wanted), None)
+
+
+def sample(schema: dict[str, Any]) -> Any:
+    """The plainest value that a JSON schema allows."""
+    if "const" in schema:
+        return schema["const"]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    for union in ("anyOf", "oneOf"):
+        if schema.get(union):
+            return sample(schema[union][0])
+    kind = schema.get("type")
+    kind = (kind[0] if isinstance(kind, list) else kind or "object").lower()
+    if kind == "object":
+        return {name: sample(part) for name, part in (schema.get("properties") or {}).items()}
+    return {"array": [], "string": "stub", "boolean": False, "null": None}.get(
+        kind, schema.get("minimum", 1)
+    )
+
+
+def pieces(text: str) -> Iterator[str]:
+    for at in range(0, len(text), PIECE):
+        yield text[at : at + PIECE]
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex[:24]}"

@@ -1,0 +1,333 @@
+"""Kill keepers, guards and agents of a mix of runs, in any order and at any moment, and see that
+what the store says afterwards is what happened.
+
+    python -m tests.torture --count 500 --seed 1
+
+Several processes recover all the time. The agents write down by themselves how far they came and
+how they mean to end; bystanders, some of them with the pids of processes that were killed, write
+down every signal that they get. At the end every run must be over in a state that the agent's own
+record allows, with its output whole, with no exit code that nobody returned, and nobody left.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import corral
+from corral.adapters import process
+from corral.adapters.keepers import KeeperLost, StartingKeeper
+from corral.adapters.process import Identity
+from corral.kernel.errors import CorralError
+from corral.library import Corral
+from corral.rooms.runs.model import Run
+from tests.torture.bystanders import Bystanders
+from tests.torture.plans import AGENT, Plan, judge
+
+AT_ONCE = 6
+RECOVERERS = 3
+LONGEST = 180.0
+ROLES = ("keeper", "guard", "agent")
+ENDS = ("exit0", "exit0", "exit3", "exit77", "signal11", "signal15", "signal9")
+
+
+class Torture:
+    def __init__(self, folder: Path, count: int, seed: int, at_once: int, url: str) -> None:
+        self.folder = folder
+        self.count = count
+        self.at_once = at_once
+        self.random = random.Random(seed)
+        self.url = url
+        self.plans: dict[str, Plan] = {}
+        self.kills: Counter[str] = Counter()
+        self.bystanders = Bystanders(folder / "signals")
+        self.starting: dict[int, Plan] = {}
+        self.lock = threading.Lock()
+        self.enough = threading.Event()
+        (folder / "agent.py").write_text(AGENT)
+        (folder / "work").mkdir()
+
+    # -- runs ------------------------------------------------------------------------------------
+
+    def plan(self, number: int) -> Plan:
+        kind = self.random.choice(("pipe", "pipe", "pty", "stream"))
+        return Plan(
+            kind=kind,
+            record=self.folder / "work" / f"{number}.record",
+            lines=self.random.randrange(20, 60 if kind == "stream" else 400),
+            end=self.random.choice(ENDS if kind != "stream" else ("exit0", "exit3")),
+            restarts=1 if kind != "stream" and self.random.random() < 0.2 else 0,
+        )
+
+    def ask(self, store: Corral, plan: Plan, pause: float) -> Run:
+        work = str(self.folder / "work")
+        if plan.kind == "stream":
+            says = [f"say {n}; sleep {pause * 4:.3f}" for n in range(1, plan.lines + 1)]
+            last = "; crash 3" if plan.end == "exit3" else ""
+            first = f"write {plan.record.with_suffix('.begin')} begin 1"
+            prompt = "\n".join([first, *says, f"write {plan.record} end 1 {plan.end}{last}"])
+            return store.runs.ask(
+                prompt=prompt, agent="scripted", project=work, terminal=False, grace_ms=500
+            )
+        command = [sys.executable, "-S", "-E", str(self.folder / "agent.py"), str(plan.record)]
+        return store.runs.ask(
+            command=[*command, str(plan.lines), f"{pause:.4f}", plan.end],
+            project=work,
+            terminal=plan.kind == "pty",
+            restarts=plan.restarts,
+            grace_ms=500,
+        )
+
+    def start(self, store: Corral, plan: Plan, pause: float) -> None:
+        """Ask for a run and start its keeper, which may be killed while it starts."""
+        run = self.ask(store, plan, pause)
+        plan.id = run.id
+        with self.lock:
+            self.plans[run.id] = plan
+        keeper = StartingKeeper()
+        with self.lock:
+            self.starting[keeper.pid] = plan
+        try:
+            with suppress(KeeperLost):
+                keeper.keep(store=store.address, run=run.id)
+        finally:
+            with self.lock:
+                self.starting.pop(keeper.pid)
+
+    def feed(self, number: int) -> None:
+        """One of those who start runs while there are too few."""
+        with corral.open(self.url, actor="torture") as store:
+            while not self.enough.is_set():
+                if len(store.runs.list(live=True, limit=100).items) >= self.at_once:
+                    time.sleep(0.02)
+                    continue
+                with self.lock:
+                    number += 1_000
+                    plan, pause = self.plan(number), self.random.uniform(0.0005, 0.006)
+                self.start(store, plan, pause)
+
+    # -- killing ---------------------------------------------------------------------------------
+
+    def torture(self, store: Corral) -> None:
+        told = time.monotonic()
+        while sum(self.kills.values()) < self.count:
+            time.sleep(self.random.choice((0, 0.001, 0.01, 0.05, 0.15)))
+            if self.random.random() < 0.15:
+                self.kill_starting()
+                continue
+            live = [run for run in store.runs.list(live=True, limit=100).items if run.pid]
+            if not live:
+                continue
+            run = self.random.choice(live)
+            if self.random.random() < 0.06:
+                with suppress(CorralError):
+                    store.runs.stop(run.id, reason="stopped by the test", grace_ms=300)
+                    self.plans[run.id].stopped = True
+            roles = self.random.sample(ROLES, self.random.choice((1, 1, 1, 2, 3)))
+            found = {role: self.find(run, role) for role in roles}
+            for role in roles:
+                self.kill(self.plans[run.id], role, found[role])
+            if time.monotonic() - told > 15:
+                told = time.monotonic()
+                print(f"  {sum(self.kills.values())} kills, {len(self.plans)} runs", flush=True)
+
+    def kill_starting(self) -> None:
+        with self.lock:
+            found = list(self.starting.items())
+        if not found:
+            return
+        pid, plan = self.random.choice(found)
+        time.sleep(self.random.uniform(0, 0.3))
+        who = process.identify(pid)
+        self.kill(plan, "keeper", who)
+
+    def find(self, run: Run, role: str) -> Identity | None:
+        assert run.host is not None
+        assert run.boot_id is not None
+        if role == "guard":
+            with suppress(OSError):
+                agent = process.stat(run.pid or 0)
+                if agent is None or agent.start_token != run.start_token or agent.parent <= 1:
+                    return None
+                words = process.command_of(agent.parent)
+                return process.identify(agent.parent) if "corral.keeper" in words else None
+            return None
+        pid, token = (run.pid, run.start_token)
+        if role == "keeper":
+            pid, token = (run.keeper_pid, run.keeper_token)
+        return None if pid is None or token is None else Identity(run.host, run.boot_id, pid, token)
+
+    def kill(self, plan: Plan, role: str, who: Identity | None) -> None:
+        if who is None or not process.send(who, signal.SIGKILL):
+            return
+        plan.killed[role] += 1
+        self.kills[role] += 1
+        if self.random.random() < 0.4:
+            self.bystanders.take_pid_of(who)
+
+
+# -- processes -----------------------------------------------------------------------------------
+
+
+def _left(mark: str) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with suppress(OSError):
+                words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+                state = process.stat(int(name))
+                if mark.encode() in words and state is not None and state.state not in "ZX":
+                    found.append(int(name))
+    return found
+
+
+def reap_for_ever() -> None:
+    """Those who were killed leave no zombies, which would keep their pids."""
+
+    def reap() -> None:
+        while True:
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                time.sleep(0.01)
+
+    threading.Thread(target=reap, daemon=True).start()
+
+
+def recover_for_ever(url: str, seed: int) -> None:
+    """What `corral ps`, `wait` and the daemon do all the time, faster than they do."""
+    reap_for_ever()
+    pause = random.Random(seed)
+    with corral.open(url, actor="recoverer") as store:
+        parent = os.getppid()
+        while os.getppid() == parent:
+            try:
+                store.runs.recover()
+            except CorralError as error:
+                print(f"recover: {error.message}", flush=True)
+            time.sleep(pause.uniform(0, 0.2))
+
+
+def run(count: int, seed: int, at_once: int, folder: Path) -> int:
+    os.environ["CORRAL_HOME"] = str(folder / "home")
+    os.environ["CORRAL_AGENT_HOME"] = str(folder / "conversations")
+    for name in ("CORRAL_RUN", "CORRAL_SESSION", "CORRAL_STORE"):
+        os.environ.pop(name, None)
+    url = f"sqlite:///{folder}/corral.db"
+    torture = Torture(folder, count, seed, at_once, url)
+    corral.open(url).close()
+    reap_for_ever()
+    for env in ({}, {"CORRAL_RUN": "run_0"}, {"XCORRAL_RUN": "run_"}):
+        torture.bystanders.add(env)
+    here = [sys.executable, "-m", "tests.torture", "--recover", url]
+    errors = (folder / "recoverers").open("w")
+    recoverers = [
+        subprocess.Popen([*here, "--seed", str(seed + n)], stdout=errors, stderr=errors)
+        for n in range(RECOVERERS)
+    ]
+    feeders = [threading.Thread(target=torture.feed, args=(n,), daemon=True) for n in range(3)]
+    began = time.monotonic()
+    try:
+        with corral.open(url, actor="torture") as store:
+            for feeder in feeders:
+                feeder.start()
+            torture.torture(store)
+            torture.enough.set()
+            for feeder in feeders:
+                feeder.join()
+            deadline = time.monotonic() + LONGEST
+            while store.runs.list(live=True).items and time.monotonic() < deadline:
+                time.sleep(0.1)
+            tired = [one.pid for one in recoverers if process.identify(one.pid) is None]
+            for one in recoverers:
+                one.kill()
+            store.runs.recover()
+            return report(torture, store, time.monotonic() - began, tired, folder)
+    finally:
+        for one in recoverers:
+            one.kill()
+        torture.bystanders.end()
+        for pid in _left(f"CORRAL_HOME={folder / 'home'}"):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def report(torture: Torture, store: Corral, seconds: float, tired: list[int], folder: Path) -> int:
+    mark = f"CORRAL_HOME={folder / 'home'}"
+    deadline = time.monotonic() + 30
+    while (left := _left(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    wrong = [text for plan in torture.plans.values() for text in judge(store, plan)]
+    strangers = torture.bystanders.judge()
+    states: Counter[tuple[str, str]] = Counter()
+    known: Counter[str] = Counter()
+    for plan in torture.plans.values():
+        run = store.runs.get(plan.id)
+        states[plan.kind, run.state] += 1
+        how = "exit code" if run.exit_code is not None else "signal"
+        known[how if run.exit_code is not None or run.signal is not None else "unknown"] += 1
+    _table(
+        {
+            "kills": f"{sum(torture.kills.values())} ({_counted(torture.kills)})",
+            "runs": f"{len(torture.plans)} in {seconds:.0f} s",
+            **{f"  {kind} {state}": str(n) for (kind, state), n in sorted(states.items())},
+            "known ends": _counted(known),
+            "bystanders": str(len(torture.bystanders)),
+            "  with a pid used before": str(torture.bystanders.reused),
+            "wrong ends or outputs": str(len(wrong)),
+            "strangers signalled": str(len(strangers)),
+            "left running": str(len(left)),
+            "recoverers that died": str(len(tired)),
+        }
+    )
+    for pid in left:
+        wrong.append(f"left: {pid} {' '.join(process.command_of(pid))[:100]}")
+    for text in (*wrong, *strangers):
+        print(f"  ! {text}")
+    said: Any = (folder / "recoverers").read_text().strip()
+    if said:
+        print(f"  recoverers said: {said[-1_500:]}")
+    for error in sorted((folder / "home" / "runs").glob("*/keeper.error"))[:5]:
+        print(f"  {error.parent.name}: {error.read_text().strip().splitlines()[-1]}")
+    return 1 if wrong or strangers or left or tired else 0
+
+
+def _counted(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {n}" for name, n in sorted(counter.items()))
+
+
+def _table(rows: dict[str, str]) -> None:
+    width = max(map(len, rows))
+    print("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows.items()), flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0] if __doc__ else "")
+    parser.add_argument("--count", type=int, default=500, help="how many kills")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="runs that go at once")
+    parser.add_argument("--keep", action="store_true", help="leave the folder for a look")
+    parser.add_argument("--recover", metavar="URL", help=argparse.SUPPRESS)
+    wanted = parser.parse_args()
+    if wanted.recover:
+        recover_for_ever(wanted.recover, wanted.seed)
+        return 0
+    if wanted.keep:
+        folder = Path(tempfile.mkdtemp(prefix="corral-torture-"))
+        print(f"in {folder}")
+        return run(wanted.count, wanted.seed, wanted.at_once, folder)
+    with tempfile.TemporaryDirectory(prefix="corral-torture-", ignore_cleanup_errors=True) as name:
+        return run(wanted.count, wanted.seed, wanted.at_once, Path(name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Money is whole micro-dollars, in and out."""
+
+import pytest
+
+from corral.kernel.errors import Invalid
+from corral.kernel.money import check_micros, format_usd, parse_usd
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [
+        ("5", 5_000_000),
+        ("$12.50", 12_500_000),
+        (" 0.1 ", 100_000),
+        ("0.000001", 1),
+        ("0", 0),
+        ("1e2", 100_000_000),
+        ("1000000", 10**12),
+    ],
+)
+def test_dollars_are_read_exactly(text: str, micros: int) -> None:
+    assert parse_usd(text) == micros
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "five",
+        "-1",
+        "0.0000001",
+        "1000000.01",
+        "nan",
+        "inf",
+        "1,5",
+        "$",
+        "1e999999",
+        "0." + "0" * 40 + "1",
+    ],
+)
+def test_what_is_no_amount_is_refused(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse_usd(text)
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (None, "-"),
+        (0, "$0.00"),
+        (1, "$0.000001"),
+        (12_300, "$0.0123"),
+        (250_000, "$0.25"),
+        (12_345_678, "$12.35"),
+        (1_234_000_000, "$1,234.00"),
+    ],
+)
+def test_an_amount_is_written_for_people(micros: int | None, text: str) -> None:
+    assert format_usd(micros) == text
+
+
+@pytest.mark.parametrize("value", [-1, 10**12 + 1, True, 1.0, "1"])
+def test_an_amount_that_cannot_be_is_refused(value: int) -> None:
+    with pytest.raises(Invalid):
+        check_micros(value, "The cost")

@@ -1,0 +1,460 @@
+"""Output files: capped, sealed and read, against plain slices of the same text."""
+
+import os
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from corral.adapters.output.capped import CappedWriter, punch, read_cut
+from corral.adapters.output.frames import FRAME, Cut, Mark, Marks, cut_line, join_marks
+from corral.adapters.output.lines import LONGEST_LINE
+from corral.adapters.output.plain import Plain
+from corral.adapters.output.read import Output
+from corral.adapters.output.redact import Redactor
+from corral.adapters.output.seal import load_index, remove_plain, seal, sealed_file, sealing
+from corral.adapters.output.sealed import open_sealed
+from corral.kernel.errors import NotFound, StoreUnavailable
+from tests.support.outputs import KEY, NARROW, follow_all, text_of_lines
+
+ANY = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "run"
+    made.mkdir(exist_ok=True)
+    return made
+
+
+def write(folder: Path, data: bytes) -> Path:
+    path = folder / "output"
+    for old in folder.iterdir():
+        old.unlink()
+    path.write_bytes(data)
+    return path
+
+
+def redacted(data: bytes) -> bytes:
+    redactor = Redactor()
+    return redactor.feed(data) + redactor.finish()
+
+
+def split(text: bytes) -> list[bytes]:
+    lines = text.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+pieces = st.lists(
+    st.one_of(
+        st.binary(max_size=300),
+        st.sampled_from([b"\n", b"\n\n", b"word " * 50, KEY, b"https://u:p@h/ ", b"x" * 3_000]),
+        st.integers(1, 40).map(lambda n: b"line of text\n" * n),
+    ),
+    max_size=40,
+).map(b"".join)
+
+
+@ANY
+@given(data=pieces, start=st.integers(0, 400), count=st.integers(1, 50))
+def test_any_page_of_lines_is_the_same_plain_and_sealed(
+    folder: Path, data: bytes, start: int, count: int
+) -> None:
+    path = write(folder, data)
+    text = redacted(data)
+    plain = Plain(path)
+    index = seal(folder)
+    assert index.lines == len(split(text))
+    sealed = open_sealed(sealed_file(path))
+    assert sealed is not None
+    wanted = split(text)[start : start + count]
+    assert sealed.lines(start, count) == wanted
+    assert sealed.tail(count) == split(text)[-count:]
+    # A growing file keeps to itself what may still become a secret.
+    shown = text_of_lines(plain.lines(0, 10_000))
+    assert text.startswith(shown.rstrip(b"\n"))
+    if data.endswith(b"\n"):
+        assert plain.lines(start, count) == wanted
+        assert plain.tail(count) == sealed.tail(count)
+
+
+@ANY
+@given(data=pieces, cuts=st.lists(st.integers(0, 9_000), min_size=2, max_size=6))
+def test_slices_by_offset_of_the_source_put_together_give_the_whole(
+    folder: Path, data: bytes, cuts: list[int]
+) -> None:
+    data += b"\n"
+    path = write(folder, data)
+    text = redacted(data)
+    borders = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+    plain = Plain(path)
+    seal(folder)
+    sealed = open_sealed(sealed_file(path))
+    assert sealed is not None
+    assert sealed.bytes(0, len(data)) == text == plain.bytes(0, len(data))
+    for form in (plain, sealed):
+        parts = [form.bytes(a, b - a) for a, b in pairwise(borders)]
+        assert b"".join(parts) == text
+    for a, b in pairwise(borders):
+        assert plain.bytes(a, b - a) == sealed.bytes(a, b - a)
+
+
+@ANY
+@given(data=pieces, stop=st.integers(0, 30))
+def test_whoever_follows_goes_on_at_the_same_offset_after_sealing(
+    folder: Path, data: bytes, stop: int
+) -> None:
+    data = data * 3
+    write(folder, data)
+    with NARROW:
+        begun = []
+        follower = Output(folder).follow(over=lambda: True)
+        for piece in follower:
+            begun.append(piece)
+            if len(begun) == stop:
+                break
+        at = begun[-1].next if begun else 0
+        index = seal(folder)
+        remove_plain(folder, index)
+        rest = list(Output(folder).follow(at, over=lambda: True))
+        # The same reader, whose file has lost its name, comes to the same end.
+        same = list(follower)
+    text = redacted(data)
+    assert b"".join(piece.text for piece in begun + rest) == text
+    assert b"".join(piece.text for piece in begun + same) == text
+
+
+@ANY
+@given(data=pieces)
+def test_zstd_itself_reads_a_sealed_file_back(folder: Path, data: bytes) -> None:
+    import zstandard
+
+    path = write(folder, data)
+    index = seal(folder)
+    packed = sealed_file(path).read_bytes()
+    with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
+        assert reader.read() == redacted(data)
+    assert index.sealed_bytes == len(packed)
+    assert index.bytes == len(data)
+
+
+def test_the_zstd_program_reads_it_too(folder: Path) -> None:
+    path = write(folder, b"some text\n" * 50_000)
+    seal(folder)
+    try:
+        told = subprocess.run(["zstd", "-dc", sealed_file(path)], capture_output=True, check=True)
+    except FileNotFoundError:
+        pytest.skip("no zstd program here; the package's own reader is tested instead")
+    assert told.stdout == path.read_bytes()
+
+
+def test_text_takes_no_more_than_a_third_of_its_size(folder: Path) -> None:
+    from tests.support.outputs import log_text
+
+    data = log_text(3_000_000)
+    write(folder, data)
+    assert seal(folder).sealed_bytes < 0.35 * len(data)
+
+
+def test_an_empty_output_is_sealed_too(folder: Path) -> None:
+    write(folder, b"")
+    index = seal(folder)
+    assert (index.bytes, index.lines, index.head, index.tail, index.utf8) == (0, 0, "", "", True)
+    remove_plain(folder, index)
+    output = Output(folder)
+    assert (output.size, output.lines(0, 5), output.tail(5), output.bytes(0, 5)) == (0, [], [], b"")
+    assert follow_all(output) == b""
+
+
+@pytest.mark.parametrize(
+    ("data", "utf8"),
+    [(b"plain", True), ("ü☃".encode() * 40_000, True), (b"\xff\xfe", False), (b"cut \xc3", False)],
+)
+def test_it_is_told_whether_it_was_utf_8(folder: Path, data: bytes, utf8: bool) -> None:
+    write(folder, data)
+    index = seal(folder)
+    assert index.utf8 is utf8
+    remove_plain(folder, index)
+    assert Output(folder).bytes(0, len(data)) == data
+
+
+def test_head_and_tail_are_text_that_any_store_keeps(folder: Path) -> None:
+    write(folder, b"\0a\xff" + b"x" * 100_000 + b"end\0")
+    index = seal(folder)
+    assert index.head.startswith("\ufffda\ufffdxxx")
+    assert index.tail.endswith("xend\ufffd")
+    assert len(index.head) == len(index.tail) == 4_096
+
+
+def test_one_line_of_a_hundred_megabytes_is_sealed_and_shown_in_little_memory(
+    folder: Path,
+) -> None:
+    path = folder / "output"
+    with path.open("wb") as file:
+        for _ in range(100):
+            file.write(b"y" * 1_000_000)
+        file.write(b"the end")
+    plain = Plain(path)
+    (line,) = plain.tail(3)
+    assert line.endswith(b"the end")
+    assert len(line) < 70_000
+    index = seal(folder)
+    remove_plain(folder, index)
+    output = Output(folder)
+    assert index.lines == 1
+    (line,) = output.lines(0, 10)
+    assert line.startswith(b"yyy")
+    assert line.endswith(b"ythe end")
+    assert len(line) < 70_000
+    assert b"[corral left out 99934471 bytes here]" in line
+
+
+# -- the cap ----------------------------------------------------------------------------------
+
+
+def test_a_cut_keeps_head_and_tail_and_says_what_is_missing(folder: Path) -> None:
+    lines = [b"line %06d\n" % n for n in range(100_000)]
+    path = write(folder, b"".join(lines))
+    cut = punch(path, 300_000, 200_000)
+    assert cut is not None
+    index = seal(folder)
+    assert (index.bytes, index.cut_bytes) == (1_200_000, cut.length)
+    remove_plain(folder, index)
+    assert not list(folder.glob("*cut*"))
+    output = Output(folder)
+    shown = output.bytes(0, 1_200_000)
+    assert shown == b"".join(lines)[: cut.start] + cut_line(cut.length) + b"".join(lines)[cut.end :]
+    assert output.lines(24_999, 3) == [
+        lines[24_999][:-1],
+        cut_line(cut.length)[:-1],
+        b"line 083334",
+    ]
+    assert output.tail(1) == [b"line 099999"]
+
+
+def test_a_cut_does_not_end_within_a_private_key(folder: Path) -> None:
+    secret = b"MIIEpAIBAAKCAQEA" * 4 + b"\n"
+    key = b"-----BEGIN RSA PRIVATE KEY-----\n" + secret * 20 + b"-----END RSA PRIVATE KEY-----\n"
+    data = b"head\n" * 1_000 + key + b"tail\n" * 100
+    for tail in range(500, len(key) + 500, 97):
+        path = write(folder, data)
+        punch(path, 1_000, tail)
+        seal(folder)
+        assert b"MIIE" not in Output(folder).bytes(0, len(data))
+        (folder / "output").unlink()
+        shown = Output(folder).bytes(0, len(data))
+        assert b"MIIE" not in shown
+        assert shown.endswith(b"tail\n" * 100)
+
+
+def test_a_cut_gives_the_disk_its_room_back(folder: Path) -> None:
+    path = write(folder, os.urandom(8_000_000))
+    before = path.stat().st_blocks
+    punch(path, 500_000, 500_000)
+    if path.stat().st_blocks == before:
+        pytest.skip("this file system has no holes; the cut itself is tested elsewhere")
+    assert path.stat().st_blocks * 512 < 1_200_000
+    assert path.stat().st_size == 8_000_000
+
+
+@ANY
+@given(
+    sizes=st.lists(st.integers(1, 90_000), max_size=30),
+    cap=st.integers(1_000, 300_000),
+    lines=st.booleans(),
+)
+def test_every_byte_is_kept_or_counted_as_cut(
+    folder: Path, sizes: list[int], cap: int, lines: bool
+) -> None:
+    data = b"".join((b"%07d\n" % n if lines else b"%08d" % n) for n in range(sum(sizes) // 8 + 1))
+    write(folder, b"").unlink()
+    writer = CappedWriter(folder / "output", cap)
+    written = 0
+    for size in sizes:
+        writer.write(data[written : written + size])
+        written += size
+        assert writer.bytes - writer.cut_bytes <= cap + max(cap // 8, 65_536)
+    writer.close()
+    whole = data[:written]
+    growing = Output(folder).bytes(0, written)
+    index = seal(folder, cap=cap)
+    assert index.bytes == written
+    kept = index.bytes - index.cut_bytes
+    assert kept <= max(cap, min(written, cap)) + 16_384
+    remove_plain(folder, index)
+    text = Output(folder).bytes(0, written)
+    if not index.cut_bytes:
+        assert text == whole == growing
+        return
+    head, _, tail = text.partition(cut_line(index.cut_bytes))
+    head = head if whole.startswith(head) else head[:-1]  # the end of a line that was torn
+    assert whole.startswith(head)
+    assert whole.endswith(tail)
+    assert len(head) + len(tail) == kept
+
+
+def test_a_writer_goes_on_where_a_dead_one_stopped(folder: Path) -> None:
+    first = CappedWriter(folder / "output", 200_000)
+    first.write(b"one\n" * 100_000)
+    cut = first.cut_bytes
+    assert cut > 0
+    second = CappedWriter(folder / "output", 200_000)  # the first was never closed
+    assert (second.bytes, second.cut_bytes) == (400_000, cut)
+    second.write(b"two\n" * 10)
+    second.close()
+    assert Output(folder).tail(1) == [b"two"]
+    first.close()
+
+
+def test_a_writer_redacts_and_writes_at_its_end_what_it_held_back(folder: Path) -> None:
+    writer = CappedWriter(folder / "output", 1_000_000, Redactor(["hunter2"]))
+    writer.write(b"login hunt")
+    assert (folder / "output").read_bytes() == b"login "
+    writer.write(b"er2 then hunt")
+    writer.close()
+    writer.close()
+    assert (folder / "output").read_bytes() == b"login [redacted] then hunt"
+    assert (folder / "output").stat().st_mode & 0o777 == 0o600
+
+
+def test_whoever_follows_a_file_that_is_cut_under_him_is_told(folder: Path) -> None:
+    path = write(folder, b"a line of it\n" * 100_000)
+    follower = Output(folder).follow(over=lambda: True)
+    first = next(follower)
+    cut = punch(path, 100, 1_000)
+    assert cut is not None
+    rest = b"".join(piece.text for piece in follower)
+    assert rest == b"\n" + cut_line(cut.end - first.next) + path.read_bytes()[cut.end :]
+
+
+# -- what may go wrong --------------------------------------------------------------------------
+
+
+def test_sealing_twice_does_nothing_the_second_time(folder: Path) -> None:
+    path = write(folder, b"text\n")
+    index = seal(folder)
+    when = sealed_file(path).stat().st_mtime_ns
+    assert seal(folder) == index
+    assert sealed_file(path).stat().st_mtime_ns == when
+    assert remove_plain(folder, index)
+    assert remove_plain(folder, index)
+    assert seal(folder) == index == load_index(sealed_file(path))
+
+
+def test_a_file_that_grew_after_it_was_sealed_is_not_removed_and_sealed_anew(
+    folder: Path,
+) -> None:
+    path = write(folder, b"text\n")
+    index = seal(folder)
+    with path.open("ab") as late:
+        late.write(b"late\n")
+    assert not remove_plain(folder, index)
+    index = seal(folder)
+    assert remove_plain(folder, index)
+    assert Output(folder).lines(0, 9) == [b"text", b"late"]
+
+
+def test_nothing_to_seal_is_said(folder: Path) -> None:
+    with pytest.raises(NotFound, match="no output"):
+        seal(folder)
+    with pytest.raises(NotFound, match="no output"):
+        Output(folder).lines(0, 1)
+    assert follow_all(Output(folder)) == b""
+
+
+@pytest.mark.parametrize("damage", [b"", b"rubbish", b"x" * 40])
+def test_a_damaged_sealed_file_is_made_anew_while_the_plain_one_is_there(
+    folder: Path, damage: bytes
+) -> None:
+    path = write(folder, b"text\n")
+    sealed_file(path).write_bytes(damage)
+    index = seal(folder)
+    assert load_index(sealed_file(path)) == index
+    remove_plain(folder, index)
+    sealed_file(path).write_bytes(damage)
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        seal(folder)
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        Output(folder).lines(0, 1)
+
+
+def test_a_damaged_frame_is_said(folder: Path) -> None:
+    path = write(folder, os.urandom(FRAME * 2))
+    index = seal(folder)
+    remove_plain(folder, index)
+    with sealed_file(path).open("r+b") as file:
+        file.seek(FRAME // 2)
+        file.write(b"\0" * 100)
+    with pytest.raises(StoreUnavailable, match="Part 0"):
+        Output(folder).bytes(0, 10)
+
+
+def test_everything_is_private(folder: Path) -> None:
+    write(folder, b"text\n" * 1_000).chmod(0o600)
+    punch(folder / "output", 100, 100)
+    seal(folder)
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
+    assert read_cut(folder / "output") is not None
+
+
+def test_two_who_seal_wait_for_each_other(folder: Path) -> None:
+    import threading
+
+    done: list[str] = []
+    with sealing(folder):
+
+        def other() -> None:
+            with sealing(folder):
+                done.append("other")
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(0.05)
+        done.append("first")
+    thread.join()
+    assert done == ["first", "other"]
+
+
+# -- the map between source and text ------------------------------------------------------------
+
+
+@ANY
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30), st.integers(1, 12)), max_size=12))
+def test_the_map_goes_forth_and_back(gaps: list[Any]) -> None:
+    marks, at, text = [], 5, 0
+    starts = []
+    for gap, source_length, text_length in gaps:
+        at, text = at + gap, text + gap
+        starts.append((at, text))
+        marks.append(Mark(at, source_length, text_length))
+        at, text = at + source_length, text + text_length
+    there = Marks(marks, 5)
+    for source, wanted in starts:
+        assert there.text_of(source) == wanted
+        assert there.source_of(wanted) == source
+    assert there.text_of(at) == text
+    assert there.source_of(text) == at
+    joined = join_marks(marks)
+    assert len(joined) == (len(marks) + 1) // 2
+    assert Marks(joined, 5).text_of(at) == text
+
+
+def test_thousands_of_secrets_need_a_bounded_index(folder: Path) -> None:
+    data = (b"a " + KEY + b"\n") * 20_000
+    write(folder, data)
+    index = seal(folder)
+    assert len(index.marks) <= 4_096 * 24
+    remove_plain(folder, index)
+    assert Output(folder).bytes(0, len(data)) == b"a [redacted]\n" * 20_000
+    assert Output(folder).lines(19_999, 5) == [b"a [redacted]"]
+
+
+def test_a_cut_is_known_by_its_range() -> None:
+    assert Cut(3, 10).length == 7
+    assert LONGEST_LINE >= 1_024

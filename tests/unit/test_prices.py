@@ -1,0 +1,99 @@
+"""The table of prices: exact, offline, and only where it is asked for."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.prices import Question, Usage, answer, ask, price, serve
+from corral.kernel.errors import Refused
+
+AT = 1_790_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "usage", "micros"),
+    [
+        # 1.25, 0.125 and 10 dollars a million tokens.
+        ("gpt-5", "codex", Usage(input=1_000, output=500, cache_read=200), 1_250 + 5_000 + 25),
+        # 3, 15, 0.30 and 3.75; half a micro-dollar is rounded up.
+        ("claude-sonnet-4-5", "claude", Usage(1, 1, 1, 1), 22),
+        ("claude-sonnet-4-5", "claude", Usage(cache_write=10), 38),
+        ("claude-sonnet-4-5-20250929", None, Usage(input=1_000), 3_000),
+        ("anthropic/claude-sonnet-4-5", "opencode", Usage(input=1_000), 3_000),
+        # A program of one company may run another one's model.
+        ("claude-sonnet-4-5", "codex", Usage(input=1_000), 3_000),
+        # A sum of many requests is not one long request.
+        ("claude-sonnet-4-5", "claude", Usage(input=1_000_000), 3_000_000),
+        ("gpt-5", None, Usage(), 0),
+    ],
+)
+def test_a_price_is_exact_to_the_micro_dollar(
+    model: str, provider: str | None, usage: Usage, micros: int
+) -> None:
+    told = price(model, provider, usage, AT)
+    assert told is not None
+    assert told[0] == micros
+    assert told[1].startswith("genai-prices ")
+
+
+@pytest.mark.parametrize("model", ["nobody-knows", "", "/", "openai/nobody-knows"])
+def test_a_model_that_is_not_in_the_table_has_no_price(model: str) -> None:
+    assert price(model, "codex", Usage(input=1), AT) is None
+
+
+def test_a_question_that_is_none_gets_an_error_and_no_price() -> None:
+    lines = ["x", "[]", '{"model": 3}', '{"model": "gpt-5", "input": -1}', '{"at": 1e99}']
+    told = io.StringIO()
+    serve(io.StringIO("\n".join(lines)), told)
+    answers = [json.loads(line) for line in told.getvalue().splitlines()]
+    assert len(answers) == len(lines)
+    for one in answers:
+        assert one["cost_micros"] is None
+        assert one["error"]
+    absurd = answer(Question(input=1, model="gpt-5", at=1 << 62))
+    assert (absurd.cost_micros, bool(absurd.error)) == (None, True)
+
+
+def test_a_table_that_does_not_answer_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = [Question(input=1, model="gpt-5")]
+    with pytest.raises(Refused, match="did not answer"):
+        ask(question, seconds=0.001)
+    monkeypatch.setattr(sys, "executable", "/srv/none/python")
+    with pytest.raises(Refused, match="did not answer"):
+        ask(question)
+
+
+def test_a_process_of_its_own_answers_line_by_line() -> None:
+    questions = [
+        {"model": "gpt-5", "provider": "codex", "input": 1_000, "output": 500, "at": AT},
+        {"model": "nobody-knows", "input": 1},
+        {"model": 1},
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "corral.adapters.prices"],
+        input="".join(json.dumps(question) + "\n" for question in questions),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["cost_micros"] for one in told] == [6_250, None, None]
+    assert [one["error"] is None for one in told] == [True, True, False]
+
+
+def test_adding_and_pricing_charges_apart_does_not_load_the_table(tmp_path: Path) -> None:
+    code = f"""
+import sys, corral
+from corral.adapters.providers.facts import Used
+with corral.open("sqlite:///{tmp_path}/a.db") as store:
+    store.charges.add(Used(model="gpt-5", output=100), run_id="run_1")
+    assert store.charges.price_unknown(apart=True) == 1
+    assert store.charges.total().cost_micros == 1_000
+assert "genai_prices" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,271 @@
+"""The redactor against a slow one that sees the whole text at once."""
+
+import base64
+import json
+import time
+import urllib.parse
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from corral.adapters.output.redact import REDACTED, Redactor, forms_of
+from corral.adapters.output.shapes import CONTEXT, SHAPES
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+LONG = (LETTERS * 2)[7:97].encode()
+BLOCK = (
+    b"-----BEGIN RSA PRIVATE KEY-----\n"
+    + b"\n".join([LONG[:64]] * 5)
+    + b"\n-----END RSA PRIVATE KEY-----"
+)
+JWT = b"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
+
+KEYS = {
+    "an Anthropic key": b"sk-ant-api03-" + LONG,
+    "an OpenAI key": b"sk-" + LONG[:48],
+    "an OpenAI project key": b"sk-proj-a_b-c" + LONG[:60],
+    "another sk- key": b"sk-or-v1-" + LONG[:40],
+    "a GitHub token": b"ghp_" + LONG[:36],
+    "a GitHub server token": b"ghs_" + LONG[:36],
+    "a fine-grained GitHub token": b"github_pat_11ABC_" + LONG[:60],
+    "a Slack token": b"xoxb-123456789012-abcdefABCDEF",
+    "an AWS key id": b"AKIAIOSFODNN7EXAMPLE",
+    "a Google key": b"AIza" + LONG[:35],
+    "a JWT": JWT,
+    "a private key": BLOCK,
+}
+
+PLAIN = [
+    b"task-management-system-with-a-long-name",
+    b"the disk-space-monitor-of-the-system",
+    b"sk-fading-circle-container",
+    b"https://example.com/path?x=1:2@3",
+    b"ssh://git@example.com/repo",
+    b"mail ada@example.com: hello",
+    b"Authorization: none",
+    b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+    b"eyJub3QiOiJhIGp3dCJ9 alone",
+    b"\xff\xfe\x00\x80 binary \x1b[31mred\x1b[0m",
+    b"",
+]
+
+
+def slow(data: bytes, values: list[bytes]) -> bytes:
+    """Every place, every value and shape, over the whole text."""
+    forms = sorted({f for value in values for f in forms_of(value)}, key=lambda f: (-len(f), f))
+    headers = {match.end() for match in SHAPES[-1].prefix.finditer(data)}
+    out, at = [], 0
+    while at < len(data):
+        end = next((at + len(form) for form in forms if data.startswith(form, at)), None)
+        for shape in SHAPES:
+            if end is None and (shape is not SHAPES[-1] or at in headers):
+                match = shape.pattern.match(data, at)
+                end = match.end() if match else None
+        out.append(REDACTED if end is not None else data[at : at + 1])
+        at = end if end is not None else at + 1
+    return b"".join(out)
+
+
+def in_pieces(data: bytes, borders: list[int], values: list[bytes]) -> bytes:
+    redactor, out, at = Redactor(values), b"", 0
+    for border in [*sorted(min(b, len(data)) for b in borders), len(data)]:
+        out += redactor.feed(data[at:border])
+        at = border
+        assert len(data[:at]) - redactor.held >= 0
+    out += redactor.finish()
+    source = data
+    for mark in reversed(redactor.marks):  # the marks say what was replaced, and by how much
+        source = source[: mark.source_at] + REDACTED + source[mark.source_at + mark.source_length :]
+    assert source == out
+    return out
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_key_is_taken_out_and_nothing_else(name: str) -> None:
+    for before, after in ((b"", b""), (b"key=", b" and on"), (b'"text\\n', b'"'), (b"\n", b"\n")):
+        data = before + KEYS[name] + after
+        assert in_pieces(data, [], []) == before + REDACTED + after
+
+
+@pytest.mark.parametrize("data", PLAIN)
+def test_what_is_no_key_is_left_alone(data: bytes) -> None:
+    assert in_pieces(b"x " + data + b" y\n", [], []) == b"x " + data + b" y\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (b"https://ada:pw@example.com/x", b"https://[redacted]@example.com/x"),
+        (b"postgresql://:pw@host/db", b"postgresql://[redacted]@host/db"),
+        (b"Authorization: Bearer abcd.efgh\r\n", b"Authorization: Bearer [redacted]\r\n"),
+        (b'{"authorization": "Basic dTpw"}', b'{"authorization": "Basic [redacted]"}'),
+        (
+            b'{\\"Authorization\\":\\"token abcd\\"}',
+            b'{\\"Authorization\\":\\"token [redacted]\\"}',
+        ),
+    ],
+)
+def test_only_the_secret_part_is_taken_out(data: bytes, wanted: bytes) -> None:
+    assert in_pieces(data, [], []) == wanted
+    for border in range(len(data)):
+        assert in_pieces(data, [border], []) == wanted
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_key_is_found_whatever_border_runs_through_it(name: str) -> None:
+    data = b"a " + KEYS[name] + b" b"
+    for border in range(1, len(data)):
+        assert in_pieces(data, [border], []) == b"a [redacted] b"
+    redactor = Redactor()
+    one_by_one = b"".join(redactor.feed(bytes([byte])) for byte in data)
+    assert one_by_one + redactor.finish() == b"a [redacted] b"
+
+
+def test_a_private_key_without_its_end_is_taken_out_too() -> None:
+    cut = BLOCK[: BLOCK.index(b"-----END")]
+    assert in_pieces(b"a " + cut.rstrip(), [], []) == b"a [redacted]"
+    filler = b"plain words, and more of them.\n" * 1_000
+    out = in_pieces(cut + b"\n" + filler, list(range(0, 40_000, 777)), [])
+    assert LONG[:64] not in out
+    assert out.endswith(filler)
+
+
+VALUE = 'hunter2/"quoted"+ü\nsecond line'
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        VALUE.encode(),
+        VALUE.replace("\n", "\r\n").encode(),
+        base64.b64encode(VALUE.encode()),
+        base64.urlsafe_b64encode(VALUE.encode()),
+        urllib.parse.quote(VALUE, safe="").encode(),
+        urllib.parse.quote_plus(VALUE).encode(),
+        json.dumps(VALUE)[1:-1].encode(),
+        json.dumps(VALUE, ensure_ascii=False)[1:-1].encode(),
+        json.dumps(VALUE).replace("/", "\\/")[1:-1].encode(),
+    ],
+)
+def test_a_value_is_found_in_every_form_across_every_border(form: bytes) -> None:
+    data = b"a " + form + b" b"
+    for border in range(len(data)):
+        assert in_pieces(data, [border], [VALUE.encode()]) == b"a [redacted] b"
+
+
+@pytest.mark.parametrize("before", [b"", b"u", b"us", b"user:"])
+@pytest.mark.parametrize("after", [b"", b":", b"::"])
+def test_a_value_within_something_in_base64_cannot_be_read_back(
+    before: bytes, after: bytes
+) -> None:
+    value = b"correct-horse-battery"
+    out = in_pieces(base64.b64encode(before + value + after), [], [value])
+    assert REDACTED in out
+    for part in out.split(REDACTED):
+        assert len(part) <= len(base64.b64encode(before + b"x" + after)) + 4
+
+
+def test_of_two_values_that_begin_alike_the_longer_one_goes() -> None:
+    values = [b"pass", b"password-of-ada"]
+    for border in range(20):
+        assert in_pieces(b"password-of-ada.", [border], values) == b"[redacted]."
+        assert in_pieces(b"password-of-bob.", [border], values) == b"[redacted]word-of-bob."
+
+
+def test_what_is_too_short_to_be_a_secret_is_left_alone() -> None:
+    assert in_pieces(b"a b c", [], [b"b", b""]) == b"a b c"
+
+
+def test_little_is_held_back() -> None:
+    redactor = Redactor(["hunter2"])
+    assert redactor.feed(b"Password: ") == b"Password: "
+    assert redactor.feed(b"$ ls\n") == b"$ ls\n"
+    assert redactor.feed(b"well, h") == b"well, "
+    assert redactor.feed(b"i") == b"hi"
+    assert redactor.settled
+
+
+def test_an_endless_token_needs_no_memory() -> None:
+    redactor = Redactor()
+    out = redactor.feed(b"sk-ant-" + LONG)
+    for _ in range(100):
+        out += redactor.feed(b"x" * 65_536)
+        assert redactor.held == 0
+    assert out + redactor.feed(b" end") == b"[redacted] end"
+    assert redactor.marks[0].source_length == 7 + len(LONG) + 100 * 65_536
+
+
+VALUES = [b"hunter2", b"aaaa", b"aab-", b"sk-and", b"://x:y@z"]
+parts = st.one_of(
+    st.sampled_from([*KEYS.values(), *PLAIN, *VALUES]),
+    st.sampled_from(list(KEYS.values())).flatmap(
+        lambda key: st.integers(0, len(key)).map(lambda cut: key[:cut])
+    ),
+    st.sampled_from(
+        [
+            *(b"sk-", b"a", b"aa", b"-", b"@", b":", b"://", b"eyJ", b".", b" ", b"\n", b"\\n"),
+            *(b"Authorization: Bearer ", b"-----BEGIN ", b"PRIVATE KEY-----", b"AKIA", b"xox"),
+            b"gh",
+        ]
+    ),
+    st.binary(max_size=8),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(parts, max_size=12).map(b"".join),
+    st.lists(st.integers(0, 1_500), max_size=8),
+    st.sampled_from([[], VALUES, VALUES[:1]]),
+)
+@example(b"aaaaaab-aab-", [3, 7], VALUES)
+def test_any_borders_give_what_the_whole_text_gives(
+    data: bytes, borders: list[int], values: list[bytes]
+) -> None:
+    wanted = slow(data, values)
+    assert in_pieces(data, borders, values) == wanted
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(parts, max_size=8).map(b" ".join))
+def test_redacting_again_changes_nothing_between_words(data: bytes) -> None:
+    once = in_pieces(data, [], [])
+    assert in_pieces(once, [], []) == once
+
+
+def test_no_pattern_looks_further_back_than_the_context() -> None:
+    longest = b'uthorization\\" \t \t: \t \t\\"Bearer \t \t'
+    assert SHAPES[-1].prefix.fullmatch(longest)
+    assert len(longest) < CONTEXT
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *(b"@", b"J", b"K", b"gh", b"ghp_ ", b"xox", b"xox ", b"sk- ", b"sk-", b"://", b"://a:"),
+        *(b"eyJ", b"eyJ.", b"-----BEGIN ", b"-----BEGIN PRIVATE KEY-----", b"-", b"AKIA "),
+        b"Authorization: Bearer ",
+        *(b"sk-aaaaaaaaaaaaaaaa ", b"://a:b@", b"uthorization", b"eyJaaaaaaaa.eyJ "),
+    ],
+)
+def test_what_is_made_to_take_long_takes_no_longer_than_seconds_for_a_megabyte(
+    piece: bytes,
+) -> None:
+    data = piece * (1_000_000 // len(piece))
+    redactor, busy = Redactor(), time.process_time()
+    for at in range(0, len(data), 65_536):
+        redactor.feed(data[at : at + 65_536])
+    redactor.finish()
+    assert time.process_time() - busy < 3
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sampled_from([b"xox", b"xoxb-", b"abcdefghijkl", b" ", b"-", b"J"]), max_size=60)
+    .map(b"".join)
+    .map(lambda data: data * 3),
+    st.lists(st.integers(0, 1_500), max_size=8),
+)
+def test_texts_full_of_needles_give_the_same(data: bytes, borders: list[int]) -> None:
+    assert in_pieces(data, borders, VALUES) == slow(data, VALUES)

@@ -1,0 +1,82 @@
+"""Which tools the rules of an agent allow."""
+
+import pytest
+
+from corral.rooms.agents.tools import allows
+
+
+def test_without_rules_everything_is_allowed() -> None:
+    assert allows("Bash(rm -rf /)", [], [])
+
+
+def test_a_denial_alone_leaves_the_rest_allowed() -> None:
+    assert not allows("Bash", [], ["Bash"])
+    assert allows("Read", [], ["Bash"])
+
+
+def test_once_anything_is_allowed_only_that_is() -> None:
+    assert allows("Read", ["Read"], [])
+    assert not allows("Write", ["Read"], [])
+
+
+def test_a_denial_beats_whatever_allows() -> None:
+    assert not allows("mcp__db__drop", ["mcp__*"], ["mcp__db__*"])
+    assert allows("mcp__git__log", ["mcp__*"], ["mcp__db__*"])
+
+
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        ("Bash(git push)", "Bash(git *)"),
+        ("Bash(git push)", "Bash"),
+        ("Bash(git push)", "B*"),
+        ("mcp__x", "mcp__*"),
+        ("Read(/a/b)", "Read(/a/*)"),
+    ],
+)
+def test_a_rule_fits(call: str, rule: str) -> None:
+    assert allows(call, [rule], [])
+    assert not allows(call, [], [rule])
+
+
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        ("Bash", "Bash(git *)"),
+        ("Bash(rm x)", "Bash(git *)"),
+        ("bash(git x)", "Bash(git *)"),
+        ("Bashful", "Bash"),
+        ("Read", "read"),
+    ],
+)
+def test_a_rule_does_not_fit(call: str, rule: str) -> None:
+    assert not allows(call, [rule], [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "git status; rm -rf x",
+        "git status && rm x",
+        "git status || rm x",
+        "git status | rm x",
+        "git status & rm x",
+        "git log $(rm x)",
+        "git log `rm x`",
+        "git log <(rm x)",
+        "git status\nrm x",
+        "(rm x)",
+    ],
+)
+def test_a_command_line_is_allowed_only_when_each_of_its_commands_is(line: str) -> None:
+    assert not allows(f"Bash({line})", ["Bash(git *)"], [])
+    assert not allows(f"Bash({line})", [], ["Bash(rm *)"])
+    assert not allows(f"Bash({line})", ["Bash"], ["Bash(rm *)"])
+
+
+def test_commands_that_are_all_allowed_may_stand_together() -> None:
+    assert allows("Bash(git add x && git commit -m y)", ["Bash(git *)"], [])
+
+
+def test_only_command_lines_are_taken_apart() -> None:
+    assert allows("WebFetch(https://example.org/?a=1&b=2)", ["WebFetch(https://example.org/*)"], [])
