@@ -14,10 +14,10 @@ from corral.adapters.process import host
 from corral.config import run_folder
 from corral.library import Corral
 from tests.crash.harness import FreshUrl, Probe
+from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store
 from tests.support.outputs import KEY, follow_all
 from tests.support.processes import Child, at_once
-from tests.support.stores import wait_until_alone
 
 RUN = "run_1"
 SOURCE = b"".join(b"%06d some words of it\n" % n for n in range(8_000)) + b"the key " + KEY + b"\n"

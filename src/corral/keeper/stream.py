@@ -46,8 +46,7 @@ class StreamVoice(Voice):
                 self._recorder.take(self._parser.feed(line))
             if len(self._left) > LONGEST_LINE:
                 self._left = b""
-        if found:
-            self._recorder.look_at_budget(self._parser.pending())
+        self._recorder.look_at_budget(self._parser.pending())
         self.pause = SHORTEST_PAUSE if found else min((self.pause or 0) * 2, LONGEST_PAUSE)
         return found
 

@@ -120,9 +120,12 @@ class Recorder:
     def look_at_budget(self, pending: Sequence[Used]) -> None:
         """Whether the run's own budget is spent, counting what is used and not yet charged."""
         now = time.monotonic()
-        if self._budget is None or not pending or now < self._next_look:
+        if self._budget is None or not pending:
             return
-        self._next_look = now + BETWEEN_BUDGETS
+        if any(used.cost_micros is None for used in pending):
+            if now < self._next_look:  # working out prices takes a process of its own
+                return
+            self._next_look = now + BETWEEN_BUDGETS
         with suppress(CorralError):
             spent = self._store.charges.total(f"run:{self._run.id}").cost_micros or 0
             spent += sum(cost for used in pending if (cost := self._cost(used)) is not None)
