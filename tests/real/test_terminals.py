@@ -34,13 +34,17 @@ class Terminal:
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
 
     def until(self, *states: str, seconds: float = 40) -> Reading:
-        """Look at the screen whenever it has been quiet, and type what the policy answers."""
+        """Look at the screen now and then, as a keeper does, and type what the policy answers. One
+        that works moves all the time: who waits for quiet does not see it."""
         end = time.monotonic() + seconds
         reading = Reading("unknown")
+        look_at = 0.0
         while time.monotonic() < end:
             if select.select([self.fd], [], [], 0.4)[0]:
                 self._feed(os.read(self.fd, 65_536))
-                continue
+                if time.monotonic() < look_at:
+                    continue
+            look_at = time.monotonic() + 0.4
             reading = self.watcher.look(list(self.screen.display))
             if reading.answer:
                 self.type(reading.answer)

@@ -139,11 +139,22 @@ def test_another_attempt_is_the_same_run_with_another_process(
     )
     assert (again.id, again.state, again.attempts) == (run.id, RunState.STARTING, 2)
     assert (again.pid, again.start_token, again.quick_failures) == (77, "7", 1)
-    assert (again.fence, again.started_at, again.attention) == (run.fence, run.started_at, None)
+    assert (again.fence, again.started_at, again.attention) == (run.fence + 1, run.started_at, None)
     assert again.exit_code is None
     assert store.runs.launch(again).state is RunState.RUNNING
     ((data,),) = rows(store, "SELECT CAST(data AS TEXT) FROM events WHERE verb = 'restart'")
     assert '"exit_code":3' in data.replace(" ", "")
+
+
+def test_who_still_thinks_of_the_last_attempt_can_say_nothing_of_the_next(store: Corral) -> None:
+    """A recovery reads the first attempt, its keeper begins the second and is killed: the first
+    one's end, which is written down, must not become the second one's."""
+    seen = running(store)
+    store.runs.restart(seen, held(1, pid=77, start_token="7"), End(signal=11), quick_failures=1)
+    with refuses(store, Held):
+        store.runs.end(seen, End(signal=11))
+    with refuses(store, Held):
+        store.runs.give_up(seen, verb="crash", reason="gone")
 
 
 def test_a_run_that_is_being_stopped_is_not_started_again(store: Corral) -> None:

@@ -91,13 +91,17 @@ def launch(tx: Tx, run: Run) -> Run:
 
 
 def restart(tx: Tx, run: Run, held: Holding, end: End, *, quick_failures: int) -> Run:
-    """Another attempt of the same run, after the last one ended as `end` says."""
+    """Another attempt of the same run, after the last one ended as `end` says.
+
+    Its fence is a new one: whoever still thinks of the last attempt can say nothing of this one.
+    """
     return move(
         tx,
         sql.RUNS,
         "restart",
         run.id,
         guard=run.fence,
+        fence=run.fence + 1,
         attempts=run.attempts + 1,
         quick_failures=quick_failures,
         pid=held.pid,
