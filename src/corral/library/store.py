@@ -15,6 +15,7 @@ from corral.kernel.text import MAX_BODY, clean_text
 from corral.library.operation import Room
 from corral.library.runs import forget as forget_run
 from corral.rooms.alerts import ops as alerts
+from corral.rooms.answers import ops as answers
 from corral.rooms.charges import ops as charges
 from corral.rooms.events import ops as events
 from corral.rooms.mail import ops as mail
@@ -25,6 +26,7 @@ from corral.rooms.schedules import ops as schedules
 from corral.rooms.search import ops as search
 from corral.rooms.sessions import forgetting
 from corral.rooms.settings import ops as settings
+from corral.rooms.tokens import ops as tokens
 
 
 def replace_damaged(url: str | None, file: str | Path) -> Path:
@@ -237,6 +239,8 @@ KEPT: tuple[Retention | Kept, ...] = (
     schedules.KEPT,
     nodes.KEPT,
     alerts.KEPT,
+    tokens.KEPT,
+    answers.KEPT,
     Kept("charges", "charges.keep_ms", charges.prune),
     Kept("sessions", "sessions.keep_ms", _prune_sessions),
     Kept("outputs", "outputs.keep_ms", _prune_outputs),
