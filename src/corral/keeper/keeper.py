@@ -46,7 +46,7 @@ class Keeper:
 
     def __init__(self, store: "Corral", run: Run, launch: Launch, plan: Plan) -> None:
         self._store = store
-        self._hold = Hold(store, run)
+        self._hold = Hold(store, run, secrets=list(plan.secrets.values()))
         self._launch = launch
         self._plan = plan
         self.folder: Path = plan.folder
@@ -254,23 +254,19 @@ class Keeper:
         """Wait for something to happen and deal with it; whether the attempt is over."""
         poll = select.poll()
         over = self._attempt.over if self._attempt is not None else None
-        source = self._streams.source if self._streams is not None else None
+        streams = self._streams
         if self._waits_for_watcher():
-            source = over = None
-        for descriptor in (over, source, self._woken):
+            streams = over = None
+        for descriptor in (over, self._woken):
             if descriptor is not None:
                 poll.register(descriptor, select.POLLIN)
-        typing = self._streams is not None and self._streams.is_typing
-        if source is not None and typing:
-            poll.modify(source, select.POLLIN | select.POLLOUT)
-        if self._line is not None:
-            self._line.register(poll)
+        for held in (streams, self._line):
+            if held is not None:
+                held.register(poll)
         ready = poll.poll(max(0, int(seconds * 1_000)))
         numbers = {number for number, _ in ready}
-        if source in numbers:
-            if typing and self._streams is not None:
-                self._streams.type_on()
-            self._copy()
+        if streams is not None:
+            streams.handle(numbers, self._keep, self._output.write_errors)
         if self._line is not None:
             self._line.handle(ready)
         if self._woken in numbers:
@@ -348,14 +344,6 @@ class Keeper:
 
     # -- output --------------------------------------------------------------------------------
 
-    def _copy(self) -> None:
-        assert self._streams is not None
-        data = self._streams.take()
-        if data is None:
-            self._streams.close()
-        elif data:
-            self._keep(data)
-
     def _keep(self, data: bytes) -> None:
         self._active = time.monotonic()
         self._output.write(data)
@@ -364,12 +352,8 @@ class Keeper:
             self._line.show(data)
 
     def _drain(self) -> None:
-        """Take whatever the agent still left in its terminal or pipe."""
-        while self._streams is not None and self._streams.source is not None:
-            data = self._streams.take()
-            if not data:
-                break
-            self._keep(data)
+        if self._streams is not None:
+            self._streams.drain(self._keep, self._output.write_errors)
 
     def _listen(self) -> None:
         """Take in what the agent says of itself."""

@@ -120,13 +120,13 @@ class Plan:
             rows, columns = self._size
             return Terminal(self.folder, rows=rows, columns=columns)
         if self._run.mode is Mode.ACP:
-            return Talk(self.folder, stdin=None)
+            return Talk(self.folder, stdin=None, split=bool(self.secrets))
         given: str | int | None = start.stdin
         if given is None and self._stdin is not None:
             given = self._stdin
-        if self.secrets:
-            return Copied(self.folder, stdin=given)
-        return Direct(self.folder, stdin=given, split=self._split or start.structured)
+        split = self._split or start.structured
+        kind = Copied if self.secrets else Direct
+        return kind(self.folder, stdin=given, split=split)
 
     def voice(self, start: Start, run: Run, streams: Streams, log: Log) -> Voice:
         """How this attempt's agent is understood."""

@@ -9,25 +9,14 @@ override, no invisible tag.
 import re
 from codecs import getincrementaldecoder
 
-# An escape and what belongs to it. A string (a title, a link, …) ends with its terminator, or
-# where the next escape begins.
-_ESCAPE = re.compile(
-    r"\x1b(?:"
-    r"\[(?P<control>[0-?]*[ -/]*[@-~])"
-    r"|[\]PX^_][^\x07\x18\x1a\x1b]*(?:\x07|\x18|\x1a|\x1b\\)?"
-    r"|[ -/]+[0-~]?"
-    r"|(?P<single>[0-~])"
-    r")?"
-)
-# At the end of a text: an escape that is not whole.
-_OPEN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x18\x1a\x1b]*\x1b?|[ -/]*)?\Z")
+from corral.adapters.output.escapes import ESCAPE, HARMFUL, OPEN
+
+_ESCAPE = re.compile(ESCAPE)
+_OPEN = re.compile(OPEN)
 _STRING_END = re.compile(r"\x07|\x18|\x1a|\x1b\\|(?=\x1b)")
 LONGEST_ESCAPE = 64 * 1024
 
-# All that must not reach a person's terminal, but for what is dealt with before.
-_HARMFUL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
-)
+_HARMFUL = re.compile(HARMFUL)
 LONGEST_OVERWRITTEN = 8 * 1024
 _MOVES = re.compile("[\r\b\x1b\x7f]")
 _STEP = re.compile("([\r\b\x1c\x1d\x1e])")

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from corral.adapters.redaction import clean_of_secrets
 from corral.rooms.runs.model import Mode, Run
 
 if TYPE_CHECKING:
+    from corral.adapters.output.redact import Redactor
     from corral.library import Corral
 
 # Of a terminal's output so much is played, from its end: playing is slow.
@@ -39,6 +41,7 @@ class Reading:
             return
         show = self._shown()
         yield show(b"".join(line + b"\n" for line in text.tail(count)))
+        yield self._finish()
 
     def rest(self) -> Iterator[bytes]:
         """What comes after the lines that `tail` gave, until the run is over."""
@@ -55,6 +58,7 @@ class Reading:
         ):
             yield show(piece.text)
         yield show(b"\n") if not self._raw and self._unfinished else b""
+        yield self._finish()
 
     @property
     def _is_played(self) -> bool:
@@ -68,17 +72,28 @@ class Reading:
         begin = max(0, size - MOST_PLAYED)
         for piece in self._store.outputs.follow(self._run.id, offset=begin):
             screen.feed(piece.text)
-        return screen.text()
+        shown: str = clean_of_secrets(screen.text())
+        return shown
 
     _unfinished = False
+    _redactor: "Redactor | None" = None
 
     def _shown(self) -> Callable[[bytes], bytes]:
+        """Text that is redacted once more: what stood apart may have come together in it."""
         if self._raw:
             return lambda data: data
+        from corral.adapters.output import redact
         from corral.interfaces.cli.telling import telling_of
 
         telling = telling_of(self._store, self._run) if self._stream == "output" else None
-        return telling.show if telling is not None else self._lines()
+        show = telling.show if telling is not None else self._lines()
+        redactor = redact.Redactor()
+        self._redactor = redactor
+        return lambda data: redactor.feed(show(data))
+
+    def _finish(self) -> bytes:
+        """What was held back at the end."""
+        return b"" if self._redactor is None else self._redactor.finish()
 
     def _lines(self) -> Callable[[bytes], bytes]:
         """Whole lines, without anything that could act on the terminal."""
