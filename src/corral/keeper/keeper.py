@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from corral.adapters import process
 from corral.adapters.process import Identity
 from corral.adapters.providers.facts import LimitReached
-from corral.keeper.attempt import Adopted, Attempt, CannotStart
+from corral.keeper.attempt import LEFTOVER_GRACE_MS, Adopted, Attempt, CannotStart
 from corral.keeper.ender import Ender
 from corral.keeper.hold import Hold
 from corral.keeper.line import Line
@@ -33,7 +33,6 @@ from corral.rooms.runs.model import Launch, Run
 if TYPE_CHECKING:
     from corral.library import Corral
 
-LEFTOVER_GRACE_MS = 2_000
 PARKED_MS = 5 * 60_000  # where the provider does not say when its quota is there again
 LONGEST_PARKING_MS = 8 * 24 * 3_600_000  # what is further away is no reset that a provider means
 LONGEST_LOOK = 5.0
@@ -158,6 +157,7 @@ class Keeper:
             self._hold.take(agent, self.folder, after, quick)
             self._voice = self._plan.voice(start, self.run, streams, self._hold.log)
         except BaseException:
+            attempt.end()
             attempt.close()
             streams.close()
             raise
@@ -166,6 +166,7 @@ class Keeper:
         try:
             attempt.begin()
         except CannotStart as error:
+            attempt.end()
             attempt.close()
             self._finish(End(exit_code=error.exit_code, reason=error.reason))
             raise
@@ -220,10 +221,11 @@ class Keeper:
             return End()
         self._drain()
         assert self._attempt is not None
-        end = self._attempt.close()
+        end = self._attempt.end()
         if not end.known and self._lives():
             # Only the guard was killed. The agent is well, and how it ends will not be known.
             assert self._agent is not None
+            self._attempt.close()
             self._attempt = Adopted(self._agent, self.folder, self.run.attempts)
             return self._watch()
         self._end_leftovers()
@@ -384,11 +386,14 @@ class Keeper:
 
     def _end_leftovers(self) -> None:
         """A run is over when nobody of it is left: whoever it left behind is ended too."""
-        left = process.family(None, self._mark)
+        assert self._attempt is not None
+        guard = self._attempt.guard
+        left = process.family(None, self._mark, guard=guard)
         if left:
-            killed = process.end_family(None, self._mark, grace_ms=LEFTOVER_GRACE_MS)
+            killed = process.end_family(None, self._mark, grace_ms=LEFTOVER_GRACE_MS, guard=guard)
             found = {"processes": len(left), "killed": killed}
             self._hold.log("warn", "It left processes behind, which were ended.", found)
+        self._attempt.close()
 
     def _finish(self, end: End) -> Run:
         self._hold.end(end, self._output.bytes(), self._verdict)
