@@ -7,7 +7,6 @@ from corral.adapters.redaction import clean_of_secrets
 from corral.rooms.runs.model import Mode, Run
 
 if TYPE_CHECKING:
-    from corral.adapters.output.redact import Redactor
     from corral.library import Corral
 
 # Of a terminal's output so much is played, from its end: playing is slow.
@@ -23,6 +22,8 @@ class Reading:
         self._stream = stream
         self._raw = raw
         self._offset = 0
+        self._finish: Callable[[], bytes] = bytes
+        """What is held back at the end."""
 
     def all(self, *, follow: bool) -> Iterator[bytes]:
         """From the beginning; with `follow` until the run is over."""
@@ -57,7 +58,6 @@ class Reading:
             over=lambda: not follow or not runs.refreshed(run).is_live,
         ):
             yield show(piece.text)
-        yield show(b"\n") if not self._raw and self._unfinished else b""
         yield self._finish()
 
     @property
@@ -75,36 +75,16 @@ class Reading:
         shown: str = clean_of_secrets(screen.text())
         return shown
 
-    _unfinished = False
-    _redactor: "Redactor | None" = None
-
     def _shown(self) -> Callable[[bytes], bytes]:
         """Text that is redacted once more: what stood apart may have come together in it."""
         if self._raw:
             return lambda data: data
         from corral.adapters.output import redact
+        from corral.adapters.output.render import PipeText
         from corral.interfaces.cli.telling import telling_of
 
         telling = telling_of(self._store, self._run) if self._stream == "output" else None
-        show = telling.show if telling is not None else self._lines()
+        shown = telling if telling is not None else PipeText()
         redactor = redact.Redactor()
-        self._redactor = redactor
-        return lambda data: redactor.feed(show(data))
-
-    def _finish(self) -> bytes:
-        """What was held back at the end."""
-        return b"" if self._redactor is None else self._redactor.finish()
-
-    def _lines(self) -> Callable[[bytes], bytes]:
-        """Whole lines, without anything that could act on the terminal."""
-        from corral.adapters.output.render import text_of
-
-        left = b""
-
-        def show(data: bytes) -> bytes:
-            nonlocal left
-            whole, newline, left = (left + data).rpartition(b"\n")
-            self._unfinished = bool(left)
-            return text_of(whole + newline).encode()
-
-        return show
+        self._finish = lambda: redactor.feed(shown.finish().encode()) + redactor.finish()
+        return lambda data: redactor.feed(shown.feed(data).encode())

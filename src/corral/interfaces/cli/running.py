@@ -146,7 +146,7 @@ def _show(app: App, run: Run) -> Callable[[bytes], bytes]:
     from corral.interfaces.cli.telling import telling_of
 
     telling = None if app.json else telling_of(app.store, run)
-    return telling.show if telling is not None else lambda data: data
+    return (lambda data: telling.feed(data).encode()) if telling is not None else lambda data: data
 
 
 def exit_code_of(run: Run) -> int:
