@@ -77,6 +77,23 @@ def test_a_replaced_keeper_goes_on_with_restarts(home: Home) -> None:
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
 
 
+@on_both_engines
+def test_everybody_is_killed_and_the_next_attempt_goes_on(home: Home) -> None:
+    script = (
+        "echo attempt; echo x >>count; touch here; "
+        "[ $(wc -l <count) -ge 2 ] && exit 0; while :; do sleep 0.02; done"
+    )
+    run = waiting(home, "--restart", "on-failure:2", script=script)
+    for pid in (run.keeper_pid, home.guard_of(run), run.pid):
+        kill(pid)
+    (found,) = home.recover()
+    assert (found.was, found.state) == (RunState.RUNNING, RunState.QUEUED)
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
+    home.nobody_left()
+    assert home.output(ended) == b"attempt\nattempt\n"
+
+
 def test_whoever_waits_finds_the_dead_keeper_by_itself(home: Home) -> None:
     run = waiting(home)
     with home.begin("wait", run.id) as waits:
