@@ -5,8 +5,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from corral.adapters.output.redact import redact
-
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -22,6 +20,8 @@ def without_secrets(record: S, values: Sequence[str] = ()) -> S:
 
 def _clean(value: Any, values: Sequence[str]) -> Any:
     if isinstance(value, str):
+        from corral.adapters.output.redact import redact  # its patterns take long to be made
+
         data = value.encode("utf-8", "surrogatepass")
         return redact(data, values).decode("utf-8", "surrogatepass")
     if isinstance(value, dict):

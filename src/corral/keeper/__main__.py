@@ -3,26 +3,33 @@
 import os
 import signal
 import sys
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from corral.adapters import keepers
 from corral.config import make_private_folder, run_folder
 from corral.keeper.attempt import CannotStart
 from corral.keeper.keeper import Keeper
 from corral.keeper.plan import Plan
 from corral.kernel.errors import Conflict, CorralError, NoRoom, StoreUnavailable
 from corral.library import Corral
+from corral.library import asking as asking  # loaded while nobody knows yet what is to be run
 from corral.library import open as open_store
+from corral.library import runs as runs
+from corral.library import settings as settings
 from corral.rooms.runs.model import Launch, Run, RunState
 
 
 class Order(msgspec.Struct):
     """What a keeper is told."""
 
-    store: str
-    run: str
+    store: str | None
+    run: str = ""
+    wish: dict[str, Any] | None = None
+    """Instead of a run: what somebody wants to be run; see `asking.Wish`."""
+    asker: dict[str, str] = {}
+    """With a wish: the variables that tell who they are."""
     use_stdin: bool = False
     watched: bool = False
     """Whether somebody is about to watch: nothing is read before they do."""
@@ -37,11 +44,10 @@ class Order(msgspec.Struct):
 
 def main() -> int:
     order_at, answer_at, stdin = (int(argument) for argument in sys.argv[1:4])
-    with os.fdopen(order_at, "rb") as pipe:
-        line = pipe.readline()
-    if not line:
+    told = keepers.hear(order_at)
+    if told is None:
         return 0
-    order = msgspec.json.decode(line, type=Order)
+    order = msgspec.convert(told, Order)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Whoever started us may ignore its children, and that is inherited; a keeper waits for its own.
@@ -49,15 +55,39 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if stdin >= 0 and not order.use_stdin:
         os.close(stdin)
-    with open_store(order.store, actor="keeper") as store:
+    try:
+        store = _open(order)
+    except CorralError as error:
+        refused = {"code": error.code, "message": error.message, "details": error.details}
+        keepers.tell(answer_at, msgspec.to_builtins({"refused": refused}))
+        return 0
+    with store:
         keeper, answer = _begin(store, order, stdin if order.use_stdin else None)
-        with os.fdopen(answer_at, "wb") as pipe, suppress(BrokenPipeError):
-            pipe.write(msgspec.json.encode(answer) + b"\n")
+        keepers.tell(answer_at, answer | {"run": order.run})
         if keeper is not None:
             _keep(store, keeper)
         elif "failed" in answer:
             store.runs.after_end(store.runs.get(order.run))
     return 0
+
+
+def _open(order: Order) -> Corral:
+    """The store, with the run in it that is to be kept: where there is only a wish, it is asked for
+    here, in the name of whoever wishes it."""
+    if order.wish is None:
+        return open_store(order.store, actor="keeper")
+    os.environ.update(order.asker)
+    store = open_store(order.store)
+    try:
+        order.run = store.runs.ask(**order.wish, claimed=True).id
+    except BaseException:
+        store.close()
+        raise
+    finally:
+        for name in order.asker:
+            del os.environ[name]
+    store.act_as("keeper")
+    return store
 
 
 def _begin(store: Corral, order: Order, stdin: int | None) -> tuple[Keeper | None, dict[str, Any]]:
