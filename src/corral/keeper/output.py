@@ -44,7 +44,7 @@ class Output:
             # A full disk must not end the run; what is missing is said.
             self.lost_bytes += len(data)
             self.trouble = error.strerror or type(error).__name__
-        self._end += data
+        self._end += data[-REPLAY:]
         if len(self._end) > 4 * REPLAY:
             del self._end[:-REPLAY]
 

@@ -84,9 +84,9 @@ class Redactor:
         self._heads = bytes({form[0] for form in forms})
         self._reach = max(map(len, forms), default=1) - 1
         self._shapes = SHAPES if shapes else ()
-        self._needles: dict[bytes, list[int]] = {}
+        self._needles: dict[tuple[bytes, bytes], list[int]] = {}
         for kind, shape in enumerate(self._shapes):
-            self._needles.setdefault(shape.needle, []).append(kind)
+            self._needles.setdefault((shape.sign, shape.needle), []).append(kind)
         self._context = b""
         self._held = b""
         self._tail: Pattern | None = None
@@ -168,8 +168,8 @@ class Redactor:
             while hit >= 0:
                 found.append((hit, _VALUE))
                 hit = text.find(form, hit + 1)
-        for needle, kinds in self._needles.items():
-            if needle in text:
+        for (sign, needle), kinds in self._needles.items():
+            if sign in text and needle in text:
                 for kind in kinds:
                     found += [(start, kind) for start in self._shapes[kind].starts(text)]
         if not last:
