@@ -10,6 +10,8 @@ it may type (`type_in`).
 """
 
 import os
+import select
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,8 @@ OUTPUT = "output"
 ERRORS = "errors"
 PIECE = 1 << 16
 MOST = 1 << 18
+LONGEST_TAKE = 0.02  # seconds for which more is waited for, a moment each time
+MOMENT_MS = 1
 MOST_UNTYPED = 1 << 20
 Sink = Callable[[bytes], None]
 
@@ -43,13 +47,17 @@ class Streams:
         """What the agent wrote since, up to `MOST`; None when it can write no more."""
         if self.source is None:
             return None
-        # A terminal gives 4 KiB at a time: what follows is cheaper for many of these at once.
+        # A terminal gives 4 KiB at a time, and more a moment later: what is done with them is
+        # cheaper for many of these at once.
         pieces: list[bytes] = []
         size = 0
+        until = time.monotonic() + LONGEST_TAKE
         while size < MOST:
             try:
                 piece = os.read(self.source, PIECE)
             except BlockingIOError:
+                if pieces and time.monotonic() < until and self._more_soon():
+                    continue
                 break
             except OSError:  # EIO: nobody has the other end of the terminal any more
                 piece = b""
@@ -58,6 +66,12 @@ class Streams:
             pieces.append(piece)
             size += len(piece)
         return b"".join(pieces)
+
+    def _more_soon(self) -> bool:
+        assert self.source is not None
+        poll = select.poll()
+        poll.register(self.source, select.POLLIN)
+        return bool(poll.poll(MOMENT_MS))
 
     def type_in(self, data: bytes) -> bool:
         """Give the agent input; False when it takes none."""
