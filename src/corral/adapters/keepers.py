@@ -12,7 +12,10 @@ import marshal
 import os
 import sys
 from contextlib import suppress
-from typing import Any
+
+TYPE_CHECKING = False  # a command starts its keeper before it loads even that much
+if TYPE_CHECKING:
+    from typing import Any
 
 # What belongs to the run that asks, and not to those it starts.
 OWN_VARIABLES = ("CORRAL_RUN", "CORRAL_SESSION", "CORRAL_AGENT", "CORRAL_PROMPT", "CORRAL_KEEPER")
@@ -37,7 +40,8 @@ class StartingKeeper:
         try:
             self.pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-m", "corral.keeper", str(order), str(answer), str(stdin)],
+                # -P: nothing is loaded from the folder in which it is started.
+                [sys.executable, "-P", "-m", "corral.keeper", str(order), str(answer), str(stdin)],
                 _environment(),
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -53,7 +57,7 @@ class StartingKeeper:
             for descriptor in (order, answer, *((stdin,) if stdin > 2 else ())):
                 os.close(descriptor)
 
-    def keep(self, **order: Any) -> dict[str, Any]:
+    def keep(self, **order: "Any") -> "dict[str, Any]":
         """Tell it what to keep; gives back how the run began. Raises KeeperLost."""
         tell(self._to, order)  # where it is gone, its silence says so
         answer = hear(self._from)
@@ -68,13 +72,13 @@ class StartingKeeper:
         os.waitpid(self.pid, 0)
 
 
-def tell(descriptor: int, what: dict[str, Any]) -> None:
+def tell(descriptor: int, what: "dict[str, Any]") -> None:
     """Say it to whoever has the other end, if anybody still has."""
     with suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as pipe:
         marshal.dump(what, pipe)
 
 
-def hear(descriptor: int) -> dict[str, Any] | None:
+def hear(descriptor: int) -> "dict[str, Any] | None":
     """What is said at the other end; None when that is closed without a word."""
     with os.fdopen(descriptor, "rb") as pipe:
         try:
