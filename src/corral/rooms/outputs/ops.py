@@ -17,6 +17,7 @@ from corral.rooms.outputs.model import CHUNK, STREAMS, Level, LogLine, Output, O
 if TYPE_CHECKING:
     from corral.adapters.output.frames import Index
 
+DELETED_KEPT = sql.DELETED_KEPT
 MAX_PATH = 4_096
 MAX_METADATA = 64 * 1024
 
