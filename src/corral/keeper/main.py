@@ -60,9 +60,10 @@ def main() -> int:
         os.close(stdin)
     try:
         store = _open(order)
-    except CorralError as error:
-        refused = {"code": error.code, "message": error.message, "details": error.details}
-        keepers.tell(answer_at, msgspec.to_builtins({"refused": refused}))
+    except Exception as error:
+        if order.wish is None:
+            raise
+        keepers.tell(answer_at, {"refused": _as_told(error)})
         return 0
     with store:
         keeper, answer = _begin(store, order, stdin if order.use_stdin else None)
@@ -91,6 +92,16 @@ def _open(order: Order) -> Corral:
             del os.environ[name]
     store.act_as("keeper")
     return store
+
+
+def _as_told(error: Exception) -> dict[str, Any]:
+    """What whoever wished it is to hear; see `raised_elsewhere`."""
+    if isinstance(error, CorralError):
+        details = msgspec.to_builtins(error.details, enc_hook=str)
+        return {"code": error.code, "message": error.message, "details": details}
+    what = f"{type(error).__name__}: {error}"
+    message = f"Corral made a mistake ({what}); please report it."
+    return {"code": "internal", "message": message, "details": {}}
 
 
 def _begin(store: Corral, order: Order, stdin: int | None) -> tuple[Keeper | None, dict[str, Any]]:
