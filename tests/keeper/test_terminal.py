@@ -145,8 +145,10 @@ def test_suspending_the_program_suspends_the_command_and_fg_wakes_both(home: Hom
         until(lambda: (s := process.stat(home.get(run.id).pid or 0)) and s.state != "T", "awake")
         shell.type(b"two\r")
         shell.until(b"two\r\ntwo\r\n")
+        shell.forget()
         shell.type(b"\x04")
         home.ended(run.id)
+        shell.until(b"$ ")  # what is typed before that is still the run's
         shell.type(b"echo code-$?\r")
         shell.until(b"code-0")
     finally:

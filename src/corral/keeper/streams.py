@@ -12,6 +12,7 @@ taken yet waits here, and never holds up the keeper.
 
 import os
 import select
+import time
 from collections.abc import Callable, Container
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ OUTPUT = "output"
 ERRORS = "errors"
 PIECE = 1 << 16
 MOST = 1 << 18
+LONGEST_TAKE = 0.02  # seconds for which more is waited for, a moment each time
+MOMENT_MS = 1
 Sink = Callable[[bytes], None]
 
 
@@ -183,13 +186,17 @@ class Streams:
 
 
 def _taken(source: int) -> bytes | None:
-    # A terminal gives 4 KiB at a time: what follows is cheaper for many of these at once.
+    # A terminal gives 4 KiB at a time, and more a moment later: what is done with them is cheaper
+    # for many of these at once.
     pieces: list[bytes] = []
     size = 0
+    until = time.monotonic() + LONGEST_TAKE
     while size < MOST:
         try:
             piece = os.read(source, PIECE)
         except BlockingIOError:
+            if pieces and time.monotonic() < until and _more_soon(source):
+                continue
             break
         except OSError:  # EIO: nobody has the other end of the terminal any more
             piece = b""
@@ -198,6 +205,12 @@ def _taken(source: int) -> bytes | None:
         pieces.append(piece)
         size += len(piece)
     return b"".join(pieces)
+
+
+def _more_soon(source: int) -> bool:
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    return bool(poll.poll(MOMENT_MS))
 
 
 class Direct(Streams):

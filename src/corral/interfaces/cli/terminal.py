@@ -1,11 +1,9 @@
 """Passing a terminal, or plain input and output, through to a run that a keeper holds."""
 
-import fcntl
 import os
 import select
 import signal
 import socket
-import struct
 import termios
 import time
 import tty
@@ -17,6 +15,7 @@ from typing import Any, Self
 
 from corral.adapters import control
 from corral.adapters.output.opening import open_regular
+from corral.interfaces.cli.app import terminal_size
 
 DETACH = b"\x1c"  # Ctrl-\
 LONGEST_SLEEP = 0.05
@@ -30,16 +29,6 @@ class Detached(Exception):
 
 class NothingSeen(Exception):
     """The run was over before anything of it was seen."""
-
-
-def size() -> tuple[int, int]:
-    """Rows and columns of the terminal that this process has."""
-    with suppress(OSError):
-        told = fcntl.ioctl(1, termios.TIOCGWINSZ, b"\0" * 8)
-        rows, columns, _, _ = struct.unpack("HHHH", told)
-        if rows and columns:
-            return rows, columns
-    return 24, 80
 
 
 @contextmanager
@@ -70,7 +59,7 @@ def attach(folder: Path) -> None:
     resized = signal.signal(signal.SIGWINCH, lambda *_: _ring(wake))
     try:
         line.sendall(control.frame(control.ASK, {"op": "attach"}))
-        line.sendall(control.frame(control.SIZE, list(size())))
+        line.sendall(control.frame(control.SIZE, list(terminal_size())))
         with raw():
             _pass_through(line, woken)
     finally:
@@ -93,7 +82,7 @@ def _pass_through(line: socket.socket, woken: int) -> None:
         ready, _, _ = select.select([line.fileno(), woken, *typing], [], [])
         if woken in ready:
             os.read(woken, 64)
-            line.sendall(control.frame(control.SIZE, list(size())))
+            line.sendall(control.frame(control.SIZE, list(terminal_size())))
         if typing and typing[0] in ready:
             data = os.read(typing[0], 65_536)
             if not data:
@@ -148,7 +137,7 @@ def _suspend(line: socket.socket) -> None:
     if os.isatty(0):
         tty.setraw(0)
     line.sendall(control.frame(control.ASK, {"op": "signal", "number": int(signal.SIGCONT)}))
-    line.sendall(control.frame(control.SIZE, list(size())))
+    line.sendall(control.frame(control.SIZE, list(terminal_size())))
 
 
 def write(descriptor: int, data: bytes) -> None:

@@ -17,7 +17,6 @@ from corral.kernel.errors import Conflict, Invalid, NoRoom, NotFound
 from corral.kernel.lease import lease_end, taken_over
 from corral.kernel.money import check_micros
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
-from corral.rooms.agents import ops as agents
 from corral.rooms.charges import ops as charges
 from corral.rooms.outputs import ops as outputs
 from corral.rooms.projects import ops as projects
@@ -71,6 +70,8 @@ def start(tx: Tx, id: str, held: Holding, *, lease_ms: int = LEASE_MS) -> Run:
 
 
 def _agent_has_room(tx: Tx, agent_id: str) -> bool:
+    from corral.rooms.agents import ops as agents
+
     try:
         most = agents.get(tx, agent_id).limits.max_runs
     except NotFound:

@@ -1,6 +1,6 @@
 import click
 
-from corral.interfaces.cli.app import DURATION, App, Verb, pass_app
+from corral.interfaces.cli.app import DURATION, App, Verb, is_terminal, pass_app
 
 
 @click.command("resume", cls=Verb)
@@ -15,7 +15,7 @@ def command(
 ) -> int:
     """Go on where a run or a session stopped; PROMPT says what to do next."""
     from corral.adapters.keepers import StartingKeeper
-    from corral.interfaces.cli import running
+    from corral.interfaces.cli.staying import begin
 
     asked = app.store.runs.resume(
         run,
@@ -23,6 +23,6 @@ def command(
         timeout_ms=timeout,
         terminal=pty,
         claimed=True,
-        watched=not detach and running.is_terminal(),
+        watched=not detach and is_terminal(),
     )
-    return running.begin(app, asked, StartingKeeper(), detach=detach)
+    return begin(app, asked, StartingKeeper(), detach=detach)
