@@ -217,3 +217,45 @@ def test_the_keeper_of_acp_is_killed_and_the_agent_is_not_left_behind(home: Home
     assert ended.state in (RunState.CRASHED, RunState.COMPLETED, RunState.FAILED)
     assert not home.of_run(run)
     home.nobody_left()
+
+
+@both_languages
+def test_in_the_foreground_its_words_are_shown_and_not_its_protocol(
+    home: Home, acp: tuple[str, ...]
+) -> None:
+    prompt = "say hello there; tool Read a.txt; say done"
+    said = home.corral("run", "--agent", "scripted", *acp, prompt)
+    assert said.returncode == 0
+    assert said.stdout.startswith(b"hello there\n")
+    assert said.stdout.endswith(b"done\n")
+    assert b"jsonrpc" not in said.stdout + said.stderr
+    run = home.only()
+    assert home.corral("logs", run.id).stdout == said.stdout
+    assert home.corral("logs", "--raw", run.id).stdout == home.output(run)
+
+
+def test_a_question_says_how_to_answer_it(home: Home) -> None:
+    with home.begin("run", "--agent", "scripted", "--name", "shy", "--acp", "ask May I?") as shown:
+        assert shown.stdout is not None
+        asked = shown.stdout.readline() + shown.stdout.readline()
+        needs_input(home, home.only())
+        assert home.corral("send", "shy", "yes").returncode == 0
+        shown.communicate(timeout=60)
+    assert b"? May I?" in asked
+    assert b"`corral send shy yes`" in asked
+
+
+def test_what_a_resumed_conversation_said_before_is_not_shown_again(home: Home) -> None:
+    assert home.corral("run", "--agent", "scripted", "--acp", "say first").returncode == 0
+    said = home.corral("resume", home.only().id, "say second")
+    assert said.stdout == b"second\n"
+
+
+def test_a_resumed_run_takes_the_options_of_any_run(home: Home) -> None:
+    run = home.ended(home.asked("scripted", "say one", "--budget", "1.00").id)
+    options = ["--budget", "2.00", "--name", "again", "--yes", "edit", "--restart", "no"]
+    told = home.json("resume", "-d", run.id, "say two", *options, "--timeout", "1h", "--json")
+    with home.store() as store:
+        launch = store.runs.launch_of(told["id"])
+    assert (told["name"], launch.budget_micros, launch.approvals) == ("again", 2_000_000, ["edit"])
+    assert launch.timeout_ms == 3_600_000

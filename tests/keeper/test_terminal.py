@@ -103,7 +103,31 @@ def test_an_interrupt_ends_a_program_that_does_not_mind_it(home: Home, screen: O
     opened.type(b"\x03")
     assert opened.exit_code() == 130
     run = home.ended(the_run(home).id)
-    assert run.signal == signal.SIGINT
+    assert (run.signal, run.state) == (signal.SIGINT, RunState.CANCELLED)
+
+
+@pytest.mark.parametrize("end", ["kill -INT $$", "exit 130"])
+def test_what_a_persons_interrupt_ends_is_cancelled_and_not_started_again(
+    home: Home, screen: Open, end: str
+) -> None:
+    script = f"trap '{'trap - INT; ' + end}' INT; echo here; while :; do sleep 0.02; done"
+    opened = screen("run", "--restart", "on-failure:3", "--", "sh", "-c", script)
+    opened.until(b"here")
+    opened.type(b"\x03")
+    assert opened.exit_code() == 130
+    run = home.ended(the_run(home).id)
+    assert (run.state, home.events(run).count("restart")) == (RunState.CANCELLED, 0)
+
+
+def test_an_interrupt_key_that_the_program_takes_itself_is_no_signal(
+    home: Home, screen: Open
+) -> None:
+    script = "stty -isig; echo here; head -c 1 >/dev/null; kill -INT $$; sleep 600"
+    opened = screen("run", "--", "sh", "-c", script)
+    opened.until(b"here")
+    opened.type(b"\x03\r")
+    assert opened.exit_code() == 130
+    assert home.ended(the_run(home).id).state is RunState.CRASHED
 
 
 def test_job_control_inside_a_shell_works(home: Home, screen: Open) -> None:

@@ -172,7 +172,7 @@ class Keeper:
         self._hold.launched()
 
     def _goes_on(self, end: End, quick: int) -> bool:
-        return not end.well and ending.goes_on(
+        return not (end.well or end.sent) and ending.goes_on(
             end,
             stop_reason=self._hold.stop_wanted,
             attempts=self.run.attempts,
@@ -247,8 +247,9 @@ class Keeper:
             return end._replace(well=True, reason=ending.IDLE)
         if finished is not None and not finished.ok:
             return end._replace(reason=finished.message or "the agent said that it failed")
-        sent = self._line is not None and end.signal in self._line.passed_on
-        return end._replace(well=self._voice.is_done, sent=sent)
+        sent = self._line.passed_on if self._line is not None else frozenset()
+        typed = self._streams.typed_signals if self._streams is not None else frozenset()
+        return end._replace(well=self._voice.is_done, sent=end.is_of(sent | typed))
 
     def _turn(self, seconds: float) -> bool:
         """Wait for something to happen and deal with it; whether the attempt is over."""

@@ -30,6 +30,8 @@ class Streams:
 
     source: int | None = None
     """A descriptor that the keeper must read from, and copy."""
+    typed_signals: frozenset[int] = frozenset()
+    """Signals that somebody's keys were made into: an interrupt by Ctrl-C."""
 
     def __init__(self, folder: Path, *, stdin: str | int | None) -> None:
         self.folder = folder
@@ -198,6 +200,7 @@ class Terminal(Streams):
     def type_in(self, data: bytes) -> bool:
         if self.source is None or len(self._untyped) + len(data) > MOST_UNTYPED:
             return False  # nobody reads there
+        self.typed_signals |= self._signals_of(data)
         self._untyped += data
         return self.type_on()
 
@@ -216,6 +219,20 @@ class Terminal(Streams):
             self._untyped.clear()
             return False
         return True
+
+    def _signals_of(self, data: bytes) -> frozenset[int]:
+        """Which signals the terminal makes of these keys; none where it hands them on as they are."""
+        import signal
+        import termios
+
+        try:
+            mode = termios.tcgetattr(self.source or 0)
+        except (OSError, termios.error):
+            return frozenset()
+        if not mode[3] & termios.ISIG:
+            return frozenset()
+        keys = {termios.VINTR: signal.SIGINT, termios.VQUIT: signal.SIGQUIT}
+        return frozenset(number for key, number in keys.items() if mode[6][key] in data)
 
     def resize(self, rows: int, columns: int) -> None:
         import fcntl

@@ -54,7 +54,7 @@ class Wishes(TypedDict, total=False):
     timeout_ms: int | None
     idle_ms: int | None
     grace_ms: int | None
-    restarts: int
+    restarts: int | None
     env: Mapping[str, str]
     secrets: Mapping[str, str]
     budget_micros: int | None

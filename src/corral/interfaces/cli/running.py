@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from corral.interfaces.cli.app import App
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.money import parse_usd
 from corral.rooms.runs.model import Mode, Run, RunState
+
+if TYPE_CHECKING:
+    from corral.interfaces.cli.terminal import Shown
 
 EXIT_CODES = {
     RunState.TIMED_OUT: 124,
@@ -28,14 +31,39 @@ def run(
     app: App, words: tuple[str, ...], *, is_command: bool, detach: bool, given: dict[str, Any]
 ) -> int:
     """Ask for a run, have a keeper take it, and stay with it unless it is detached."""
+
+    def ask() -> Run:
+        session = given.pop("session")
+        return app.store.runs.ask(
+            prompt=_prompt(words, is_command, session),
+            command=list(words) if is_command else None,
+            session=session,
+            **understand(app, detach=detach, given=given),
+        )
+
+    return _asked(app, ask, detach=detach)
+
+
+def resume(app: App, id: str, prompt: str | None, *, detach: bool, given: dict[str, Any]) -> int:
+    """Ask for a run that goes on where another one stopped, and stay with it as with any run."""
+
+    def ask() -> Run:
+        words = None if prompt is None else _text(prompt)
+        return app.store.runs.resume(
+            id, prompt=words, **understand(app, detach=detach, given=given)
+        )
+
+    return _asked(app, ask, detach=detach)
+
+
+def _asked(app: App, ask: Callable[[], Run], *, detach: bool) -> int:
     keeper = _keeper()
     try:
-        wishes = understand(words, is_command=is_command, detach=detach, given=given)
-        asked = app.store.runs.ask(**wishes, claimed=True)
+        run = ask()
     except BaseException:
         keeper.dismiss()
         raise
-    return begin(app, asked, keeper, detach=detach)
+    return begin(app, run, keeper, detach=detach)
 
 
 def _keeper() -> StartingKeeper:
@@ -69,13 +97,15 @@ def begin(app: App, asked: Run, keeper: StartingKeeper, *, detach: bool) -> int:
             run = app.store.runs.get(asked.id)
             if run.state is not RunState.QUEUED:
                 raise Refused(f"{run.id} is {run.state}.", id=run.id)
+            leave = f"`corral stop {run.name or run.id}` takes it out."
             if detach:
-                app.say(f"{run.id} waits in line: {answer['waits']}", run)
+                app.say(f"{run.id} waits in line: {answer['waits']} {leave}", run)
                 return 0
-            click.echo(f"corral: {run.id} waits in line: {answer['waits']}", err=True)
+            click.echo(f"corral: {run.id} waits in line: {answer['waits']} {leave}", err=True)
             waited = app.store.runs.wait_for_start(run.id, given_up=lambda: bool(signals.early))
             if waited.state is RunState.QUEUED:
                 app.store.runs.stop(run.id, reason="nobody waits for it any more")
+                _tell_end(app, run)
                 return 128 + signals.early[0]
         if detach:
             app.say(
@@ -93,6 +123,7 @@ def _failed(app: App, asked: Run, answer: dict[str, Any]) -> int:
     if "code" in answer:
         raise Refused(answer["failed"], id=asked.id)
     click.echo(f"corral: {answer['failed']}", err=True)
+    _tell_end(app, asked)
     return int(answer["exit_code"])
 
 
@@ -101,23 +132,20 @@ def stay(app: App, asked: Run, *, split: bool) -> int:
     from corral.interfaces.cli import terminal
 
     runs = app.store.runs
-    outputs = {"output": 1}
-    if split:
-        outputs["errors"] = 2
-    show = _show(app, asked)
+    outputs = _outputs(app, asked, split=split)
     missed: list[str] = []
     try:
         if asked.mode is Mode.PTY:
-            terminal.attach(run_folder(asked.id))
+            terminal.attach(run_folder(asked.id), to=outputs["output"].to)
         else:
             missed = terminal.stream(
                 run_folder(asked.id),
                 is_over=lambda: not runs.refreshed(asked).is_live,
                 outputs=outputs,
-                show=show,
             )
     except terminal.Detached:
         click.echo(f"\r\nDetached; {asked.id} goes on (`corral attach {asked.id}`).", err=True)
+        _tell_end(app, asked)
         return 0
     except terminal.NothingSeen:
         missed = ["output"]
@@ -126,27 +154,38 @@ def stay(app: App, asked: Run, *, split: bool) -> int:
         raise
     ended = runs.wait(asked.id)
     for name in missed:
-        _show_late(app, ended, name, outputs[name], show)
-    if ended.state not in (RunState.COMPLETED, RunState.FAILED):
+        _show_late(app, ended, name, outputs[name])
+    if ended.state not in (RunState.COMPLETED, RunState.FAILED) and not app.json:
         click.echo(f"corral: {ended.id} is {ended.state}: {ended.reason}.", err=True)
+    _tell_end(app, ended)
     return exit_code_of(ended)
 
 
-def _show_late(app: App, run: Run, name: str, to: int, show: Callable[[bytes], bytes]) -> None:
+def _tell_end(app: App, run: Run) -> None:
+    """With --json the run's record is the answer, and all that standard output gets."""
+    if app.json:
+        app.show(app.store.runs.get(run.id))
+
+
+def _outputs(app: App, run: Run, *, split: bool) -> "dict[str, Shown]":
+    """Where a run's outputs go, and how: an agent's structured lines as its words."""
+    from corral.interfaces.cli.telling import telling_of
+    from corral.interfaces.cli.terminal import Shown
+
+    telling = telling_of(app.store, run)
+    outputs = {"output": Shown(2 if app.json else 1, telling.show if telling else bytes)}
+    if split or telling is not None:
+        outputs["errors"] = Shown(2, bytes)
+    return outputs
+
+
+def _show_late(app: App, run: Run, name: str, shown: "Shown") -> None:
     """What a run wrote that was over before anybody could watch it."""
     from corral.interfaces.cli import terminal
 
     with suppress(NotFound):
         for piece in app.store.outputs.follow(run.id, stream=name):
-            terminal.write(to, show(piece.text))
-
-
-def _show(app: App, run: Run) -> Callable[[bytes], bytes]:
-    """How a run's output is shown to a person: an agent's structured lines as its words."""
-    from corral.interfaces.cli.telling import telling_of
-
-    telling = None if app.json else telling_of(app.store, run)
-    return telling.show if telling is not None else lambda data: data
+            terminal.write(shown.to, shown.show(piece.text))
 
 
 def exit_code_of(run: Run) -> int:
@@ -173,26 +212,12 @@ def _is_split() -> bool:
         return False
 
 
-def understand(
-    words: tuple[str, ...], *, is_command: bool, detach: bool, given: dict[str, Any]
-) -> dict[str, Any]:
-    """What `store.runs.ask` is to be told."""
-    prompt = None
-    if words and not is_command:
-        if len(words) > 1:
-            raise click.UsageError(
-                "Put the prompt into quotes, or a command behind `--`: corral run -- make test."
-            )
-        prompt = _prompt(words[0])
-    if not words and not given["session"]:
-        raise click.UsageError("Give a prompt, or a command behind `--`.")
+def understand(app: App, *, detach: bool, given: dict[str, Any]) -> dict[str, Any]:
+    """What `store.runs.ask` and `resume` are to be told of the options that both have."""
     return {
-        "prompt": prompt,
-        "command": list(words) if is_command else None,
         "agent": given["agent"],
         "project": given["project"],
         "name": given["name"],
-        "session": given["session"],
         "timeout_ms": given["timeout"],
         "idle_ms": given["idle_exit"],
         "grace_ms": given["grace"],
@@ -204,11 +229,25 @@ def understand(
         "approvals": list(given["approvals"]),
         "terminal": given["pty"],
         "acp": given["acp"],
-        "watched": not detach and is_terminal(),
+        # A program that wants JSON is nobody who sits in front of a terminal.
+        "watched": not detach and not app.json and is_terminal(),
+        "claimed": True,
     }
 
 
-def _prompt(word: str) -> str:
+def _prompt(words: tuple[str, ...], is_command: bool, session: str | None) -> str | None:
+    if is_command and words:
+        return None
+    if len(words) > 1:
+        raise click.UsageError(
+            "Put the prompt into quotes, or a command behind `--`: corral run -- make test."
+        )
+    if not words and not session:
+        raise click.UsageError("Give a prompt, or a command behind `--`.")
+    return _text(words[0]) if words else None
+
+
+def _text(word: str) -> str:
     from corral.interfaces.cli.app import read_body
 
     text = read_body(word, False) if word == "-" or word.startswith("@") else word
@@ -233,9 +272,11 @@ def size_of(text: str) -> int:
     return int(number) * units[unit]
 
 
-def restarts(text: str | None) -> int:
-    """How often a run may be restarted: `no`, `on-failure`, `on-failure:3`."""
-    if text in (None, "no"):
+def restarts(text: str | None) -> int | None:
+    """How often a run may be restarted: `no`, `on-failure`, `on-failure:3`; None: nothing said."""
+    if text is None:
+        return None
+    if text == "no":
         return 0
     kind, _, count = str(text).partition(":")
     if kind == "on-failure" and (count.isdigit() or not count):

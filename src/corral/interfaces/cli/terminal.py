@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from corral.adapters import control
 from corral.adapters.output.opening import open_regular
@@ -21,7 +21,12 @@ from corral.adapters.output.opening import open_regular
 DETACH = b"\x1c"  # Ctrl-\
 LONGEST_SLEEP = 0.05
 
-Show = Callable[[bytes], bytes]
+
+class Shown(NamedTuple):
+    """Where an output goes, and what is made of it on the way."""
+
+    to: int
+    show: Callable[[bytes], bytes]
 
 
 class Detached(Exception):
@@ -57,7 +62,7 @@ def raw() -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def attach(folder: Path) -> None:
+def attach(folder: Path, *, to: int = 1) -> None:
     """Show a run's terminal and pass on what is typed, until nobody holds the run any more.
 
     Raises Detached when the detach key is typed, NothingSeen when the run was over too soon.
@@ -72,7 +77,7 @@ def attach(folder: Path) -> None:
         line.sendall(control.frame(control.ASK, {"op": "attach"}))
         line.sendall(control.frame(control.SIZE, list(size())))
         with raw():
-            _pass_through(line, woken)
+            _pass_through(line, woken, to)
     finally:
         signal.signal(signal.SIGWINCH, resized)
         line.close()
@@ -85,7 +90,7 @@ def _ring(wake: int) -> None:
         os.write(wake, b".")
 
 
-def _pass_through(line: socket.socket, woken: int) -> None:
+def _pass_through(line: socket.socket, woken: int, to: int) -> None:
     frames = control.Frames()
     typing = [0] if _is_open(0) else []
     seen = False
@@ -103,7 +108,7 @@ def _pass_through(line: socket.socket, woken: int) -> None:
             else:
                 line.sendall(control.frame(control.DATA, data))
         if line.fileno() in ready:
-            shown, over = _show(line, frames)
+            shown, over = _show(line, frames, to)
             seen = seen or shown
             if over:
                 if not seen:
@@ -119,7 +124,7 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def _show(line: socket.socket, frames: control.Frames) -> tuple[bool, bool]:
+def _show(line: socket.socket, frames: control.Frames, to: int) -> tuple[bool, bool]:
     """Show what came; whether there was anything to see, and whether the run is over."""
     try:
         data = line.recv(1 << 16)
@@ -128,7 +133,7 @@ def _show(line: socket.socket, frames: control.Frames) -> tuple[bool, bool]:
     shown = False
     for frame in frames.feed(data):
         if frame.kind == control.DATA:
-            write(1, frame.payload)
+            write(to, frame.payload)
             shown = True
         elif frame.kind == control.STOPPED:
             _suspend(line)
@@ -163,10 +168,9 @@ def write(descriptor: int, data: bytes) -> None:
 class Copy:
     """One output of a run, shown as it grows."""
 
-    def __init__(self, path: Path, descriptor: int, show: Show) -> None:
+    def __init__(self, path: Path, shown: Shown) -> None:
         self._path = path
-        self._to = descriptor
-        self._show = show
+        self._to, self._show = shown
         self._from: int | None = None
 
     def more(self) -> bool:
@@ -188,15 +192,10 @@ class Copy:
         return self._from is not None
 
 
-def stream(
-    folder: Path, *, is_over: Callable[[], bool], outputs: Mapping[str, int], show: Show
-) -> list[str]:
-    """Show what a run writes until it is over.
-
-    `outputs` says which of its outputs goes to which descriptor; gives back those that were sealed
-    before they could be opened.
-    """
-    copies = {name: Copy(folder / name, to, show) for name, to in outputs.items()}
+def stream(folder: Path, *, is_over: Callable[[], bool], outputs: Mapping[str, Shown]) -> list[str]:
+    """Show what a run writes until it is over; gives back the outputs that were sealed before they
+    could be opened."""
+    copies = {name: Copy(folder / name, shown) for name, shown in outputs.items()}
     pause = 0.001
     while True:
         over = is_over() if pause >= LONGEST_SLEEP or not _keeper_is_there(folder) else False

@@ -52,7 +52,7 @@ def content_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--workspace", metavar="DIR", help="The folder that is its own."),
         click.option("--instructions", metavar="TEXT|@FILE", help="What it is told first."),
         click.option("--model", help="The model it asks for."),
-        click.option("--role", help="builder, reviewer, planner … or a word of yours."),
+        click.option("--role", help="builder, reviewer … or, with instructions, your own word."),
         click.option("--command", metavar="CMD", help="The program, where no provider knows it."),
         click.option("--provider", help="The kind of its program: claude, codex …"),
     ):
