@@ -1,6 +1,7 @@
 """A run with a terminal, driven through a real one that the test holds."""
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -314,3 +315,36 @@ def test_what_a_program_leaves_behind_in_its_terminal_is_ended(home: Home, scree
     child = home.pid_in("child")
     until(lambda: not lives(child), "the child was ended")
     home.nobody_left()
+
+
+@pytest.mark.parametrize("columns", [80, 100, 200])
+@pytest.mark.parametrize("command", [["ps", "-a"], [], ["stats"]], ids=["ps", "overview", "stats"])
+def test_a_table_is_no_wider_than_the_terminal(
+    home: Home, screen: Open, command: list[str], columns: int
+) -> None:
+    long = ["echo", "a very long line indeed " * 4]
+    home.corral("run", "--name", "the-nightly-build", "--", *long)
+    home.corral("run", "--timeout", "1ms", "--", "sleep", "600")
+    home.corral("run", "--agent", "scripted", "crash 7")
+    shown = screen(*command, columns=columns)
+    assert shown.exit_code() == 0
+    escapes = re.compile(r"\x1b\[[0-9;]*m")
+    lines = [escapes.sub("", line) for line in shown.seen.decode().splitlines()]
+    assert max(map(len, lines)) <= columns, lines
+    with home.store() as store:
+        runs = store.runs.list().items
+    if command[:1] == ["ps"]:
+        assert len(lines) == 1 + len(runs)
+        assert all(any(line.startswith(run.id) for line in lines) for run in runs)
+        assert {"ID", "STATE", "NAME", "ENDED", "EXIT"} <= set(lines[0].split())
+        assert ("PID" in lines[0].split()) is (columns == 200)
+
+
+def test_the_overview_and_ps_say_the_same_of_a_run_that_waits(home: Home) -> None:
+    run = home.asked("scripted", "ask May I?; say thanks", "--acp")
+    until(lambda: home.get(run.id).attention, "it asks")
+    (row,) = (line for line in home.corral("ps").stdout.splitlines() if run.id.encode() in line)
+    assert b"needs_input" in row
+    shown = home.corral().stdout.decode()
+    assert shown.count("needs_input") == 2  # among what runs, and among what waits for you
+    assert "running" not in shown

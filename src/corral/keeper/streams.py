@@ -221,7 +221,7 @@ class Terminal(Streams):
         return True
 
     def _signals_of(self, data: bytes) -> frozenset[int]:
-        """Which signals the terminal makes of these keys; none where it hands them on as they are."""
+        """Which signals the terminal makes of these keys; none where it hands them on itself."""
         import signal
         import termios
 

@@ -295,6 +295,10 @@ class Runs(Room):
                 answer = {"taken": "its keeper was lost"}
             if "pid" in answer:
                 started.append(run)
-            elif "failed" not in answer:  # it waits, or another has it: the next one may start
+            elif "failed" in answer:
+                from corral.library.alerts import Alerts
+
+                Alerts(self._database).see_to_delivery()
+            else:  # it waits, or another has it: the next one may start
                 beyond = run.id
         return started

@@ -120,6 +120,7 @@ def begin(app: App, asked: Run, keeper: StartingKeeper, *, detach: bool) -> int:
 
 def _failed(app: App, asked: Run, answer: dict[str, Any]) -> int:
     """It could not be started: that is the run's end, and the command's."""
+    app.store.alerts.see_to_delivery()
     if "code" in answer:
         raise Refused(answer["failed"], id=asked.id)
     click.echo(f"corral: {answer['failed']}", err=True)

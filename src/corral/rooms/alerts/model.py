@@ -62,6 +62,11 @@ class Alert(msgspec.Struct, frozen=True):
         """Where its letters go: its own, from which the courier takes them, or the target's."""
         return self.target if self.target_kind is Target.MAILBOX else f"hook:{self.id}"
 
+    @property
+    def test_mailbox(self) -> str:
+        """Where a test goes: beside the line, so that nothing that waits is in its way."""
+        return self.target if self.target_kind is Target.MAILBOX else f"hook:{self.id}:test"
+
 
 MAX_TARGET = 4_096
 

@@ -1,21 +1,15 @@
+from typing import Any
+
 import click
 
 from corral.interfaces.cli import render
 from corral.interfaces.cli.app import App, Columns, Verb, paging, pass_app
 from corral.rooms.runs.model import Run
 
-COLUMNS: Columns = (
-    ("ID", lambda run: run.id),
-    ("STATE", lambda run: run.attention or run.state),
-    ("NAME", lambda run: run.name),
-    ("AGENT", lambda run: None if run.provider == "plain" else run.provider),
-    ("WHAT", lambda run: run.what),
-    ("PID", lambda run: run.pid),
-    ("STARTED", lambda run: _age(run.started_at)),
-    ("ENDED", lambda run: _age(run.ended_at)),
-    ("EXIT", lambda run: _exit(run)),
-    ("REASON", lambda run: run.reason),
-)
+
+def shown_state(run: Any) -> str:
+    """What it waits for says more than that it is running."""
+    return str(run.attention or run.state)
 
 
 def _age(at: int | None) -> str | None:
@@ -26,6 +20,23 @@ def _exit(run: Run) -> str | None:
     if run.exit_code is not None:
         return str(run.exit_code)
     return f"signal {run.signal}" if run.signal is not None else None
+
+
+LIVE: Columns = (
+    ("ID", lambda run: run.id),
+    ("STATE", shown_state),
+    ("NAME", lambda run: run.name),
+    ("AGENT", lambda run: None if run.provider == "plain" else run.provider),
+    ("WHAT", lambda run: run.what),
+    ("PID", lambda run: run.pid),
+    ("STARTED", lambda run: _age(run.started_at)),
+)
+ALL: Columns = (
+    *LIVE,
+    ("ENDED", lambda run: _age(run.ended_at)),
+    ("EXIT", _exit),
+    ("REASON", lambda run: run.reason),
+)
 
 
 @click.command("ps", cls=Verb)
@@ -51,4 +62,7 @@ def command(
         after=after,
         limit=limit,
     )
-    app.show_page(page, COLUMNS, empty="Nothing runs; start something with `corral run`.")
+    live = all(run.is_live for run in page.items)
+    app.show_page(
+        page, LIVE if live else ALL, empty="Nothing runs; start something with `corral run`."
+    )
