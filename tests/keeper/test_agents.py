@@ -1,6 +1,7 @@
 """The scripted agent from end to end: what it says, spends, asks and runs into is in the store."""
 
 import json
+import signal
 import time
 from typing import Any
 
@@ -259,3 +260,20 @@ def test_a_resumed_run_takes_the_options_of_any_run(home: Home) -> None:
         launch = store.runs.launch_of(told["id"])
     assert (told["name"], launch.budget_micros, launch.approvals) == ("again", 2_000_000, ["edit"])
     assert launch.timeout_ms == 3_600_000
+
+
+@both_languages
+def test_an_agent_that_a_person_interrupts_is_cancelled(home: Home, acp: tuple[str, ...]) -> None:
+    with home.begin("run", "--agent", "scripted", *acp, "say here; sleep 600") as command:
+        run = until(lambda: next(iter(home_runs(home)), None), "it is there")
+        until(lambda: b"here" in home.so_far(run), "it has said so")
+        command.send_signal(signal.SIGINT)
+        _, errors = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert home.ended(run.id).state is RunState.CANCELLED
+    assert errors.decode() == f"corral: {run.id} is cancelled: signal 2.\n"
+
+
+def home_runs(home: Home) -> list[Run]:
+    with home.store() as store:
+        return list(store.runs.list().items)

@@ -245,11 +245,13 @@ class Keeper:
         finished = self._voice.finished
         if self._idle:
             return end._replace(well=True, reason=ending.IDLE)
-        if finished is not None and not finished.ok:
-            return end._replace(reason=finished.message or "the agent said that it failed")
-        sent = self._line.passed_on if self._line is not None else frozenset()
-        typed = self._streams.typed_signals if self._streams is not None else frozenset()
-        return end._replace(well=self._voice.is_done, sent=end.is_of(sent | typed))
+        passed_on = self._line.passed_on if self._line is not None else set()
+        typed = self._streams.typed_signals if self._streams is not None else set()
+        end = end._replace(sent=end.is_of(passed_on | typed))
+        if finished is None or finished.ok:
+            return end._replace(well=self._voice.is_done)
+        said = finished.message or "the agent said that it failed"
+        return end if end.sent else end._replace(reason=said)
 
     def _turn(self, seconds: float) -> bool:
         """Wait for something to happen and deal with it; whether the attempt is over."""

@@ -65,18 +65,24 @@ CUT = frozenset(
         "WHAT",
     }
 )
-WRAPPED = frozenset({"", "MEANING"})
+WRAPPED = frozenset({"FOUND", "MEANING"})
 
 
 # What a narrow terminal does without, the first first; --json has it all.
+# After these, the last ones.
 LEFT_OUT = (
     "PID",
     "SHARE",
     "TIMED OUT",
     "CANCELLED",
+    "SIGNED WITH",
+    "CACHED",
+    "FROM",
     "PROJECT",
     "AGENT",
+    "OWNER",
     "STARTED",
+    "MODEL",
     "COST",
     "REASON",
     "WHAT",
@@ -108,7 +114,8 @@ def _fitting(
     """The columns that there is room for, their cells and widths. The first column stays."""
     given = list(columns)
     rows = [[printable(as_text(cell(record))) for _, cell in given] for record in records]
-    for title in (*LEFT_OUT, None):
+    rest = [title for title in reversed(_titles(given)) if title not in LEFT_OUT]
+    for title in (*LEFT_OUT, *rest, None):
         widest = [max(map(_cells, column)) for column in zip(_titles(given), *rows, strict=True)]
         least = [
             min(wide, NARROW) if name in CUT | WRAPPED else wide

@@ -18,6 +18,7 @@ from corral.rooms.runs.model import Mode, Run, RunState
 if TYPE_CHECKING:
     from corral.interfaces.cli.terminal import Shown
 
+MISSING = 127  # what shells say when there is no such program
 EXIT_CODES = {
     RunState.TIMED_OUT: 124,
     RunState.CANCELLED: 130,
@@ -123,7 +124,9 @@ def _failed(app: App, asked: Run, answer: dict[str, Any]) -> int:
     app.store.alerts.see_to_delivery()
     if "code" in answer:
         raise Refused(answer["failed"], id=asked.id)
-    click.echo(f"corral: {answer['failed']}", err=True)
+    missing = answer["exit_code"] == MISSING and asked.provider != "plain"
+    hint = "; install it, or take another with --agent" if missing else ""
+    click.echo(f"corral: {answer['failed']}{hint}", err=True)
     _tell_end(app, asked)
     return int(answer["exit_code"])
 
@@ -156,16 +159,21 @@ def stay(app: App, asked: Run, *, split: bool) -> int:
     ended = runs.wait(asked.id)
     for name in missed:
         _show_late(app, ended, name, outputs[name])
-    if ended.state not in (RunState.COMPLETED, RunState.FAILED) and not app.json:
-        click.echo(f"corral: {ended.id} is {ended.state}: {ended.reason}.", err=True)
     _tell_end(app, ended)
     return exit_code_of(ended)
 
 
 def _tell_end(app: App, run: Run) -> None:
-    """With --json the run's record is the answer, and all that standard output gets."""
+    """Say how it ended where that is not plain from what was seen. With --json the record is the
+    answer, and all that standard output gets."""
     if app.json:
         app.show(app.store.runs.get(run.id))
+        return
+    why = "" if run.state is RunState.FAILED else (run.reason or "").rstrip(".")
+    goes_on = run.session_id is not None and not run.is_live and os.isatty(2)
+    if why or goes_on:
+        how = f"; go on with `corral resume {run.name or run.id}`" if goes_on else ""
+        click.echo(f"corral: {run.id} is {run.state}{': ' if why else ''}{why}{how}.", err=True)
 
 
 def _outputs(app: App, run: Run, *, split: bool) -> "dict[str, Shown]":
