@@ -7,12 +7,14 @@ store is there again; what need not be said is left out.
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corral.adapters import process
 from corral.adapters.process import Identity
+from corral.adapters.redaction import clean_of_secrets
 from corral.kernel.end import End
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, StoreUnavailable
 from corral.rooms.runs.model import Attention, Run, RunState
@@ -30,8 +32,9 @@ PATIENCE = 15 * 60.0  # seconds for which the end of a run is kept for a store t
 class Hold:
     """One run, as far as the store is concerned."""
 
-    def __init__(self, store: "Corral", run: Run) -> None:
+    def __init__(self, store: "Corral", run: Run, *, secrets: Sequence[str] = ()) -> None:
         self._store = store
+        self._secrets = secrets
         me = process.identify(os.getpid())
         assert me is not None
         self._me = me
@@ -139,6 +142,7 @@ class Hold:
     def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
         """A line in the run's log, for those who look later; it never ends the run."""
         with suppress(CorralError):
+            message, metadata = clean_of_secrets((message, metadata), self._secrets)
             self._store.outputs.log(self.run.id, level, message, metadata=metadata)
 
     # -- ending --------------------------------------------------------------------------------
@@ -151,7 +155,8 @@ class Hold:
 
     def park(self, until: int, reason: str) -> None:
         """Give the run back until its provider's quota is there again."""
-        self.run = self._store.runs.park(self.run, until=until, reason=reason)
+        why = clean_of_secrets(reason, self._secrets)
+        self.run = self._store.runs.park(self.run, until=until, reason=why)
         self._is_parked = True
 
     def end(self, end: End, output_bytes: int, verdict: tuple[str, str] | None) -> None:

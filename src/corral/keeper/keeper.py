@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from corral.adapters import process
 from corral.adapters.process import Identity
 from corral.adapters.providers.facts import LimitReached
-from corral.keeper.attempt import Adopted, Attempt, CannotStart
+from corral.keeper.attempt import LEFTOVER_GRACE_MS, Adopted, Attempt, CannotStart
 from corral.keeper.ender import Ender
 from corral.keeper.hold import Hold
 from corral.keeper.line import Line
@@ -33,7 +33,6 @@ from corral.rooms.runs.model import Launch, Run
 if TYPE_CHECKING:
     from corral.library import Corral
 
-LEFTOVER_GRACE_MS = 2_000
 PARKED_MS = 5 * 60_000  # where the provider does not say when its quota is there again
 LONGEST_PARKING_MS = 8 * 24 * 3_600_000  # what is further away is no reset that a provider means
 LONGEST_LOOK = 5.0
@@ -46,7 +45,7 @@ class Keeper:
 
     def __init__(self, store: "Corral", run: Run, launch: Launch, plan: Plan) -> None:
         self._store = store
-        self._hold = Hold(store, run)
+        self._hold = Hold(store, run, secrets=list(plan.secrets.values()))
         self._launch = launch
         self._plan = plan
         self.folder: Path = plan.folder
@@ -158,6 +157,7 @@ class Keeper:
             self._hold.take(agent, self.folder, after, quick)
             self._voice = self._plan.voice(start, self.run, streams, self._hold.log)
         except BaseException:
+            attempt.end()
             attempt.close()
             streams.close()
             raise
@@ -166,6 +166,7 @@ class Keeper:
         try:
             attempt.begin()
         except CannotStart as error:
+            attempt.end()
             attempt.close()
             self._finish(End(exit_code=error.exit_code, reason=error.reason))
             raise
@@ -220,10 +221,11 @@ class Keeper:
             return End()
         self._drain()
         assert self._attempt is not None
-        end = self._attempt.close()
+        end = self._attempt.end()
         if not end.known and self._lives():
             # Only the guard was killed. The agent is well, and how it ends will not be known.
             assert self._agent is not None
+            self._attempt.close()
             self._attempt = Adopted(self._agent, self.folder, self.run.attempts)
             return self._watch()
         self._end_leftovers()
@@ -257,23 +259,19 @@ class Keeper:
         """Wait for something to happen and deal with it; whether the attempt is over."""
         poll = select.poll()
         over = self._attempt.over if self._attempt is not None else None
-        source = self._streams.source if self._streams is not None else None
+        streams = self._streams
         if self._waits_for_watcher():
-            source = over = None
-        for descriptor in (over, source, self._woken):
+            streams = over = None
+        for descriptor in (over, self._woken):
             if descriptor is not None:
                 poll.register(descriptor, select.POLLIN)
-        typing = self._streams is not None and self._streams.is_typing
-        if source is not None and typing:
-            poll.modify(source, select.POLLIN | select.POLLOUT)
-        if self._line is not None:
-            self._line.register(poll)
+        for held in (streams, self._line):
+            if held is not None:
+                held.register(poll)
         ready = poll.poll(max(0, int(seconds * 1_000)))
         numbers = {number for number, _ in ready}
-        if source in numbers:
-            if typing and self._streams is not None:
-                self._streams.type_on()
-            self._copy()
+        if streams is not None:
+            streams.handle(numbers, self._keep, self._output.write_errors)
         if self._line is not None:
             self._line.handle(ready)
         if self._woken in numbers:
@@ -351,14 +349,6 @@ class Keeper:
 
     # -- output --------------------------------------------------------------------------------
 
-    def _copy(self) -> None:
-        assert self._streams is not None
-        data = self._streams.take()
-        if data is None:
-            self._streams.close()
-        elif data:
-            self._keep(data)
-
     def _keep(self, data: bytes) -> None:
         self._active = time.monotonic()
         self._output.write(data)
@@ -367,12 +357,8 @@ class Keeper:
             self._line.show(data)
 
     def _drain(self) -> None:
-        """Take whatever the agent still left in its terminal or pipe."""
-        while self._streams is not None and self._streams.source is not None:
-            data = self._streams.take()
-            if not data:
-                break
-            self._keep(data)
+        if self._streams is not None:
+            self._streams.drain(self._keep, self._output.write_errors)
 
     def _listen(self) -> None:
         """Take in what the agent says of itself."""
@@ -403,11 +389,14 @@ class Keeper:
 
     def _end_leftovers(self) -> None:
         """A run is over when nobody of it is left: whoever it left behind is ended too."""
-        left = process.family(None, self._mark)
+        assert self._attempt is not None
+        guard = self._attempt.guard
+        left = process.family(None, self._mark, guard=guard)
         if left:
-            killed = process.end_family(None, self._mark, grace_ms=LEFTOVER_GRACE_MS)
+            killed = process.end_family(None, self._mark, grace_ms=LEFTOVER_GRACE_MS, guard=guard)
             found = {"processes": len(left), "killed": killed}
             self._hold.log("warn", "It left processes behind, which were ended.", found)
+        self._attempt.close()
 
     def _finish(self, end: End) -> Run:
         self._hold.end(end, self._output.bytes(), self._verdict)

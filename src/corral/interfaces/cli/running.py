@@ -159,6 +159,8 @@ def stay(app: App, asked: Run, *, split: bool) -> int:
     ended = runs.wait(asked.id)
     for name in missed:
         _show_late(app, ended, name, outputs[name])
+    for shown in outputs.values():
+        terminal.write(shown.to, shown.finish())
     _tell_end(app, ended)
     return exit_code_of(ended)
 
@@ -182,7 +184,12 @@ def _outputs(app: App, run: Run, *, split: bool) -> "dict[str, Shown]":
     from corral.interfaces.cli.terminal import Shown
 
     telling = telling_of(app.store, run)
-    outputs = {"output": Shown(2 if app.json else 1, telling.show if telling else bytes)}
+    to = 2 if app.json else 1
+    outputs = {"output": Shown(to, bytes)}
+    if telling is not None:
+        outputs["output"] = Shown(
+            to, lambda data: telling.feed(data).encode(), lambda: telling.finish().encode()
+        )
     if split or telling is not None:
         outputs["errors"] = Shown(2, bytes)
     return outputs

@@ -27,6 +27,8 @@ class Shown(NamedTuple):
 
     to: int
     show: Callable[[bytes], bytes]
+    finish: Callable[[], bytes] = bytes
+    """What is left to show at the end."""
 
 
 class Detached(Exception):
@@ -170,7 +172,7 @@ class Copy:
 
     def __init__(self, path: Path, shown: Shown) -> None:
         self._path = path
-        self._to, self._show = shown
+        self._to, self._show, _ = shown
         self._from: int | None = None
 
     def more(self) -> bool:
