@@ -112,3 +112,19 @@ def test_a_narrow_table_does_without_the_lesser_columns_and_never_the_first() ->
         assert ([title for title, _ in given], widths) == (titles, last)
         assert len(rows[0]) == len(titles)
     assert _widened([8, 8], [40, 10], 10) == [16, 10]
+
+
+def test_an_agent_that_there_is_not_is_answered_with_those_that_there_are(cli: Cli) -> None:
+    error = cli.error("run", "--agent", "nosuch", "hi")
+    assert error["exit_code"] == 3
+    assert "`corral agent list` shows yours" in error["message"]
+    assert "claude, codex" in error["message"]
+    assert "plain" not in error["message"]
+
+
+def test_looking_back_at_little_shows_no_blanks(cli: Cli) -> None:
+    session = cli.json("session", "open", "--title", "t")
+    cli.json("session", "append", session["id"], "assistant", "again\n")
+    shown = cli("session", "retro", session["id"]).out
+    assert "last words  again\n" in shown
+    assert "tools       -\n" in shown

@@ -236,7 +236,12 @@ def _named(tx: Tx, wish: Wish, session: Session | None) -> Runner | None:
     except (NotFound, Invalid):
         if name in registry.names() and name != "plain":
             return _provider(name)
-        raise
+        known = ", ".join(each for each in registry.names() if each != "plain")
+        raise NotFound(
+            f"There is no agent {name!r}; `corral agent list` shows yours, and any of these can be "
+            f"named too: {known}.",
+            name=name,
+        ) from None
     if agent.state is not AgentState.ACTIVE:
         raise Conflict(f"The agent {agent.name} is retired; restore it, or take another.")
     if agent.command:

@@ -16,7 +16,7 @@ from corral.kernel.money import parse_usd
 from corral.rooms.runs.model import Mode, Run, RunState
 
 if TYPE_CHECKING:
-    from corral.interfaces.cli.terminal import Shown
+    from corral.interfaces.cli.terminal import Outlet
 
 MISSING = 127  # what shells say when there is no such program
 EXIT_CODES = {
@@ -136,16 +136,16 @@ def stay(app: App, asked: Run, *, split: bool) -> int:
     from corral.interfaces.cli import terminal
 
     runs = app.store.runs
-    outputs = _outputs(app, asked, split=split)
+    outlets = _outlets(app, asked, split=split)
     missed: list[str] = []
     try:
         if asked.mode is Mode.PTY:
-            terminal.attach(run_folder(asked.id), to=outputs["output"].to)
+            terminal.attach(run_folder(asked.id), to=outlets["output"].to)
         else:
             missed = terminal.stream(
                 run_folder(asked.id),
                 is_over=lambda: not runs.refreshed(asked).is_live,
-                outputs=outputs,
+                outlets=outlets,
             )
     except terminal.Detached:
         click.echo(f"\r\nDetached; {asked.id} goes on (`corral attach {asked.id}`).", err=True)
@@ -158,9 +158,9 @@ def stay(app: App, asked: Run, *, split: bool) -> int:
         raise
     ended = runs.wait(asked.id)
     for name in missed:
-        _show_late(app, ended, name, outputs[name])
-    for shown in outputs.values():
-        terminal.write(shown.to, shown.finish())
+        _show_late(app, ended, name, outlets[name])
+    for outlet in outlets.values():
+        terminal.write(outlet.to, outlet.finish())
     _tell_end(app, ended)
     return exit_code_of(ended)
 
@@ -178,30 +178,30 @@ def _tell_end(app: App, run: Run) -> None:
         click.echo(f"corral: {run.id} is {run.state}{': ' if why else ''}{why}{how}.", err=True)
 
 
-def _outputs(app: App, run: Run, *, split: bool) -> "dict[str, Shown]":
+def _outlets(app: App, run: Run, *, split: bool) -> "dict[str, Outlet]":
     """Where a run's outputs go, and how: an agent's structured lines as its words."""
     from corral.interfaces.cli.telling import telling_of
-    from corral.interfaces.cli.terminal import Shown
+    from corral.interfaces.cli.terminal import Outlet
 
     telling = telling_of(app.store, run)
     to = 2 if app.json else 1
-    outputs = {"output": Shown(to, bytes)}
+    outlets = {"output": Outlet(to, bytes)}
     if telling is not None:
-        outputs["output"] = Shown(
+        outlets["output"] = Outlet(
             to, lambda data: telling.feed(data).encode(), lambda: telling.finish().encode()
         )
     if split or telling is not None:
-        outputs["errors"] = Shown(2, bytes)
-    return outputs
+        outlets["errors"] = Outlet(2, bytes)
+    return outlets
 
 
-def _show_late(app: App, run: Run, name: str, shown: "Shown") -> None:
+def _show_late(app: App, run: Run, name: str, outlet: "Outlet") -> None:
     """What a run wrote that was over before anybody could watch it."""
     from corral.interfaces.cli import terminal
 
     with suppress(NotFound):
         for piece in app.store.outputs.follow(run.id, stream=name):
-            terminal.write(shown.to, shown.show(piece.text))
+            terminal.write(outlet.to, outlet.show(piece.text))
 
 
 def exit_code_of(run: Run) -> int:

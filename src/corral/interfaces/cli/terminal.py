@@ -22,7 +22,7 @@ DETACH = b"\x1c"  # Ctrl-\
 LONGEST_SLEEP = 0.05
 
 
-class Shown(NamedTuple):
+class Outlet(NamedTuple):
     """Where an output goes, and what is made of it on the way."""
 
     to: int
@@ -170,9 +170,9 @@ def write(descriptor: int, data: bytes) -> None:
 class Copy:
     """One output of a run, shown as it grows."""
 
-    def __init__(self, path: Path, shown: Shown) -> None:
+    def __init__(self, path: Path, outlet: Outlet) -> None:
         self._path = path
-        self._to, self._show, _ = shown
+        self._to, self._show, _ = outlet
         self._from: int | None = None
 
     def more(self) -> bool:
@@ -194,10 +194,12 @@ class Copy:
         return self._from is not None
 
 
-def stream(folder: Path, *, is_over: Callable[[], bool], outputs: Mapping[str, Shown]) -> list[str]:
+def stream(
+    folder: Path, *, is_over: Callable[[], bool], outlets: Mapping[str, Outlet]
+) -> list[str]:
     """Show what a run writes until it is over; gives back the outputs that were sealed before they
     could be opened."""
-    copies = {name: Copy(folder / name, shown) for name, shown in outputs.items()}
+    copies = {name: Copy(folder / name, outlet) for name, outlet in outlets.items()}
     pause = 0.001
     while True:
         over = is_over() if pause >= LONGEST_SLEEP or not _keeper_is_there(folder) else False

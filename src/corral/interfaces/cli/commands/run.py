@@ -28,11 +28,13 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
 OPTIONS = (
     click.option("-d", "--detach", is_flag=True, help="Come back at once; it goes on by itself."),
     click.option("--agent", metavar="NAME", help="An agent of `corral agent list`, or a provider."),
-    click.option("--project", metavar="DIR", help="Where it works; the current directory else."),
+    click.option("--project", metavar="DIR", help="Where it works; otherwise here."),
     click.option("--name", metavar="NAME", help="A name for people."),
     click.option("--timeout", type=DURATION, metavar="10m", help="Stop it after this time."),
     click.option("--idle-exit", type=DURATION, metavar="60s", help="End it when nothing happens."),
-    click.option("--restart", metavar="on-failure[:N]", help="Start it again when it fails; no."),
+    click.option(
+        "--restart", metavar="on-failure[:N]", help="Start it anew when it fails; or `no`."
+    ),
     click.option("--grace", type=DURATION, metavar="10s", help="From asking it to end to killing."),
     click.option("--env", "-e", multiple=True, metavar="K=V", help="A variable for it."),
     click.option("--secret", multiple=True, metavar="K=REF", help="A variable, by reference."),
@@ -46,7 +48,7 @@ OPTIONS = (
         help="Answer such questions with yes: edit, run, trust, all.",
     ),
     click.option("--acp", is_flag=True, help="Talk with it by the Agent Client Protocol."),
-    click.option("--pty/--no-pty", default=None, help="A terminal for it; where you have one."),
+    click.option("--pty/--no-pty", default=None, help="A terminal for it; else: if you have one."),
 )
 
 

@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -45,17 +46,21 @@ RETROS = [
 ]
 
 
+def _listed(parts: Iterable[str]) -> str | None:
+    return ", ".join(parts) or None
+
+
 LOOK_BACK = [
     ("turns", lambda found: ", ".join(f"{count} {role}" for role, count in found.turns.items())),
-    ("tools", lambda found: ", ".join(f"{count} {tool}" for tool, count in found.tools.items())),
-    ("files", lambda found: "\n".join(found.files)),
-    ("failures", lambda found: "\n".join(found.failures)),
+    ("tools", lambda found: _listed(f"{count} {tool}" for tool, count in found.tools.items())),
+    ("files", lambda found: _listed(found.files)),
+    ("failures", lambda found: _listed(found.failures)),
     ("runs", lambda found: found.runs),
     ("running", lambda found: format_duration(found.running_ms)),
     ("began", lambda found: ago(found.began_at) if found.began_at else None),
     ("tokens", lambda found: found.tokens),
     ("cost", lambda found: format_usd(found.cost_micros)),
-    ("last words", lambda found: found.last_words),
+    ("last words", lambda found: (found.last_words or "").strip() or None),
 ]
 
 
