@@ -150,6 +150,15 @@ def look(process: Identity) -> Standing:
     return Standing.GONE if found.state in "ZX" else Standing.ALIVE
 
 
+def age_ms(process: Identity) -> int | None:
+    """How long ago a process of this boot began, whether it is still there or not; None where the
+    system's count cannot be read."""
+    if process.boot_id != boot_id() or not process.start_token.isdigit():
+        return None
+    ticks = int(process.start_token) / os.sysconf("SC_CLK_TCK")
+    return int((time.clock_gettime(time.CLOCK_BOOTTIME) - ticks) * 1_000)
+
+
 def send(process: Identity, number: int) -> bool:
     """Signal a process, if it is still the same one; False when it is not."""
     if process.pid <= 1:

@@ -16,7 +16,14 @@ from corral.adapters import process
 from corral.adapters.process import Identity
 from corral.adapters.redaction import clean_of_secrets
 from corral.kernel.end import End
-from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, StoreUnavailable
+from corral.kernel.errors import (
+    Conflict,
+    CorralError,
+    Held,
+    IllegalMove,
+    NotFound,
+    StoreUnavailable,
+)
 from corral.rooms.runs.model import Attention, Run, RunState
 from corral.rooms.runs.order import Holding
 
@@ -110,6 +117,10 @@ class Hold:
             )
         except Conflict:
             self._leave_to_others(agent)
+        except NotFound:
+            # Another store was put in the place of the one that knew it: nobody would see to an
+            # agent that goes on. What it wrote stays in its folder.
+            self.stop_wanted = self.stop_wanted or "the store does not know it any more"
         except CorralError:
             pass  # the store is away; the agent goes on, and the lease may run out
         else:
@@ -171,6 +182,8 @@ class Hold:
                 else:
                     self.run = self._store.runs.end(self.run, end, output_bytes=output_bytes)
                 return
+            except NotFound:
+                return  # nobody is left to be told
             except Held:
                 self.run = self._store.runs.get(self.run.id)
                 return

@@ -182,8 +182,8 @@ class Keeper:
         )
 
     def _pause(self, quick: int) -> bool:
-        """Wait a little before the next attempt, the longer the more often it failed at once."""
-        until = time.monotonic() + (0.5 * 2 ** (quick - 1) if quick else 0.0)
+        """Wait a little before the next attempt; False when somebody stopped it meanwhile."""
+        until = time.monotonic() + ending.pause_ms(quick) / 1_000
         self._agent = self._attempt = self._streams = self._ender = None
         while time.monotonic() < until and self._hold.stop_wanted is None:
             self._turn(until - time.monotonic())

@@ -89,7 +89,8 @@ def begin(app: App, asked: Run, keeper: StartingKeeper, *, detach: bool) -> int:
             )
         except KeeperLost:
             raise Refused(
-                f"The keeper of {asked.id} ended before it began; `corral recover` may say why.",
+                f"The keeper of {asked.id} ended without a word; "
+                f"`corral show {asked.id}` tells what is known of the run.",
                 id=asked.id,
             ) from None
         if "failed" in answer:

@@ -57,6 +57,11 @@ def quick_failures(before: int, end: End, lasted_ms: int) -> int:
     return before + 1 if failed and lasted_ms < QUICK_MS else 0
 
 
+def pause_ms(quick: int) -> int:
+    """How long to wait before the next attempt: the longer the more often it failed at once."""
+    return SECOND // 2 * 2 ** (quick - 1) if quick else 0
+
+
 def goes_on(end: End, *, stop_reason: str | None, attempts: int, restarts: int, quick: int) -> bool:
     """Whether a failed attempt is followed by another one of the same run."""
     if stop_reason is not None or end.exit_code == 0:
