@@ -18,6 +18,7 @@ from corral.library.runs import forget as forget_run
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.charges import ops as charges
 from corral.rooms.events import ops as events
+from corral.rooms.imports import ops as imports
 from corral.rooms.mail import ops as mail
 from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
@@ -187,6 +188,7 @@ class Store(Room):
             # The rows are gone everywhere; the files go on their own machine.
             while Outputs(self._database).clear_deleted():
                 pass
+            self._prune(outputs.DELETED_KEPT, dry_run)
         return pruned
 
     def _prune(self, kept: "Retention | Kept", dry_run: bool) -> Pruned:
@@ -275,6 +277,8 @@ KEPT: tuple[Retention | Kept, ...] = (
     nodes.KEPT,
     alerts.KEPT,
     Kept("charges", "charges.keep_ms", charges.prune),
+    charges.TOTALS_KEPT,
+    imports.KEPT,
     Kept("sessions", "sessions.keep_ms", _prune_sessions),
     Kept("outputs", "outputs.keep_ms", _prune_outputs),
     Kept("runs", "runs.keep_ms", _prune_runs),
