@@ -318,7 +318,10 @@ def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> 
     first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.02; done")
     with home.begin("run", "--", "sh", "-c", "echo at last; exit 3") as command:
         assert command.stderr is not None
-        assert b"waits in line" in command.stderr.readline()
+        told = command.stderr.readline()
+        assert told.count(b"in line") == 1
+        assert b"runs.max_at_once" in told
+        assert b"`corral stop run_" in told
         (home.work / "go").touch()
         out, _ = command.communicate(timeout=60)
     assert (command.returncode, out) == (3, b"at last\n")

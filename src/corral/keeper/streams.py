@@ -34,6 +34,8 @@ class Streams:
 
     source: int | None = None
     """A descriptor that the keeper must read from, and copy."""
+    typed_signals: frozenset[int] = frozenset()
+    """Signals that somebody's keys were made into: an interrupt by Ctrl-C."""
     errors: int | None = None
     """The same for what the agent writes to standard error, where that is kept apart."""
     most_untyped = 0
@@ -288,6 +290,24 @@ class Terminal(Streams):
         self._far_end = slave
         self.resize(*self._size)
         return Stdio(slave, slave, slave, terminal=True)
+
+    def type_in(self, data: bytes) -> bool:
+        self.typed_signals |= self._signals_of(data)
+        return super().type_in(data)
+
+    def _signals_of(self, data: bytes) -> frozenset[int]:
+        """Which signals the terminal makes of these keys; none where it hands them on itself."""
+        import signal
+        import termios
+
+        try:
+            mode = termios.tcgetattr(self.source or 0)
+        except (OSError, termios.error):
+            return frozenset()
+        if not mode[3] & termios.ISIG:
+            return frozenset()
+        keys = {termios.VINTR: signal.SIGINT, termios.VQUIT: signal.SIGQUIT}
+        return frozenset(number for key, number in keys.items() if mode[6][key] in data)
 
     def resize(self, rows: int, columns: int) -> None:
         import fcntl

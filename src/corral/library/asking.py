@@ -47,7 +47,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     timeout_ms: int | None = None
     idle_ms: int | None = None
     grace_ms: int | None = None
-    restarts: int = 0
+    restarts: int | None = None
     env: Mapping[str, str] = {}
     secrets: Mapping[str, str] = {}
     budget_micros: int | None = None
@@ -72,6 +72,8 @@ class Runner(NamedTuple):
 
 def ask(tx: Tx, wish: Wish) -> Run:
     """Queue the run that a wish asks for."""
+    if wish.agent is not None and wish.command is not None:
+        raise Invalid("An agent gets a prompt, not a command; leave one of the two out.")
     session = _session(tx, wish.session) if wish.session else None
     named = _named(tx, wish, session)
     cwd = _cwd(tx, wish, session, named)
@@ -106,7 +108,7 @@ def ask(tx: Tx, wish: Wish) -> Run:
             raw=wish.command is not None,
             interactive=interactive,
             grace_ms=GRACE_MS if wish.grace_ms is None else wish.grace_ms,
-            restarts=wish.restarts,
+            restarts=wish.restarts or 0,
             output_cap=OUTPUT_CAP if wish.output_cap is None else wish.output_cap,
             host=process.host(),
             claimed=wish.claimed,
@@ -145,7 +147,7 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
         msgspec.structs.replace(
             wish,
             command=command,
-            agent=wish.agent or _agent_now(tx, before, command),
+            agent=wish.agent or (None if command else _agent_now(tx, before)),
             project=wish.project or before.cwd,
             session=before.session_id,
             name=wish.name or before.name,
@@ -153,23 +155,23 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
             idle_ms=_either(wish.idle_ms, launch.idle_ms),
             grace_ms=_either(wish.grace_ms, launch.grace_ms),
             budget_micros=_either(wish.budget_micros, launch.budget_micros),
-            restarts=wish.restarts or launch.restarts,
+            restarts=_either(wish.restarts, launch.restarts),
             output_cap=_either(wish.output_cap, launch.output_cap),
             env={**launch.env, **wish.env},
             secrets={**launch.secrets, **wish.secrets},
             approvals=wish.approvals or launch.approvals,
-            acp=before.mode is Mode.ACP,
+            acp=wish.acp or before.mode is Mode.ACP,
         ),
     )
 
 
-def _agent_now(tx: Tx, before: Run, command: Sequence[str] | None) -> str | None:
+def _agent_now(tx: Tx, before: Run) -> str | None:
     """Who has the conversation now: it may have been handed to another agent since."""
     if before.session_id is not None:
         owner = _session(tx, before.session_id).agent_id
         if owner is not None:
             return owner
-    return before.agent_id or (None if command else before.provider)
+    return before.agent_id or before.provider
 
 
 def _with_context(tx: Tx, session: "Session | None", prompt: str | None) -> str | None:
@@ -239,7 +241,12 @@ def _named(tx: Tx, wish: Wish, session: "Session | None") -> Runner | None:
     except (NotFound, Invalid):
         if name in registry.names() and name != "plain":
             return _provider(name)
-        raise
+        known = ", ".join(each for each in registry.names() if each != "plain")
+        raise NotFound(
+            f"There is no agent {name!r}; `corral agent list` shows yours, and any of these can be "
+            f"named too: {known}.",
+            name=name,
+        ) from None
     if agent.state is not AgentState.ACTIVE:
         raise Conflict(f"The agent {agent.name} is retired; restore it, or take another.")
     if agent.command:

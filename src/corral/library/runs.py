@@ -54,7 +54,7 @@ class Wishes(TypedDict, total=False):
     timeout_ms: int | None
     idle_ms: int | None
     grace_ms: int | None
-    restarts: int
+    restarts: int | None
     env: Mapping[str, str]
     secrets: Mapping[str, str]
     budget_micros: int | None
@@ -296,6 +296,10 @@ class Runs(Room):
                 answer = {"taken": "its keeper was lost"}
             if "pid" in answer:
                 started.append(run)
-            elif "failed" not in answer:  # it waits, or another has it: the next one may start
+            elif "failed" in answer:
+                from corral.library.alerts import Alerts
+
+                Alerts(self._database).see_to_delivery()
+            else:  # it waits, or another has it: the next one may start
                 beyond = run.id
         return started

@@ -19,6 +19,7 @@ class App:
         self.url: str | None = None
         self.json = False
         self._store: Corral | None = None
+        self._agents: dict[str, str] = {}
 
     @property
     def store(self) -> "Corral":
@@ -57,6 +58,14 @@ class App:
             return None
         projects = self.store.projects
         return (projects.by_dir(typed) if os.path.isdir(typed) else projects.get(typed)).id
+
+    def agent_name(self, id: str | None) -> str | None:
+        """What an agent is called, for people."""
+        if id is None:
+            return None
+        if id not in self._agents:
+            self._agents[id] = self.store.agents.get(id).name
+        return self._agents[id]
 
     def show(self, record: Any, columns: "Columns | None" = None) -> None:
         """One record: as JSON, or its fields one below the other."""

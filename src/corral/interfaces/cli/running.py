@@ -1,4 +1,4 @@
-"""What `corral run` does once its words are understood.
+"""What `corral run` and `corral resume` do once their words are understood.
 
 Of a detached run this process knows only the wish: the keeper, which has loaded all that it takes
 meanwhile, asks for the run and starts it.
@@ -16,6 +16,7 @@ from corral.kernel.errors import Invalid, Refused, raised_elsewhere
 
 # What tells who asks: the agent, and the run in which it was called.
 ASKER = ("CORRAL_AGENT", "CORRAL_RUN")
+MISSING = 127  # what shells say when there is no such program
 
 
 def run(
@@ -24,7 +25,13 @@ def run(
     """Ask for a run, have a keeper take it, and stay with it unless it is detached."""
     keeper = _keeper()
     try:
-        wish = understand(words, is_command=is_command, detach=detach, given=given)
+        session = given.pop("session")
+        wish = {
+            "prompt": _prompt(words, is_command, session),
+            "command": list(words) if is_command else None,
+            "session": session,
+            **understand(app, detach=detach, given=given),
+        }
         asked = None if detach else app.store.runs.ask(**wish, claimed=True)
     except BaseException:
         keeper.dismiss()
@@ -34,6 +41,21 @@ def run(
     from corral.interfaces.cli import staying
 
     return staying.begin(app, asked, keeper, detach=False)
+
+
+def resume(app: App, id: str, prompt: str | None, *, detach: bool, given: dict[str, Any]) -> int:
+    """Ask for a run that goes on where another one stopped, and stay with it as with any run."""
+    from corral.interfaces.cli import staying
+
+    keeper = _keeper()
+    try:
+        words = None if prompt is None else _text(prompt)
+        wish = understand(app, detach=detach, given=given)
+        asked = app.store.runs.resume(id, prompt=words, **wish, claimed=True)
+    except BaseException:
+        keeper.dismiss()
+        raise
+    return staying.begin(app, asked, keeper, detach=detach)
 
 
 def _keeper() -> StartingKeeper:
@@ -63,10 +85,7 @@ def lost(run: str) -> Refused:
 def tell(app: App, answer: dict[str, Any], id: str, name: str | None) -> int:
     """Say how a run began that is left to its keeper; gives back the exit code."""
     if "failed" in answer:
-        if "code" in answer:
-            raise Refused(answer["failed"], id=id)
-        click.echo(f"corral: {answer['failed']}", err=True)
-        return int(answer["exit_code"])
+        return failed(app, answer, id)
     if "pid" in answer:
         sentence = f"Started {id} (pid {answer['pid']}); see `corral logs -f {name or id}`."
     else:
@@ -75,34 +94,35 @@ def tell(app: App, answer: dict[str, Any], id: str, name: str | None) -> int:
     return 0
 
 
+def failed(app: App, answer: dict[str, Any], id: str) -> int:
+    """It could not be started: that is the run's end, and the command's."""
+    app.store.alerts.see_to_delivery()
+    if "code" in answer:
+        raise Refused(answer["failed"], id=id)
+    run = app.store.runs.get(id)
+    missing = answer["exit_code"] == MISSING and run.provider != "plain"
+    hint = "; install it, or take another with --agent" if missing else ""
+    click.echo(f"corral: {answer['failed']}{hint}", err=True)
+    if app.json:
+        app.show(run)
+    return int(answer["exit_code"])
+
+
 def in_line(app: App, answer: dict[str, Any], id: str) -> str:
     """Of a run that no keeper has begun; Refused when it waits no more."""
     run = app.store.runs.get(id)
     if run.state != "queued":
         raise Refused(f"{id} is {run.state}.", id=id)
-    return f"{id} waits in line: {answer['waits']}"
+    leave = f"`corral stop {run.name or id}` takes it out."
+    return f"{id} waits in line: {answer['waits']} {leave}"
 
 
-def understand(
-    words: tuple[str, ...], *, is_command: bool, detach: bool, given: dict[str, Any]
-) -> dict[str, Any]:
-    """What `store.runs.ask` is to be told."""
-    prompt = None
-    if words and not is_command:
-        if len(words) > 1:
-            raise click.UsageError(
-                "Put the prompt into quotes, or a command behind `--`: corral run -- make test."
-            )
-        prompt = _prompt(words[0])
-    if not words and not given["session"]:
-        raise click.UsageError("Give a prompt, or a command behind `--`.")
+def understand(app: App, *, detach: bool, given: dict[str, Any]) -> dict[str, Any]:
+    """What `store.runs.ask` and `resume` are to be told of the options that both have."""
     return {
-        "prompt": prompt,
-        "command": list(words) if is_command else None,
         "agent": given["agent"],
         "project": given["project"],
         "name": given["name"],
-        "session": given["session"],
         "timeout_ms": given["timeout"],
         "idle_ms": given["idle_exit"],
         "grace_ms": given["grace"],
@@ -114,11 +134,24 @@ def understand(
         "approvals": list(given["approvals"]),
         "terminal": given["pty"],
         "acp": given["acp"],
-        "watched": not detach and is_terminal(),
+        # A program that wants JSON is nobody who sits in front of a terminal.
+        "watched": not detach and not app.json and is_terminal(),
     }
 
 
-def _prompt(word: str) -> str:
+def _prompt(words: tuple[str, ...], is_command: bool, session: str | None) -> str | None:
+    if is_command and words:
+        return None
+    if len(words) > 1:
+        raise click.UsageError(
+            "Put the prompt into quotes, or a command behind `--`: corral run -- make test."
+        )
+    if not words and not session:
+        raise click.UsageError("Give a prompt, or a command behind `--`.")
+    return _text(words[0]) if words else None
+
+
+def _text(word: str) -> str:
     from corral.interfaces.cli.app import read_body
 
     text = read_body(word, False) if word == "-" or word.startswith("@") else word
@@ -149,9 +182,11 @@ def size_of(text: str) -> int:
     return int(number) * units[unit]
 
 
-def restarts(text: str | None) -> int:
-    """How often a run may be restarted: `no`, `on-failure`, `on-failure:3`."""
-    if text in (None, "no"):
+def restarts(text: str | None) -> int | None:
+    """How often a run may be restarted: `no`, `on-failure`, `on-failure:3`; None: nothing said."""
+    if text is None:
+        return None
+    if text == "no":
         return 0
     kind, _, count = str(text).partition(":")
     if kind == "on-failure" and (count.isdigit() or not count):

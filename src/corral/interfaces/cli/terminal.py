@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from corral.adapters import control
 from corral.adapters.output.opening import open_regular
@@ -20,7 +20,14 @@ from corral.interfaces.cli.app import terminal_size
 DETACH = b"\x1c"  # Ctrl-\
 LONGEST_SLEEP = 0.05
 
-Show = Callable[[bytes], bytes]
+
+class Outlet(NamedTuple):
+    """Where an output goes, and what is made of it on the way."""
+
+    to: int
+    show: Callable[[bytes], bytes]
+    finish: Callable[[], bytes] = bytes
+    """What is left to show at the end."""
 
 
 class Detached(Exception):
@@ -46,7 +53,7 @@ def raw() -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def attach(folder: Path) -> None:
+def attach(folder: Path, *, to: int = 1) -> None:
     """Show a run's terminal and pass on what is typed, until nobody holds the run any more.
 
     Raises Detached when the detach key is typed, NothingSeen when the run was over too soon.
@@ -61,7 +68,7 @@ def attach(folder: Path) -> None:
         line.sendall(control.frame(control.ASK, {"op": "attach"}))
         line.sendall(control.frame(control.SIZE, list(terminal_size())))
         with raw():
-            _pass_through(line, woken)
+            _pass_through(line, woken, to)
     finally:
         signal.signal(signal.SIGWINCH, resized)
         line.close()
@@ -74,7 +81,7 @@ def _ring(wake: int) -> None:
         os.write(wake, b".")
 
 
-def _pass_through(line: socket.socket, woken: int) -> None:
+def _pass_through(line: socket.socket, woken: int, to: int) -> None:
     frames = control.Frames()
     typing = [0] if _is_open(0) else []
     seen = False
@@ -92,7 +99,7 @@ def _pass_through(line: socket.socket, woken: int) -> None:
             else:
                 line.sendall(control.frame(control.DATA, data))
         if line.fileno() in ready:
-            shown, over = _show(line, frames)
+            shown, over = _show(line, frames, to)
             seen = seen or shown
             if over:
                 if not seen:
@@ -108,7 +115,7 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def _show(line: socket.socket, frames: control.Frames) -> tuple[bool, bool]:
+def _show(line: socket.socket, frames: control.Frames, to: int) -> tuple[bool, bool]:
     """Show what came; whether there was anything to see, and whether the run is over."""
     try:
         data = line.recv(1 << 16)
@@ -117,7 +124,7 @@ def _show(line: socket.socket, frames: control.Frames) -> tuple[bool, bool]:
     shown = False
     for frame in frames.feed(data):
         if frame.kind == control.DATA:
-            write(1, frame.payload)
+            write(to, frame.payload)
             shown = True
         elif frame.kind == control.STOPPED:
             _suspend(line)
@@ -152,10 +159,9 @@ def write(descriptor: int, data: bytes) -> None:
 class Copy:
     """One output of a run, shown as it grows."""
 
-    def __init__(self, path: Path, descriptor: int, show: Show) -> None:
+    def __init__(self, path: Path, outlet: Outlet) -> None:
         self._path = path
-        self._to = descriptor
-        self._show = show
+        self._to, self._show, _ = outlet
         self._from: int | None = None
 
     def more(self) -> bool:
@@ -178,14 +184,11 @@ class Copy:
 
 
 def stream(
-    folder: Path, *, is_over: Callable[[], bool], outputs: Mapping[str, int], show: Show
+    folder: Path, *, is_over: Callable[[], bool], outlets: Mapping[str, Outlet]
 ) -> list[str]:
-    """Show what a run writes until it is over.
-
-    `outputs` says which of its outputs goes to which descriptor; gives back those that were sealed
-    before they could be opened.
-    """
-    copies = {name: Copy(folder / name, to, show) for name, to in outputs.items()}
+    """Show what a run writes until it is over; gives back the outputs that were sealed before they
+    could be opened."""
+    copies = {name: Copy(folder / name, outlet) for name, outlet in outlets.items()}
     pause = 0.001
     while True:
         over = is_over() if pause >= LONGEST_SLEEP or not _keeper_is_there(folder) else False
