@@ -17,6 +17,8 @@ MAX_DIR = 4_096
 MAX_PROMPT = 8 * MAX_BODY
 MAX_RESTARTS = 1_000
 LONGEST = 365 * DAY
+# Classes of questions that may be answered with yes beforehand, as providers sort them.
+APPROVALS = ("edit", "run", "trust", "all")
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +71,12 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_order(order: Order) -> None:
     """Refuse what can never be run."""
+    for given in order.approvals:
+        if given not in APPROVALS:
+            raise Invalid(
+                f"{given!r} is no class of questions; --yes takes {', '.join(APPROVALS)}.",
+                approval=given,
+            )
     clean_text(order.command, "The command")
     clean_text(order.cwd, "The directory", most=MAX_DIR)
     for argument in order.args:
