@@ -11,9 +11,9 @@ from anyio import CapacityLimiter, to_thread
 
 from corral import __version__
 from corral.interfaces.http import agents
-from corral.interfaces.http.answers import JSON, Problem
 from corral.interfaces.http.guard import READS, Receive, Scope, Send
 from corral.interfaces.http.limits import retry_after
+from corral.interfaces.http.problems import JSON, Problem
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.library.calls import (

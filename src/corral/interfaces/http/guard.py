@@ -16,10 +16,10 @@ from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.interfaces.http.answers import JSON, NO_STORE, SECURITY, Problem, body_of, problem_of
 from corral.interfaces.http.callers import Callers
 from corral.interfaces.http.limits import Buckets, Rate, retry_after
 from corral.interfaces.http.metrics import Metrics
+from corral.interfaces.http.problems import JSON, NO_STORE, SECURITY, Problem, body_of, problem_of
 from corral.kernel.errors import CorralError
 from corral.library import Corral
 from corral.library.tokens import Who
