@@ -24,7 +24,8 @@ from corral.kernel.errors import (
     NotFound,
     StoreUnavailable,
 )
-from corral.rooms.runs.model import Attention, Run, RunState
+from corral.rooms.runs import ending
+from corral.rooms.runs.model import Attention, Run, RunState, Stop
 from corral.rooms.runs.order import Holding
 
 if TYPE_CHECKING:
@@ -158,11 +159,11 @@ class Hold:
 
     # -- ending --------------------------------------------------------------------------------
 
-    def ask_to_stop(self, reason: str) -> None:
+    def ask_to_stop(self, kind: Stop) -> None:
         """A limit, or a signal, wants the run to end; the store says so first."""
         with suppress(CorralError):
-            self.run = self._store.runs.begin_to_stop(self.run.id, reason=reason)
-        self.stop_wanted = self.run.stop_reason or reason
+            self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind)
+        self.stop_wanted = self.run.stop_reason or ending.REASONS[kind]
 
     def park(self, until: int, reason: str) -> None:
         """Give the run back until its provider's quota is there again."""

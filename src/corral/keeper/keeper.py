@@ -28,7 +28,7 @@ from corral.keeper.voice import Voice
 from corral.kernel.end import End
 from corral.kernel.errors import Conflict, StoreUnavailable
 from corral.rooms.runs import ending
-from corral.rooms.runs.model import Launch, Run
+from corral.rooms.runs.model import Launch, Run, Stop
 
 if TYPE_CHECKING:
     from corral.library import Corral
@@ -323,7 +323,7 @@ class Keeper:
         if now >= self._hold.next_beat:
             self._renew()
         if self._interrupted and self._hold.stop_wanted is None:
-            self._hold.ask_to_stop(ending.INTERRUPTED)
+            self._hold.ask_to_stop(Stop.INTERRUPTED)
         if self._agent is not None and not self._hold.is_dismissed:
             self._listen()
             self._look_at_the_limits(now)
@@ -336,7 +336,7 @@ class Keeper:
         elif self._hold.stop_wanted is not None or self._voice.is_done:
             self._begin_to_end()
         elif timeout_ms is not None and now >= self._began + timeout_ms / 1_000:
-            self._hold.ask_to_stop(ending.TIMED_OUT)
+            self._hold.ask_to_stop(Stop.TIMED_OUT)
         elif idle_ms is not None:
             self._look_for_idleness(now, idle_ms / 1_000)
 
@@ -367,7 +367,7 @@ class Keeper:
         if self._voice.attention != self.run.attention:
             self._hold.call_for(self._voice.attention)
         if self._voice.over_budget and self._hold.stop_wanted is None:
-            self._hold.ask_to_stop(ending.OVER_BUDGET)
+            self._hold.ask_to_stop(Stop.OVER_BUDGET)
 
     def _renew(self) -> None:
         self._hold.renew(self._agent, self._output.bytes(), self._meter)
