@@ -96,9 +96,9 @@ def tell(app: App, answer: dict[str, Any], id: str, name: str | None) -> int:
 
 def failed(app: App, answer: dict[str, Any], id: str) -> int:
     """It could not be started: that is the run's end, and the command's."""
-    app.store.alerts.see_to_delivery()
     if "code" in answer:
-        raise Refused(answer["failed"], id=id)
+        raise raised_elsewhere(answer["code"], answer["failed"], {"id": id})
+    app.store.alerts.see_to_delivery()
     run = app.store.runs.get(id)
     missing = answer["exit_code"] == MISSING and run.provider != "plain"
     hint = "; install it, or take another with --agent" if missing else ""
