@@ -40,7 +40,12 @@ class Identity(NamedTuple):
 
 @cache
 def host() -> str:
-    """This machine's name; inside a container also its pid space, whose pids are others."""
+    """This machine's name; inside a container also its pid space, whose pids are others.
+
+    `CORRAL_HOST` gives it another one, so that two homes on one machine are two machines.
+    """
+    if given := os.environ.get("CORRAL_HOST"):
+        return given
     name = os.uname().nodename
     with suppress(OSError):
         namespace = os.readlink(f"{PROC}/self/ns/pid")
