@@ -175,6 +175,23 @@ def send(process: Identity, number: int) -> bool:
     return False
 
 
+def tells_of_ends() -> bool:
+    """Whether the system tells of the end of a process that is nobody's child here."""
+    return hasattr(os, "pidfd_open")
+
+
+def watch(process: Identity) -> int | None:
+    """A descriptor that becomes readable when a process ends; None when it has ended already, or
+    the system does not tell. The caller closes it."""
+    with suppress(AttributeError, OSError):
+        handle = os.pidfd_open(process.pid)
+        # The handle was taken first: what is looked at now is what is watched.
+        if look(process) is Standing.ALIVE:
+            return handle
+        os.close(handle)
+    return None
+
+
 def command_of(pid: int) -> list[str]:
     """A process's command line; empty when it cannot be told."""
     for _ in range(20):  # for a moment after it was executed, a program has none

@@ -34,7 +34,7 @@ class Hold:
     """One run, as far as the store is concerned."""
 
     def __init__(self, store: "Corral", run: Run, *, is_bound: bool = True) -> None:
-        """`is_bound`: no other machine may have the run, so it goes on however long it is silent."""
+        """`is_bound`: no other machine may have the run, so it goes on for however long."""
         self._store = store
         self._is_bound = is_bound
         me = process.identify(os.getpid())

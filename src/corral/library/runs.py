@@ -306,8 +306,7 @@ class Runs(Room):
             try:
                 answer = StartingKeeper().keep(store=self._database.address, run=run.id)
             except KeeperLost:
-                self.unclaim(run.id)
-                answer = {"taken": "its keeper was lost"}
+                answer = {"taken": "its keeper was lost"}  # the claim lets some time pass
             if "pid" in answer:
                 started.append(run)
             elif "failed" not in answer:  # it waits, or another has it: the next one may start

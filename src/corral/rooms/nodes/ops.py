@@ -125,9 +125,7 @@ def get(tx: Tx, id: str) -> Node:
 
 def serving(tx: Tx, name: str) -> Node | None:
     """The node of a host whose daemon is there now; None: nobody serves this store there."""
-    return tx.one(
-        sql.SERVING, name=clean_text(name, "The node's name", most=MAX_NAME), now=tx.now
-    )
+    return tx.one(sql.SERVING, name=clean_text(name, "The node's name", most=MAX_NAME), now=tx.now)
 
 
 def list_nodes(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Node]:

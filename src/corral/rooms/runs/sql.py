@@ -17,11 +17,11 @@ IDS = IdColumn("run", "run", "runs")
 RUNS = StateTable(Run, MOVES, table="runs", columns=_COLUMNS, project="project_id")
 
 ADD_LAUNCH = Statement("""
-    INSERT INTO launches (run_id, host, labels, prompt, resume_session, env, secrets, approvals, raw,
-        interactive, timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap,
+    INSERT INTO launches (run_id, host, labels, prompt, resume_session, env, secrets, approvals,
+        raw, interactive, timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap,
         environment)
-    VALUES (:run_id, :host, :labels, :prompt, :resume_session, :env, :secrets, :approvals, :raw,
-        :interactive, :timeout_ms, :idle_ms, :grace_ms, :restarts, :budget_micros, :output_cap,
+    VALUES (:run_id, :host, :labels, :prompt, :resume_session, :env, :secrets, :approvals,
+        :raw, :interactive, :timeout_ms, :idle_ms, :grace_ms, :restarts, :budget_micros, :output_cap,
         :environment)
 """)
 
