@@ -21,8 +21,8 @@ ADD_LAUNCH = Statement("""
         raw, interactive, timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap,
         environment)
     VALUES (:run_id, :host, :labels, :prompt, :resume_session, :env, :secrets, :approvals,
-        :raw, :interactive, :timeout_ms, :idle_ms, :grace_ms, :restarts, :budget_micros, :output_cap,
-        :environment)
+        :raw, :interactive, :timeout_ms, :idle_ms, :grace_ms, :restarts, :budget_micros,
+        :output_cap, :environment)
 """)
 
 LAUNCH = Query(
