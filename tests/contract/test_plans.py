@@ -459,6 +459,12 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "charges.total": (lambda c: c.charges.total("project:prj_1"), {"totals_pkey"}),
     "charges.days": (lambda c: c.charges.days("all", limit=5), {"totals_pkey"}),
     "charges.list": (lambda c: c.charges.list(), {"charges_pkey"}),
+    "runs.list of an agent": (lambda c: c.runs.list(agent="agn_3", limit=5), {"runs_by_agent"}),
+    "events.before": (lambda c: c.events.before("9-9999", limit=5), {"the feed"}),
+    "events.before of a subject": (
+        lambda c: c.events.before("99999999-99999", subject="let_7", limit=5),
+        {"events_by_subject"},
+    ),
     "charges.list of a run": (lambda c: c.charges.list(run="run_7"), {"charges_by_run"}),
     "charges.list of a session": (
         lambda c: c.charges.list(session="ses_7", limit=5),
@@ -497,7 +503,23 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "alerts.list all": (lambda c: c.alerts.list(all=True, limit=5), {"alerts_pkey"}),
     "insights.overview": (
         lambda c: c.insights.overview(),
-        {"letters_by_state", "projects_pkey", "runs_by_state", "runs_ended", "totals_pkey"},
+        {
+            "letters_by_state",
+            "projects_pkey",
+            "runs_by_state",
+            "runs_ended",
+            "runs_failed",
+            "totals_pkey",
+        },
+    ),
+    "insights.costs": (lambda c: c.insights.costs(by="model"), {"totals_by_day"}),
+    "insights.named": (
+        lambda c: c.insights.named("a7"),
+        {"agents_name_key", "projects_recent", "runs_by_name"},
+    ),
+    "insights.names": (
+        lambda c: c.insights.names([RUNS_PROJECT, RUN, SESSION]),
+        {"projects_pkey", "agents_pkey", "sessions_pkey", "runs_pkey"},
     ),
     "insights.crashed": (
         lambda c: c.insights.crashed(limit=5),

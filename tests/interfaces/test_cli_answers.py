@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from corral.interfaces.cli import main
-from corral.interfaces.cli.render import printable
+from corral.kernel.text import printable
 from tests.support.cli import Cli
 
 BAD_INPUT = {

@@ -151,6 +151,11 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "postgres": "(xid, seq) > (CAST(CAST(:xid AS TEXT) AS XID8), :seq)"
         " AND xid < pg_snapshot_xmin(pg_current_snapshot())",
     },
+    "feed_before": {
+        "sqlite": "seq < :seq",
+        "postgres": "(xid, seq) < (CAST(CAST(:xid AS TEXT) AS XID8), :seq)"
+        " AND xid < pg_snapshot_xmin(pg_current_snapshot())",
+    },
     # Committed, but behind a transaction that still runs.
     "feed_held_back": {
         "sqlite": "FALSE",

@@ -64,6 +64,8 @@ CREATE INDEX runs_active_of_agent ON runs (agent_id)
 CREATE INDEX runs_by_parent ON runs (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX runs_by_pid ON runs (pid, id) WHERE pid IS NOT NULL;
 CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX runs_failed ON runs (ended_at)
+    WHERE state NOT IN ('queued', 'starting', 'running', 'stopping', 'completed', 'cancelled');
 
 -- What a run was started with, and what it found. Writer: runs.
 CREATE TABLE launches (

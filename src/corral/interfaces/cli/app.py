@@ -75,7 +75,9 @@ class App:
         if self.json or not isinstance(body, str):
             render.write_json(body)
         elif sys.stdout.isatty():
-            click.echo("\n".join(map(render.printable, body.splitlines())))
+            from corral.kernel.text import printable
+
+            click.echo("\n".join(map(printable, body.splitlines())))
         else:
             click.echo(body)
 

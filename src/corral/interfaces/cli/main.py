@@ -179,7 +179,7 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _complain(code: str, message: str, details: dict[str, Any], arguments: list[str]) -> None:
-    from corral.interfaces.cli.render import printable
+    from corral.kernel.text import printable
 
     if "--json" in arguments:
         import msgspec

@@ -75,7 +75,7 @@ class Reading:
     def _shown(self) -> Callable[[bytes], bytes]:
         if self._raw:
             return lambda data: data
-        from corral.interfaces.cli.telling import telling_of
+        from corral.library.telling import telling_of
 
         telling = telling_of(self._store, self._run) if self._stream == "output" else None
         return telling.show if telling is not None else self._lines()

@@ -159,7 +159,7 @@ def _show_late(app: App, run: Run, name: str, to: int, show: Callable[[bytes], b
 
 def _show(app: App, run: Run) -> Callable[[bytes], bytes]:
     """How a run's output is shown to a person: an agent's structured lines as its words."""
-    from corral.interfaces.cli.telling import telling_of
+    from corral.library.telling import telling_of
 
     telling = None if app.json else telling_of(app.store, run)
     return telling.show if telling is not None else lambda data: data

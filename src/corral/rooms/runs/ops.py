@@ -295,22 +295,30 @@ def list_runs(
     *,
     project: str | None = None,
     session: str | None = None,
+    agent: str | None = None,
     state: str | None = None,
     live: bool = False,
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Run]:
-    """Runs, newest first: all, of a project or of a session, in a state, or only those not over."""
+    """Runs, newest first: all, of a project, a session or an agent, in a state, or not over."""
     if state is not None and state not in [*RunState]:
         raise Invalid(f"{state!r} is no state of a run; those are {', '.join(RunState)}.")
     wanted = {
         name: clean_text(value, f"The {name}", most=MAX_NAME)
-        for name, value in (("project", project), ("session", session), ("state", state))
+        for name, value in (
+            ("project", project),
+            ("session", session),
+            ("agent", agent),
+            ("state", state),
+        )
         if value is not None
     }
     statement = sql.LISTS.get((*wanted, "live") if live else (*wanted,))
     if statement is None:
-        raise Invalid("Runs are listed by project and state, or by session; leave the rest out.")
+        raise Invalid(
+            "Runs are listed by project and state, by session or by agent; leave the rest out."
+        )
     (before,) = decode_cursor(after, "~")
     rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **wanted)
     return page_of(rows, limit, lambda run: (run.id,))

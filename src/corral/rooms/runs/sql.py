@@ -98,6 +98,7 @@ LISTS = {
     ),
     ("project", "live"): Query(Run, f"{_RUNS} project_id = :project AND {_LIVE} AND {_NEWEST}"),
     ("session",): Query(Run, f"{_RUNS} session_id = :session AND {_NEWEST}"),
+    ("agent",): Query(Run, f"{_RUNS} agent_id = :agent AND {_NEWEST}"),
 }
 
 BY_PID = Query(Run, f"SELECT {_COLUMNS} FROM runs WHERE pid = :pid ORDER BY id DESC LIMIT 1")

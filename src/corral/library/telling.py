@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from corral.adapters.providers.facts import Fact, Finished, LimitReached, Logged, Said
-from corral.interfaces.cli.render import printable
+from corral.kernel.text import printable
 from corral.rooms.runs.model import Mode, Run
 
 if TYPE_CHECKING:
