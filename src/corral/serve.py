@@ -185,7 +185,8 @@ def _listen(address: str, port: int) -> socket.socket:
                 port=port,
             ) from None
         raise Invalid(
-            f"It cannot listen at {address}:{port} ({error.strerror}); give another --bind or "
+            f"It cannot listen at {address}:{port} ({os.strerror(error.errno or 0)}); give another "
+            "--bind or "
             "--port.",
             address=address,
             port=port,

@@ -107,7 +107,7 @@ class Host:
 
         Held when another daemon serves the store on this machine already.
         """
-        self._refuse_second()
+        self._take_the_place_of_the_dead()
         self._found = self._store.runs.recover()
         self._join()
         self._beat()
@@ -150,15 +150,22 @@ class Host:
 
     # -- its place among the nodes -------------------------------------------------------------
 
-    def _refuse_second(self) -> None:
+    def _take_the_place_of_the_dead(self) -> None:
+        """Whoever served this machine before and is gone leads nothing any more."""
         serving = self._store.nodes.serving(self._me.host)
         other = _daemon_of(serving) if serving is not None else None
-        if other is not None and other != self._me and process.look(other) is Standing.ALIVE:
+        if serving is None or other is None or other == self._me:
+            return
+        standing = process.look(other)
+        if standing is Standing.ALIVE:
             raise Held(
                 f"The daemon with pid {other.pid} serves this store on this machine already; end "
                 "it with `corral down`, or give this one a name of its own with CORRAL_HOST.",
                 pid=other.pid,
             )
+        if standing is not Standing.UNKNOWN:
+            for name in self._led:
+                self._store.nodes.yield_lead(name, owner=serving.owner or "-")
 
     def _join(self) -> None:
         slots = self._slots

@@ -11,7 +11,7 @@ from corral.interfaces.cli.render import ago, write_line, write_table
 LOOPS = [
     ("LOOP", lambda loop: loop["name"]),
     ("STATE", lambda loop: loop["state"]),
-    ("LED BY", lambda loop: loop["leader"] or "each machine"),
+    ("LED BY", lambda loop: _daemon(loop["leader"]) or "each machine"),
     ("DONE", lambda loop: loop["done"]),
     ("WORKED", lambda loop: _age(loop["worked_at"])),
     ("ERRORS", lambda loop: loop["errors"]),
@@ -19,8 +19,16 @@ LOOPS = [
 ]
 LEADERS = [
     ("LOOP", lambda lead: lead.name),
-    ("LED BY", lambda lead: lead.owner),
+    ("LED BY", lambda lead: _daemon(lead.owner)),
 ]
+
+
+def _daemon(owner: str | None) -> str | None:
+    """The machine and process in `daemon:HOST:PID:START`."""
+    words = (owner or "").rsplit(":", 2)
+    if len(words) != 3:
+        return owner
+    return f"{words[0].removeprefix('daemon:')} (pid {words[1]})"
 
 
 @click.command("status", cls=Verb)
