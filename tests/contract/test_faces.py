@@ -126,6 +126,10 @@ ELSEWHERE = {
     "secrets.value_of": "the keeper's work",
     "secrets.resolve": "`corral secret check`, which never shows the value",
     "timers.get": "`corral timer show`",
+    "tokens.check": "the API's work",
+    "tokens.get": "`corral token list` shows all there is",
+    "tokens.in_file": "the daemon's work",
+    "tokens.note_use": "the API's work",
 }
 
 ROWS = list(operations())

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -150,6 +151,14 @@ def test_suspending_the_program_suspends_the_command_and_fg_wakes_both(home: Hom
         shell.until(b"code-0")
     finally:
         shell.end()
+
+
+def test_a_program_that_closes_its_terminal_before_it_ends_is_not_hung_up(home: Home) -> None:
+    leaves = "import os, time; print('bye', flush=True); os.closerange(0, 3); time.sleep(0.5)"
+    run = home.detached(sys.executable, "-c", leaves, options=("--pty",))
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.signal) == (RunState.COMPLETED, 0, None)
+    assert b"bye" in home.output(run)
 
 
 def test_python_is_talked_with(home: Home, screen: Open) -> None:

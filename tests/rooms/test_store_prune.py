@@ -2,6 +2,8 @@
 
 import pytest
 
+from corral.adapters.providers.facts import Used
+from corral.adapters.transcripts.transcript import Head
 from corral.db.statement import Statement
 from corral.kernel.clock import DAY, HOUR, MINUTE, YEAR, SetClock
 from corral.kernel.errors import NotFound
@@ -17,6 +19,8 @@ NOTHING = {
         "nodes",
         "alerts",
         "charges",
+        "totals",
+        "imports",
         "sessions",
         "outputs",
         "runs",
@@ -204,3 +208,43 @@ def test_a_node_that_was_forgotten_may_come_back_as_a_new_one(
     assert store.nodes.join("host", "boot", owner="d").id != gone.id
     with pytest.raises(NotFound):
         store.nodes.heartbeat(gone)
+
+
+def test_totals_of_days_runs_and_sessions_go_and_those_since_ever_stay(
+    store: Corral, clock: SetClock
+) -> None:
+    store.charges.add(
+        Used(model="gpt-5", input=10, cost_micros=7), run_id="run_1", session_id="ses_1"
+    )
+    scopes = ("all", "model:gpt-5", "run:run_1", "session:ses_1")
+    clock.advance(3 * YEAR + 2 * DAY)
+    store.charges.add(Used(model="gpt-6", input=10, cost_micros=1), run_id="run_2")
+    assert forgotten(store, dry_run=True)["totals"] == 4  # two days, the run, the session
+    assert forgotten(store)["totals"] == 4
+    assert [store.charges.total(scope).cost_micros for scope in scopes] == [8, 7, None, None]
+    assert store.charges.total("run:run_2").cost_micros == 1
+    assert forgotten(store)["totals"] == 0
+
+
+def test_which_files_were_imported_is_known_from_the_last_news_on(
+    store: Corral, clock: SetClock
+) -> None:
+    store.imports._begin("claude", "/srv/old.jsonl", Head("one", title="old"))
+    clock.advance(2 * YEAR)
+    store.imports._begin("claude", "/srv/new.jsonl", Head("two", title="new"))
+    clock.advance(YEAR + 2 * DAY)
+    assert forgotten(store)["imports"] == 1
+    assert rows(store, "SELECT path FROM imports") == [("/srv/new.jsonl",)]
+
+
+def test_a_deleted_output_of_a_machine_that_never_came_back_is_forgotten(
+    store: Corral, clock: SetClock
+) -> None:
+    store.outputs.begin("run_1", host="elsewhere", folder="/srv/runs/1")
+    store.outputs.delete("run_1")
+    clock.advance(90 * DAY)
+    forgotten(store)
+    assert rows(store, "SELECT run_id FROM outputs") == [("run_1",)]
+    clock.advance(1)
+    forgotten(store)
+    assert rows(store, "SELECT run_id FROM outputs") == []

@@ -109,10 +109,10 @@ _FILL = [
         {{now}} - 60000 * i
     FROM n""",
     f"""INSERT INTO totals (scope, day, charges, unknown, input, output, cache_read, cache_write,
-        reasoning, cost_micros)
+        reasoning, cost_micros, updated_at)
     {_SERIES.format(count=LETTERS)}
     SELECT CASE i % 3 WHEN 0 THEN 'run:run_' || i WHEN 1 THEN 'all' ELSE 'project:prj_1' END,
-        CASE i % 3 WHEN 0 THEN '' ELSE '20' || (100000 + i) END, 1, 0, 1, 1, 1, 1, 1, 1
+        CASE i % 3 WHEN 0 THEN '' ELSE '20' || (100000 + i) END, 1, 0, 1, 1, 1, 1, 1, 1, {{now}}
     FROM n""",
     f"""INSERT INTO counters (name, input, output, cache_read, cache_write, reasoning, updated_at)
     {_SERIES.format(count=MANY)} SELECT 'c' || i, 1, 1, 1, 1, 1, {{now}} FROM n""",

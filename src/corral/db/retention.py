@@ -2,7 +2,7 @@
 
 A table is walked along its key, which rises with time, a piece at a time from the oldest on: nobody
 waits long for the store, and no index has to be kept for it. The walk ends where the rows are too
-young to have ended long ago.
+young to have ended long ago, or, where the key does not rise with time, with the table.
 """
 
 from typing import NamedTuple
@@ -25,11 +25,14 @@ class Retention:
     """How long rows of a table are kept.
 
     `setting` names how many milliseconds; `over` is the condition on a row that ended before
-    `:before`, and `born` the column with the moment at which it was made. Of numbered rows
-    (`key="seq"`) the newest always stays, because its number must not be given out again.
+    `:before`, and `born` the column with the moment at which it was made; None where the key does
+    not rise with it. Of numbered rows (`key="seq"`) the newest always stays, because its number
+    must not be given out again.
     """
 
-    def __init__(self, table: str, *, setting: str, born: str, over: str, key: str = "id") -> None:
+    def __init__(
+        self, table: str, *, setting: str, born: str | None, over: str, key: str = "id"
+    ) -> None:
         self.table = table
         self.setting = setting
         numbered = key == "seq"
@@ -37,8 +40,9 @@ class Retention:
         newest_stays = f" AND {key} < (SELECT max({key}) FROM {table})" if numbered else ""
         old = f"FROM {table} WHERE {key} > :after AND {key} <= :last AND {over}{newest_stays}"
         self.window = Statement(f"""
-            SELECT max({key}), min({born}) FROM (
-                SELECT {key}, {born} FROM {table} WHERE {key} > :after ORDER BY {key} LIMIT :limit
+            SELECT max({key}), min(born) FROM (
+                SELECT {key}, {born or "0"} AS born FROM {table}
+                WHERE {key} > :after ORDER BY {key} LIMIT :limit
             ) AS oldest
         """)
         self.count = Statement(f"SELECT count(*) {old}")

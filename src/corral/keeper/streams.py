@@ -185,13 +185,16 @@ class Terminal(Streams):
         super().__init__(folder, stdin=None)
         self._size = rows, columns
         self._untyped = bytearray()
+        # Held open to the end: a program may close its terminal a moment before it ends, and must
+        # not be hung up for that.
+        self._far_end: int | None = None
 
     def stdio(self) -> Stdio:
         self._file(OUTPUT)
         master, slave = os.openpty()
         os.set_blocking(master, False)
         self.source = master
-        self._agents_own(slave)
+        self._far_end = slave
         self.resize(*self._size)
         return Stdio(slave, slave, slave, terminal=True)
 
@@ -226,3 +229,9 @@ class Terminal(Streams):
             size = struct.pack("HHHH", rows, columns, 0, 0)
             with suppress(OSError):
                 fcntl.ioctl(self.source, termios.TIOCSWINSZ, size)
+
+    def close(self) -> None:
+        super().close()
+        if self._far_end is not None:
+            os.close(self._far_end)
+            self._far_end = None

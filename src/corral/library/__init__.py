@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from corral.library.sessions import Sessions
     from corral.library.settings import Secrets, Settings
     from corral.library.store import Store
+    from corral.library.tokens import Tokens
 
 
 def open(
@@ -180,10 +181,21 @@ class Corral:
         return Imports(self._database)
 
     @cached_property
+    def tokens(self) -> "Tokens":
+        from corral.library.tokens import Tokens
+
+        return Tokens(self._database)
+
+    @cached_property
     def db(self) -> "Store":
         from corral.library.store import Store
 
         return Store(self._database)
+
+    def acting_as(self, actor: str) -> "Corral":
+        """The same open store for somebody else, whom the record names; it need not be closed."""
+        who = clean_text(actor, "The actor", most=MAX_NAME)
+        return Corral(self._database.acting_as(who))
 
     def transaction(self) -> AbstractContextManager[Tx]:
         """One transaction around several operations: hand it to the functions in a room's `ops`."""

@@ -15,8 +15,10 @@ from corral.kernel.text import MAX_BODY, clean_text
 from corral.library.operation import Room
 from corral.library.runs import forget as forget_run
 from corral.rooms.alerts import ops as alerts
+from corral.rooms.answers import ops as answers
 from corral.rooms.charges import ops as charges
 from corral.rooms.events import ops as events
+from corral.rooms.imports import ops as imports
 from corral.rooms.mail import ops as mail
 from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
@@ -25,6 +27,7 @@ from corral.rooms.schedules import ops as schedules
 from corral.rooms.search import ops as search
 from corral.rooms.sessions import forgetting
 from corral.rooms.settings import ops as settings
+from corral.rooms.tokens import ops as tokens
 
 
 def replace_damaged(url: str | None, file: str | Path) -> Path:
@@ -161,6 +164,7 @@ class Store(Room):
             # The rows are gone everywhere; the files go on their own machine.
             while Outputs(self._database).clear_deleted():
                 pass
+            self._prune(outputs.DELETED_KEPT, dry_run)
         return pruned
 
     def _prune(self, kept: "Retention | Kept", dry_run: bool) -> Pruned:
@@ -237,7 +241,11 @@ KEPT: tuple[Retention | Kept, ...] = (
     schedules.KEPT,
     nodes.KEPT,
     alerts.KEPT,
+    tokens.KEPT,
+    answers.KEPT,
     Kept("charges", "charges.keep_ms", charges.prune),
+    charges.TOTALS_KEPT,
+    imports.KEPT,
     Kept("sessions", "sessions.keep_ms", _prune_sessions),
     Kept("outputs", "outputs.keep_ms", _prune_outputs),
     Kept("runs", "runs.keep_ms", _prune_runs),

@@ -42,6 +42,7 @@ CREATE TABLE totals (
     cache_write {integer} NOT NULL,     -- sum
     reasoning {integer} NOT NULL,       -- sum
     cost_micros {integer} NOT NULL,     -- sum of the costs that are known
+    updated_at {integer} NOT NULL,      -- when something was last added
     PRIMARY KEY (scope, day)
 ) {strict};
 

@@ -7,5 +7,5 @@ CREATE TABLE imports (
     turns {integer} NOT NULL,           -- how many turns came of it
     charges {integer} NOT NULL,         -- how many charges
     updated_at {integer} NOT NULL,      -- when something new was last found in it
-    PRIMARY KEY (source, path)
+    PRIMARY KEY (path, source)
 ) {strict};

@@ -28,6 +28,7 @@ from corral.rooms.charges.model import (
     named,
 )
 
+TOTALS_KEPT = sql.TOTALS_KEPT
 # Far more than any report means, and sums of millions of such reports still fit.
 MOST_TOKENS = MOST
 COST_ALONE = "cost:"
@@ -132,6 +133,7 @@ def _add_up(tx: Tx, charge: Charge, cost: int | None, *, charges: int, unknown: 
     """Add a charge to everything that it belongs to; or, with no charge, its cost alone."""
     tx.run(
         sql.ADD_UP,
+        now=tx.now,
         day=day_of(charge.at),
         run=_scope("run", charge.run_id),
         session=_scope("session", charge.session_id),

@@ -28,9 +28,9 @@ SEEN = Statement("""
 # who add at the same time cannot wait for each other.
 ADD_UP = Statement("""
     INSERT INTO totals (scope, day, charges, unknown, input, output, cache_read, cache_write,
-        reasoning, cost_micros)
+        reasoning, cost_micros, updated_at)
     SELECT column1, column2, :charges, :unknown, :input, :output, :cache_read, :cache_write,
-        :reasoning, :cost_micros
+        :reasoning, :cost_micros, :now
     FROM (VALUES ('all', ''), ('all', :day), (:agent, ''), (:agent, :day), (:model, ''),
         (:model, :day), (:project, ''), (:project, :day), (:run, ''), (:session, '')) AS touched
     WHERE column1 IS NOT NULL
@@ -42,7 +42,8 @@ ADD_UP = Statement("""
         cache_read = totals.cache_read + excluded.cache_read,
         cache_write = totals.cache_write + excluded.cache_write,
         reasoning = totals.reasoning + excluded.reasoning,
-        cost_micros = totals.cost_micros + excluded.cost_micros
+        cost_micros = totals.cost_micros + excluded.cost_micros,
+        updated_at = excluded.updated_at
 """)
 
 _FIGURES = "input, output, cache_read, cache_write, reasoning, cost_micros"
@@ -126,6 +127,16 @@ TRIED = Statement("""
 """)
 
 KEPT = Retention("charges", setting="charges.keep_ms", born="at", over="at < :before", key="seq")
+
+# What everything, a project, an agent or a model has cost since ever is never forgotten.
+TOTALS_KEPT = Retention(
+    "totals",
+    setting="totals.keep_ms",
+    born=None,
+    over="""updated_at < :before AND (day > ''
+        OR scope > 'run:' AND scope < 'run;' OR scope > 'session:' AND scope < 'session;')""",
+    key="scope",
+)
 
 PRUNE_COUNTERS = Statement("DELETE FROM counters WHERE updated_at < :before")
 

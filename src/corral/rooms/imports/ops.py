@@ -19,6 +19,7 @@ from corral.rooms.projects import ops as projects
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.sessions.model import NewTurn
 
+KEPT = sql.KEPT
 MAX_PATH = 4_096
 
 

@@ -1,3 +1,4 @@
+from corral.db.retention import Retention
 from corral.db.statement import Query
 from corral.rooms.imports.model import Import
 
@@ -10,7 +11,7 @@ ADD = Query(
     f"""
     INSERT INTO imports ({_COLUMNS})
     VALUES (:source, :path, :session_id, 0, 0, 0, :now)
-    ON CONFLICT (source, path) DO NOTHING RETURNING {_COLUMNS}
+    ON CONFLICT (path, source) DO NOTHING RETURNING {_COLUMNS}
 """,
 )
 
@@ -30,6 +31,10 @@ LIST = Query(
     Import,
     f"""
     SELECT {_COLUMNS} FROM imports
-    WHERE (source, path) > (:source, :path) ORDER BY source, path LIMIT :limit
+    WHERE (path, source) > (:path, :source) ORDER BY path, source LIMIT :limit
 """,
+)
+
+KEPT = Retention(
+    "imports", setting="imports.keep_ms", born=None, over="updated_at < :before", key="path"
 )

@@ -15,6 +15,7 @@ from corral.kernel.text import MAX_NAME, MAX_TEXT, check_int, clean_text, encode
 from corral.rooms.outputs import sql
 from corral.rooms.outputs.model import CHUNK, STREAMS, Level, LogLine, Output, OutputState
 
+DELETED_KEPT = sql.DELETED_KEPT
 MAX_PATH = 4_096
 MAX_METADATA = 64 * 1024
 

@@ -1,4 +1,5 @@
 from corral.db.moves import StateTable
+from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.rooms.outputs.model import MOVES, LogLine, Output
 
@@ -48,6 +49,15 @@ PRUNABLE = Statement("""
 COUNT_PRUNABLE = Statement("""
     SELECT count(*) FROM outputs WHERE state = 'sealed' AND sealed_at < :before
 """)
+
+# A machine that was silent for so long does not come back to remove its files.
+DELETED_KEPT = Retention(
+    "outputs",
+    setting="nodes.keep_ms",
+    born="created_at",
+    over="state = 'deleted' AND deleted_at < :before",
+    key="run_id",
+)
 
 # Only while it is open: what was sealed is never changed.
 ADD_CHUNK = Statement("""

@@ -77,8 +77,30 @@ KNOWN: dict[str, Known] = {
         "How long single charges are kept; what they add up to stays.",
         ("global",),
     ),
+    "totals.keep_ms": Known(
+        int,
+        3 * 365 * DAY,
+        DAY,
+        TEN_YEARS,
+        "How long the totals of a day, a run or a session are kept; those since ever stay.",
+        ("global",),
+    ),
+    "imports.keep_ms": Known(
+        int,
+        3 * 365 * DAY,
+        DAY,
+        TEN_YEARS,
+        "How long it is known which files were imported, from the last news in them on.",
+        ("global",),
+    ),
     "alerts.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global",)
+    ),
+    "tokens.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a token that is over is kept.", ("global",)
+    ),
+    "answers.keep_ms": Known(
+        int, DAY, MINUTE, TEN_YEARS, "How long a call can be repeated by its key.", ("global",)
     ),
     "schedules.max_timers": Known(int, 20, 1, 20, "Timers that one mailbox may have pending."),
 }
