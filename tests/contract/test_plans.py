@@ -52,6 +52,7 @@ ONE_RUN = (
     "runs.stop",
     "runs, room for more",
     "runs, next in line",
+    "runs.next_due",
 )
 
 # SQLite says SCAN of a walk along the primary key from its end that stops at the limit.
@@ -135,6 +136,7 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         {
             "budgets_pkey",
             "launches_pkey",
+            "nodes_name_boot_id_key",
             "reservations_by_scope",
             "runs_pkey",
             "settings_pkey",
@@ -260,12 +262,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "runs.list of a session": (lambda c: c.runs.list(session="ses_7"), {"runs_by_session"}),
     "runs said to have a process": (lambda c: c.runs._active(), {"runs_live"}),
     "runs, room for more": (
-        lambda c: c.runs._room_for(),
-        {"runs_pkey", "settings_pkey"},
+        lambda c: c.runs._room_for(host="h"),
+        {"nodes_name_boot_id_key", "runs_pkey", "settings_pkey"},
     ),
+    "nodes.serving": (lambda c: c.nodes.serving("h"), {"nodes_name_boot_id_key"}),
+    "nodes.leaders": (lambda c: c.nodes.leaders(), {"leaders_pkey"}),
+    "runs.next_due": (lambda c: c.runs.next_due(), {"runs_pkey"}),
     "runs, next in line": (
         lambda c: next_queued(c, host="h"),
-        {"projects_pkey", "runs_pkey"},
+        {"launches_pkey", "nodes_name_boot_id_key", "projects_pkey", "runs_pkey"},
     ),
     "runs, ended long ago": (
         lambda c: c.runs._ended_before(before=c.now(), limit=5),

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from corral.adapters import children
+
 # What belongs to the run that asks, and not to those it starts.
 OWN_VARIABLES = ("CORRAL_RUN", "CORRAL_SESSION", "CORRAL_AGENT", "CORRAL_PROMPT", "CORRAL_KEEPER")
 
@@ -46,6 +48,7 @@ class StartingKeeper:
                 ],
                 setsid=True,
             )
+            children.add(self.pid)
         finally:
             for descriptor in (order, answer, *((stdin,) if stdin > 2 else ())):
                 os.close(descriptor)
@@ -68,6 +71,7 @@ class StartingKeeper:
         """It is not needed after all."""
         os.close(self._to)
         os.close(self._from)
+        children.forget(self.pid)
         os.waitpid(self.pid, 0)
 
 

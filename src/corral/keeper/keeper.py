@@ -46,7 +46,7 @@ class Keeper:
 
     def __init__(self, store: "Corral", run: Run, launch: Launch, plan: Plan) -> None:
         self._store = store
-        self._hold = Hold(store, run)
+        self._hold = Hold(store, run, is_bound=launch.host is not None)
         self._launch = launch
         self._plan = plan
         self.folder: Path = plan.folder

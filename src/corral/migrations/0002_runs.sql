@@ -71,6 +71,7 @@ CREATE INDEX runs_failed ON runs (ended_at)
 CREATE TABLE launches (
     run_id {key} PRIMARY KEY,           -- the run
     host {key},                         -- the machine on which it must run; null: on any
+    labels {json} NOT NULL,             -- what the machine on which it runs must offer
     prompt TEXT,                        -- what the agent is told
     resume_session TEXT,                -- the provider's own id of the conversation to go on with
     env {json} NOT NULL,                -- variables that were given by name and value

@@ -40,6 +40,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "node": ("node", "Machines that serve this store."),
     "import": ("import_", "Bring in what Claude Code or Codex recorded."),
     "db": ("db", "The store: check, back up, restore, query, prune."),
+    "up": ("up", "Start the daemon: loops, HTTP API, dashboard."),
+    "down": ("down", "End the daemon; runs go on."),
+    "status": ("status", "Is the daemon up, and which machines serve this store?"),
     "doctor": ("doctor", "Is everything as it should be?"),
     "completion": ("completion", "Shell completion for bash, zsh or fish."),
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from corral.adapters import keepers
+from corral.adapters import keepers, process
 from corral.adapters.keepers import KeeperLost, StartingKeeper
 from corral.config import run_folder
 from corral.interfaces.cli.app import App
@@ -47,6 +47,9 @@ def begin(app: App, asked: Run, keeper: StartingKeeper, *, detach: bool) -> int:
     """Have a keeper take a run, and stay with it unless it is detached."""
     from corral.interfaces.cli import terminal
 
+    if asked.host != process.host():
+        keeper.dismiss()
+        return _leave_to_whom_it_fits(app, asked, detach=detach)
     split = not detach and asked.mode is Mode.PIPE and _is_split()
     with terminal.Signals(wanted=not detach) as signals:
         try:
@@ -86,6 +89,19 @@ def begin(app: App, asked: Run, keeper: StartingKeeper, *, detach: bool) -> int:
             return 0
         signals.aim(run_folder(asked.id))
         return stay(app, asked, split=split)
+
+
+def _leave_to_whom_it_fits(app: App, asked: Run, *, detach: bool) -> int:
+    """A run that another machine is to take, or may: its output is shown once it is over."""
+    app.store.runs.start_queued()
+    run = app.store.runs.get(asked.id)
+    if detach:
+        app.say(f"{run.id} is {run.state} (`corral node list` shows who may take it).", run)
+        return 0
+    click.echo(f"corral: {run.id} is {run.state}; its output follows at its end.", err=True)
+    ended = app.store.runs.wait(run.id)
+    _show_late(app, ended, "output", 1, _show(app, ended))
+    return exit_code_of(ended)
 
 
 def _failed(app: App, asked: Run, answer: dict[str, Any]) -> int:
@@ -204,6 +220,8 @@ def understand(
         "approvals": list(given["approvals"]),
         "terminal": given["pty"],
         "acp": given["acp"],
+        "host": given.get("host"),
+        "labels": list(given.get("labels", ())),
         "watched": not detach and is_terminal(),
     }
 

@@ -36,6 +36,8 @@ class RunVerb(Verb):
 )
 @click.option("--acp", is_flag=True, help="Talk with it by the Agent Client Protocol.")
 @click.option("--pty/--no-pty", default=None, help="Whether it gets a terminal.")
+@click.option("--host", metavar="NAME", help="The machine to run on, or any; this one else.")
+@click.option("--label", "labels", multiple=True, metavar="L", help="What it must offer, as gpu.")
 @click.argument("words", nargs=-1, metavar="PROMPT | -- COMMAND…")
 @pass_app
 def command(app: App, /, words: tuple[str, ...], detach: bool, **given: Any) -> int:
