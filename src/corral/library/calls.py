@@ -26,7 +26,7 @@ _KEEPER = "what a keeper says of the run that it holds, on its machine"
 _DAEMON = "a loop of the daemon's, which has the store open"
 _PART = "part of another operation"
 _FILES = "it works with files of the machine that it is called on"
-_SECRET = "a secret's value is for a process that starts on the same machine"
+_VALUES = "a secret's value is for a process that starts on the same machine"
 LOCAL = {
     "alerts.raise_alert": _KEEPER,
     "alerts.see_to_delivery": _DAEMON,
@@ -78,9 +78,9 @@ LOCAL = {
     "runs.unclaim": _KEEPER,
     "schedules.fire_due": _DAEMON,
     "search.index_turns": _PART,
-    "secrets.keep": _SECRET,
-    "secrets.resolve": _SECRET,
-    "secrets.value_of": _SECRET,
+    "secrets.keep": _VALUES,
+    "secrets.resolve": _VALUES,
+    "secrets.value_of": _VALUES,
     "tokens.check": "the API's own work",
     "tokens.in_file": _FILES,
     "tokens.note_use": "the API's own work",

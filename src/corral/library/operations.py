@@ -50,6 +50,7 @@ def operations() -> Iterator[Row]:
 
 def describe(attribute: str, room: type[Room], verb: str, member: Any) -> Row | None:
     """The row of a member of a room's class; None when it is no operation."""
+    kind: str
     if isinstance(member, Operation):
         kind, function = member.kind, member.function
     elif inspect.isfunction(member):

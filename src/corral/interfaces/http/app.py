@@ -4,18 +4,24 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Mount, Route
 
 from corral.interfaces.http.answers import Problem
+from corral.interfaces.http.api import Api, Handler, about, answer
 from corral.interfaces.http.callers import Callers
-from corral.interfaces.http.guard import ErrorPage, Guard
+from corral.interfaces.http.describe import document, page
+from corral.interfaces.http.feed import Feed
+from corral.interfaces.http.guard import ErrorPage, Guard, Receive, Scope, Send
 from corral.interfaces.http.health import Health
 from corral.interfaces.http.limits import Rate
+from corral.interfaces.http.metrics import Metrics
+from corral.interfaces.http.streams import Streams
 from corral.library import Corral
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -36,22 +42,49 @@ def create_app(
     token it is) and `state.store` (the store in their name). `error_page` makes the answer when a
     page cannot be had. `status` tells how the daemon is, for `/healthz` and `/metrics`. Callers
     show a token of the store (`store.tokens`); there is no other way in. `allowed_hosts` are the
-    names, without ports, by which this server may be called.
+    names, without ports, by which this server may be called. Whoever ends the server calls
+    `app.state.end()` first, from any thread: streams and waiting calls are then let go.
     """
     callers = Callers(store)
     health = Health(store, status)
+    feed = Feed(store, watch=callers.watch)
+    api = Api()
+    streams = Streams(api, feed)
+    metrics = Metrics()
+    api.others = {
+        "": _about(api),
+        "docs": _constant(page, b"text/html; charset=utf-8"),
+        "openapi.json": _constant(document, b"application/json"),
+        "events": streams.events,
+        "runs/*/output": streams.output,
+    }
+
+    async def told(_: Request) -> Response:
+        text = await api.run(lambda: metrics.text(store, feed))
+        return Response(text, media_type="text/plain; version=0.0.4")
 
     @asynccontextmanager
     async def serving(_: Starlette) -> AsyncIterator[None]:
-        yield
+        await feed.start()
+        try:
+            yield
+        finally:
+            await feed.close()
 
-    return Starlette(
-        routes=[Route("/healthz", health.healthz), *pages],
+    app = Starlette(
+        routes=[
+            Route("/api", api),
+            Mount("/api", app=api),
+            Route("/healthz", health.healthz),
+            Route("/metrics", told),
+            *pages,
+        ],
         middleware=[
             Middleware(
                 Guard,
                 store=store,
                 callers=callers,
+                metrics=metrics,
                 allowed_hosts=allowed_hosts,
                 error_page=error_page,
                 rates=rates,
@@ -60,6 +93,29 @@ def create_app(
         exception_handlers={HTTPException: _as_problem},
         lifespan=serving,
     )
+
+    def end() -> None:
+        api.stopping = True
+        feed.end()
+
+    app.state.end = end
+    return app
+
+
+def _about(api: Api) -> Handler:
+    async def tell(scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
+        state = scope["state"]
+        told = await api.run(lambda: about(state["store"], state["who"]))
+        await answer(send, msgspec.json.encode(told))
+
+    return tell
+
+
+def _constant(make: Callable[[], bytes], kind: bytes) -> Handler:
+    async def tell(scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
+        await answer(send, make(), kind=(b"content-type", kind))
+
+    return tell
 
 
 async def _as_problem(request: Request, error: Exception) -> Response:

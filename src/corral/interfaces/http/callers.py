@@ -1,6 +1,6 @@
 """Who calls: what the store said of a secret is remembered for a few seconds.
 
-A token that is revoked is forgotten as soon as its event comes by the feed (`forget`); the few
+A token that is revoked is forgotten as soon as its event comes by the feed (`watch`); the few
 seconds are what stands behind that.
 """
 
@@ -14,6 +14,7 @@ from corral.interfaces.http.answers import Problem
 from corral.kernel.errors import CorralError, Refused
 from corral.library import Corral
 from corral.library.tokens import Who
+from corral.rooms.events.model import Event
 
 SECONDS = 5.0
 MOST = 1_000
@@ -54,10 +55,11 @@ class Callers:
             self._store.tokens.note_use(who.id)
         return who
 
-    def forget(self) -> None:
-        """A token has changed: whoever calls next is looked up."""
-        with self._lock:
-            self._known.clear()
+    def watch(self, event: Event) -> None:
+        """When a token, or an agent that has one, has changed, whoever calls next is looked up."""
+        if event.kind in ("token", "agent"):
+            with self._lock:
+                self._known.clear()
 
     def store_of(self, who: Who, store: Corral) -> Corral:
         """The store in the caller's name; kept, because its rooms are made when they are used."""

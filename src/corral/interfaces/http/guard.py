@@ -7,8 +7,8 @@ happens, the answer is a sentence and never a traceback.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
-from contextlib import contextmanager
+import time
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -19,6 +19,7 @@ from starlette.responses import Response
 from corral.interfaces.http.answers import JSON, NO_STORE, SECURITY, Problem, body_of, problem_of
 from corral.interfaces.http.callers import Callers
 from corral.interfaces.http.limits import Buckets, Rate, retry_after
+from corral.interfaces.http.metrics import Metrics
 from corral.kernel.errors import CorralError
 from corral.library import Corral
 from corral.library.tokens import Who
@@ -49,6 +50,7 @@ class Guard:
         *,
         store: Corral,
         callers: Callers,
+        metrics: Metrics,
         allowed_hosts: Collection[str],
         error_page: ErrorPage | None = None,
         most_at_once: int = 512,
@@ -57,10 +59,11 @@ class Guard:
         self._app = app
         self._store = store
         self._callers = callers
+        self._metrics = metrics
         self._hosts = frozenset(host.lower().strip("[]") for host in allowed_hosts)
         self._error_page = error_page
-        self._most = most_at_once
-        self._going = 0
+        self.most = most_at_once
+        self.going = 0
         self._buckets = Buckets()
         self._rates = rates or RATES
         self._threads = CapacityLimiter(4)
@@ -73,6 +76,7 @@ class Guard:
                 await send({"type": "websocket.close", "code": 1008})
             return
         answer = _Answer(send)
+        began = time.monotonic()
         try:
             await self._admit(scope, receive, answer)
         except CorralError as error:
@@ -86,6 +90,9 @@ class Guard:
                 answer,
                 Problem(500, "internal", "Corral made a mistake; its log says more. Report it."),
             )
+        finally:
+            took = time.monotonic() - began
+            self._metrics.note(scope["method"], _route_of(scope), answer.status, took)
 
     async def _admit(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         headers = dict(reversed(scope["headers"]))  # of two with one name, the first counts
@@ -106,8 +113,12 @@ class Guard:
             scope.setdefault("state", {}).update(
                 who=who, store=self._callers.store_of(who, self._store)
             )
-        with self._place():
+        place = Place(self)
+        scope.setdefault("state", {})["place"] = place
+        try:
             await self._app(scope, _limited(receive, headers), answer)
+        finally:
+            place.leave()
 
     # -- who calls ------------------------------------------------------------------------------
 
@@ -131,21 +142,6 @@ class Guard:
                 f"That is more than {rate.per_second:,.0f} calls a second; try again in a moment.",
                 headers=retry_after(wait),
             )
-
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        if self._going >= self._most:
-            raise Problem(
-                429,
-                "too_many",
-                f"{self._most} calls are being answered already; try again in a moment.",
-                headers=retry_after(1),
-            )
-        self._going += 1
-        try:
-            yield
-        finally:
-            self._going -= 1
 
     # -- what is allowed ------------------------------------------------------------------------
 
@@ -190,16 +186,38 @@ class Guard:
         await answer.whole(problem.status, body_of(problem), [JSON, *headers])
 
 
+class Place:
+    """A request's place among those that are being answered; a stream gives it up early."""
+
+    def __init__(self, guard: Guard) -> None:
+        if guard.going >= guard.most:
+            raise Problem(
+                429,
+                "too_many",
+                f"{guard.most} calls are being answered already; try again in a moment.",
+                headers=retry_after(1),
+            )
+        guard.going += 1
+        self._guard: Guard | None = guard
+
+    def leave(self) -> None:
+        if self._guard is not None:
+            self._guard.going -= 1
+            self._guard = None
+
+
 class _Answer:
     """The way back, on which every answer gets the headers that protect a browser."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.started = False
+        self.status = 0
 
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self.started = True
+            self.status = message["status"]
             headers = list(message.get("headers", ()))
             names = {name for name, _ in headers}
             headers += SECURITY
@@ -213,6 +231,15 @@ class _Answer:
         start = {"type": "http.response.start", "status": status, "headers": [*headers, length]}
         await self(start)
         await self._send({"type": "http.response.body", "body": body})
+
+
+def _route_of(scope: Scope) -> str:
+    """A name for what was asked for, out of a bounded number of them."""
+    state = scope.get("state") or {}
+    if "call" in state:
+        return str(state["call"])
+    route = scope.get("route")
+    return str(getattr(route, "path", None) or "other")
 
 
 def host_name(given: str) -> str:
