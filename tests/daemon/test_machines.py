@@ -126,6 +126,28 @@ def test_a_machine_that_lost_its_power_is_lost_and_its_run_goes_on_elsewhere(bot
     assert left.get(run.id).host == left.name, "it stays where it went"
 
 
+def test_an_agent_that_goes_on_elsewhere_is_told_what_was_said_before(both: Two) -> None:
+    with both.two.store() as store:
+        store.agents.create("ada", command="sh -c 'cat; echo; echo that was all; sleep 600'")
+        run = store.runs.ask(
+            agent="ada",
+            prompt="count the stars",
+            project=str(both.two.work),
+            labels=["gpu"],
+            restarts=1,
+        )
+    first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
+    gone, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
+    gone.lose_power()
+    both.two = left
+    both.on(run.id, left.name)
+    told = until(
+        lambda: (out := left.corral("logs", run.id).stdout).count(b"that was all") and out, "told"
+    )
+    assert b"This conversation was begun before" in told
+    assert b"user: count the stars" in told
+
+
 def test_a_daemon_that_died_alone_takes_no_run_with_it(both: Two) -> None:
     run = both.ask("sleep", "600", host="any")
     first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")

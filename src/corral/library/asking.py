@@ -28,7 +28,7 @@ from corral.rooms.runs.model import Mode, Run
 from corral.rooms.runs.order import GRACE_MS, OUTPUT_CAP, Order
 from corral.rooms.sessions import context as contexts
 from corral.rooms.sessions import ops as sessions
-from corral.rooms.sessions.model import Session
+from corral.rooms.sessions.model import Context, Session
 from corral.rooms.settings import ops as settings
 
 INSTALLED_FIRST = ("claude", "codex", "gemini", "opencode", "qwen", "copilot")
@@ -187,7 +187,11 @@ def _with_context(tx: Tx, session: Session | None, prompt: str | None) -> str | 
     the note of the hand-off and the turns that its policy gives, before the prompt."""
     if session is None or session.provider_session is not None or not session.turns:
         return prompt
-    given = contexts.context(tx, session, limit=MOST_TURNS)
+    return retold(contexts.context(tx, session, limit=MOST_TURNS), prompt)
+
+
+def retold(given: Context, prompt: str | None) -> str | None:
+    """A prompt for an agent that knows nothing of what was said before: that goes before it."""
     parts = [text for text in (given.summary, given.note) if text]
     parts += [f"{turn.role}: {turn.content}" for turn in given.turns if turn.content]
     if not parts:
