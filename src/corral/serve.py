@@ -222,6 +222,7 @@ def _begin_log(path: str | None) -> None:
     if path is not None:
         handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.raiseExceptions = False  # a full disk must not be told to the full disk
     root = logging.getLogger()
     root.addHandler(handler)
     log.setLevel(logging.INFO)
