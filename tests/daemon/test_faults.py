@@ -9,11 +9,10 @@ import httpx
 import pytest
 
 import corral
+from tests.support.disks import fill
 from tests.support.keeping import lives, until
 from tests.support.machines import Machine
 from tests.support.postgres import PostgresServer, find_binaries
-
-LETTERS = 20
 
 
 @pytest.fixture
@@ -89,6 +88,26 @@ def test_a_store_that_another_program_locks_is_waited_for(one: Machine) -> None:
     holder.execute("ROLLBACK")
     holder.close()
     until(lambda: one.status()["health"]["ok"], "it goes on")
+    assert lives(one.pid)
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_a_full_disk_is_said_and_the_daemon_goes_on_when_there_is_room(
+    small_disk: Path, machine: Callable[..., Machine]
+) -> None:
+    one = machine("one", at=f"sqlite:///{small_disk / 'corral.db'}")
+    one.up()
+    with one.store() as store:
+        store.settings.set("nodes.lease_ms", 1_500)
+    fill(small_disk / "ballast")
+    address, _, token = one.link.partition("/?token=")
+    with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {token}"}) as client:
+        put = {"mailbox": "queue:work", "body": "x" * 100_000}
+        refused = client.post("/api/mail/put", json=put, timeout=60)
+        assert (refused.status_code, refused.json()["error"]["details"]["reason"]) == (503, "full")
+        (small_disk / "ballast").unlink()
+        assert client.post("/api/mail/put", json=put, timeout=60).status_code == 200
+    until(lambda: one.loop("janitor")["state"] == "works", "it leads again")
     assert lives(one.pid)
 
 
