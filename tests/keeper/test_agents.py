@@ -217,3 +217,25 @@ def test_the_keeper_of_acp_is_killed_and_the_agent_is_not_left_behind(home: Home
     assert ended.state in (RunState.CRASHED, RunState.COMPLETED, RunState.FAILED)
     assert not home.of_run(run)
     home.nobody_left()
+
+
+def test_standard_error_of_acp_is_redacted_as_it_is_written(home: Home) -> None:
+    script = 'echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.02; done; exit 3'
+    options = ("--acp", "--secret", "PASS=env:THE_PASS")
+    env = {"THE_PASS": "hunter2-7f3a9c51e0"}
+    run = home.detached("sh", "-c", script, options=options, env=env)
+    until((home.work / "here").exists, "it has begun")
+    errors = home.folder_of(run) / "errors"
+    until(lambda: errors.read_bytes().endswith(b"\n"), "it is copied")
+    assert errors.read_bytes() == b"err [redacted]\n"
+    (home.work / "go").touch()
+    assert home.ended(run.id).exit_code == 3
+
+
+def test_an_agent_that_does_not_read_holds_up_nobody(home: Home) -> None:
+    script = "touch here; exec sleep 1000"
+    options = ("--acp", "--grace", "300ms")
+    run = home.detached("sh", "-c", script, options=options)
+    until((home.work / "here").exists, "it has begun")
+    home.corral("send", run.id, "x" * 60_000)
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"

@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import stat
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from corral.keeper.__main__ import _keep
 from corral.kernel.errors import Conflict
 from corral.rooms.runs.model import Run, RunState
 from tests.support.keeping import Home, lives, until
@@ -394,3 +397,45 @@ def test_keepers_leave_no_zombies_and_no_files_in_the_way(home: Home) -> None:
     assert not (home.folder_of(run) / "keeper.error").exists()
     assert not {name for name in set(os.listdir("/tmp")) - before if run.id in name}
     assert time.time() * 1_000 - (home.get(run.id).ended_at or 0) < 120_000
+
+
+def test_every_file_of_a_run_is_for_its_user_alone(home: Home) -> None:
+    before = os.umask(0)
+    try:
+        prompt = "say so; hang"
+        runs = [home.asked("scripted", prompt), home.asked("scripted", prompt, "--acp")]
+        runs.append(home.detached("sh", "-c", "head -c 5000000 /dev/zero; sleep 600"))
+        runs.append(home.detached("sleep", "600", options=("--pty",)))
+    finally:
+        os.umask(before)
+    until(lambda: len(home.so_far(runs[2])) >= 5_000_000, "it has written")
+    for moment in ("running", "ended"):
+        for run in runs:
+            folder = home.folder_of(run)
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            for file in folder.iterdir():
+                assert stat.S_IMODE(file.stat().st_mode) == 0o600, (moment, file)
+            if moment == "running":
+                home.corral("stop", run.id)
+        if moment == "running":
+            home.nobody_left()
+
+
+def test_what_a_keeper_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
+    class Dying:
+        folder, secrets = tmp_path, ["hunter2-7f3a"]
+
+        def keep(self) -> Run:
+            raise RuntimeError("hunter2-7f3a is no number")
+
+    before = os.umask(0)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(RuntimeError):
+            _keep(SimpleNamespace(runs=None), Dying())  # type: ignore[arg-type]
+    finally:
+        os.umask(before)
+        signal.signal(signal.SIGTERM, handler)
+    told = tmp_path / "keeper.error"
+    assert stat.S_IMODE(told.stat().st_mode) == 0o600
+    assert "RuntimeError: [redacted] is no number" in told.read_text()

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,58 @@ def test_a_secret_is_nowhere_but_in_the_commands_environment(home: Home, tmp_pat
     with home.store() as store:
         assert value not in str(store.events.after(limit=1_000).items)
         assert store.runs.launch_of(run.id).secrets == {"PASS": "env:THE_PASS"}
+
+
+SPELL = """
+import os, sys, json
+value = os.environ["PASS"]
+coloured = "\\x1b[31m".join(value)
+print("plain", coloured, flush=True)
+print(json.dumps({"it": value}), json.dumps(json.dumps({"it": value})), flush=True)
+print("loud", coloured, value, file=sys.stderr, flush=True)
+open("here", "w").close()
+"""
+
+
+@pytest.mark.parametrize("terminal", [(), ("--pty",)])
+def test_a_secret_with_colours_in_it_or_spelled_out_is_not_shown(
+    home: Home, tmp_path: Path, terminal: tuple[str, ...]
+) -> None:
+    value = 'hunter2-"7f3a"\\9c51é'
+    env = home.env | {"THE_PASS": value}
+    options = (*terminal, "--secret", "PASS=env:THE_PASS")
+    run = home.detached(sys.executable, "-c", SPELL, options=options, env=env)
+    home.ended(run.id)
+    home.nobody_left()
+    shown = home.corral("logs", run.id).stdout.decode()
+    assert "plain [redacted]" in shown
+    for text in (shown, home.corral("logs", "--tail", "5", run.id).stdout.decode()):
+        assert "hunter2" not in text
+        assert "7f3a" not in text
+    assert not home.json("search", "--json", "hunter2")
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            assert b"7f3a" not in file.read_bytes(), file
+
+
+def test_standard_error_that_is_kept_apart_is_redacted_as_it_is_written(home: Home) -> None:
+    value = "hunter2-7f3a9c51e0"
+    script = (
+        'echo "out $PASS"; echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.02; done'
+    )
+    env = home.env | {"THE_PASS": value}
+    with home.begin(
+        "run", "--secret", "PASS=env:THE_PASS", "--", "sh", "-c", script, env=env
+    ) as command:
+        run = started(home)
+        errors = home.folder_of(run) / "errors"
+        until(lambda: errors.exists() and errors.read_bytes().endswith(b"\n"), "it said so")
+        assert errors.read_bytes() == b"err [redacted]\n"
+        (home.work / "go").touch()
+        out, err = command.communicate(timeout=60)
+    assert (out, err) == (b"out [redacted]\n", b"err [redacted]\n")
+    home.nobody_left()
+    assert home.output(run, "errors") == b"err [redacted]\n"
 
 
 def test_a_secret_that_cannot_be_read_is_a_clear_sentence_and_starts_nothing(home: Home) -> None:

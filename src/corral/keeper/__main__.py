@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from corral.config import make_private_folder, run_folder
+from corral.adapters.redaction import clean_of_secrets
+from corral.config import make_private_folder, run_folder, write_private_file
 from corral.keeper.attempt import CannotStart
 from corral.keeper.keeper import Keeper
 from corral.keeper.plan import Plan
@@ -128,12 +129,14 @@ def _prepare(store: Corral, run: Run, order: Order, stdin: int | None) -> tuple[
 def _keep(store: Corral, keeper: Keeper) -> None:
     signal.signal(signal.SIGTERM, lambda *_: keeper.interrupt())
     try:
-        store.runs.after_end(keeper.keep(), secrets=keeper.secrets)
+        run = keeper.keep()
+        store.runs.after_end(run, secrets=keeper.secrets)
     except BaseException:
         # Nobody reads what a keeper prints. The run itself is found by the next recovery.
         import traceback
 
-        (keeper.folder / "keeper.error").write_text(traceback.format_exc())
+        told = clean_of_secrets(traceback.format_exc(), keeper.secrets)
+        write_private_file(keeper.folder / "keeper.error", told)
         raise
 
 

@@ -9,6 +9,7 @@ from corral.adapters import process
 from corral.adapters.keepers import OWN_VARIABLES
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import GO_ON, Ask, Start
+from corral.config import write_private_file
 from corral.keeper.streams import OUTPUT, Copied, Direct, Streams, Talk, Terminal
 from corral.keeper.voice import Log, Recorder, Voice
 from corral.rooms.runs.model import Launch, Mode, Run
@@ -138,13 +139,13 @@ class Plan:
             rows, columns = self._size
             return Terminal(self.folder, rows=rows, columns=columns)
         if self._run.mode is Mode.ACP:
-            return Talk(self.folder, stdin=None)
+            return Talk(self.folder, stdin=None, split=bool(self.secrets))
         given: str | int | None = start.stdin
         if given is None and self._stdin is not None:
             given = self._stdin
-        if self.secrets:
-            return Copied(self.folder, stdin=given)
-        return Direct(self.folder, stdin=given, split=self._split or start.structured)
+        split = self._split or start.structured
+        kind = Copied if self.secrets else Direct
+        return kind(self.folder, stdin=given, split=split)
 
     def voice(self, start: Start, run: Run, streams: Streams, log: Log) -> Voice:
         """How this attempt's agent is understood."""
@@ -168,7 +169,7 @@ class Plan:
     def _stream_voice(self, run: Run, offset: int, log: Log) -> Voice:
         from corral.keeper.stream import StreamVoice
 
-        (self.folder / f"offset.{run.attempts}").write_text(str(offset))
+        write_private_file(self.folder / f"offset.{run.attempts}", str(offset))
         parser = self.provider.parser(self._store)
         return StreamVoice(
             self._store,

@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from corral.adapters.output.lines import Line, Splitter
 from corral.adapters.providers.facts import Fact, Finished, LimitReached, Logged, Said
+from corral.adapters.providers.lines import MAX_LINE, facts_of
 from corral.kernel.text import printable
 from corral.rooms.runs.model import Mode, Run
 
@@ -18,12 +20,19 @@ class Telling:
 
     def __init__(self, parser: "Parser") -> None:
         self._parser = parser
-        self._left = b""
+        self._lines = Splitter(most=MAX_LINE)
 
-    def show(self, data: bytes) -> bytes:
-        *lines, self._left = (self._left + data).split(b"\n")
-        told = [text for line in lines for fact in self._parser.feed(line) if (text := tell(fact))]
-        return "".join(f"{text}\n" for text in told).encode()
+    def feed(self, data: bytes) -> str:
+        """What is told by the lines that are whole now."""
+        return "".join(map(self._told, self._lines.feed(data)))
+
+    def finish(self) -> str:
+        """What is told by a last line that has no end."""
+        return "".join(map(self._told, self._lines.finish()))
+
+    def _told(self, line: Line) -> str:
+        told = [text for fact in facts_of(self._parser, line) if (text := tell(fact))]
+        return "".join(f"{text}\n" for text in told)
 
 
 def telling_of(store: "Corral", run: Run) -> Telling | None:

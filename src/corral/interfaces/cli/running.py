@@ -63,7 +63,8 @@ def begin(app: App, asked: Run, keeper: StartingKeeper, *, detach: bool) -> int:
             )
         except KeeperLost:
             raise Refused(
-                f"The keeper of {asked.id} ended before it began; `corral recover` may say why.",
+                f"The keeper of {asked.id} ended without a word; "
+                f"`corral show {asked.id}` tells what is known of the run.",
                 id=asked.id,
             ) from None
         if "failed" in answer:
@@ -162,7 +163,7 @@ def _show(app: App, run: Run) -> Callable[[bytes], bytes]:
     from corral.library.telling import telling_of
 
     telling = None if app.json else telling_of(app.store, run)
-    return telling.show if telling is not None else lambda data: data
+    return (lambda data: telling.feed(data).encode()) if telling is not None else lambda data: data
 
 
 def exit_code_of(run: Run) -> int:

@@ -23,7 +23,7 @@ from corral.rooms.outputs import ops as outputs
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs import sql
-from corral.rooms.runs.ending import storable
+from corral.rooms.runs.ending import pause_ms, storable
 from corral.rooms.runs.model import Attention, Run, Sample
 from corral.rooms.runs.order import Holding
 from corral.rooms.settings import ops as settings
@@ -243,6 +243,25 @@ def park(tx: Tx, run: Run, *, until: int, reason: str) -> Run:
         attention_at=tx.now,
         reason=storable(reason),
         note={"until": until},
+    )
+
+
+def try_again(tx: Tx, run: Run, end: End, *, reason: str | None, quick_failures: int) -> Run:
+    """Put a run back in line whose keeper died with its agent, for its next attempt: on the same
+    machine, where its output is."""
+    return move(
+        tx,
+        sql.RUNS,
+        "requeue",
+        run.id,
+        guard=run.fence,
+        fence=run.fence + 1,
+        quick_failures=quick_failures,
+        due_at=tx.now + pause_ms(quick_failures),
+        lease_until=None,
+        attention=None,
+        reason=reason,
+        note={"after": {"exit_code": end.exit_code, "signal": end.signal}, "reason": reason},
     )
 
 

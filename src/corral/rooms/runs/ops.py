@@ -24,6 +24,7 @@ from corral.rooms.runs.model import (
     Run,
     RunState,
     Sample,
+    Stop,
 )
 from corral.rooms.runs.order import MAX_ARGS, Order, check_order
 from corral.rooms.settings import ops as settings
@@ -137,15 +138,21 @@ def record(
 # -- ends --------------------------------------------------------------------------------------
 
 
-def stop(tx: Tx, id: str, *, reason: str = "stopped", grace_ms: int | None = None) -> Run:
-    """Ask a run to end: a queued one is cancelled at once, another one's keeper sees to it."""
+def stop(tx: Tx, id: str, *, reason: str | None = None, kind: Stop = Stop.ASKED) -> Run:
+    """Ask a run to end: a queued one is cancelled at once, another one's keeper sees to it.
+
+    Of several who want it to end, the first one's reason stands.
+    """
     found = sql.RUNS.get(tx, resolve(tx, id))
-    why = clean_text(reason, "The reason", most=MAX_NAME)
+    given = ending.REASONS[kind] if reason is None else reason
+    why = clean_text(given, "The reason", most=MAX_NAME)
     if found.state is RunState.QUEUED:
         return _close(tx, found, "cancel", End(reason=why))
     if found.state is RunState.STOPPING:
         return found
-    return move(tx, sql.RUNS, "stop", found.id, stop_reason=why, note={"reason": why})
+    return move(
+        tx, sql.RUNS, "stop", found.id, stop_kind=kind, stop_reason=why, note={"reason": why}
+    )
 
 
 def end(tx: Tx, run: Run, how: End, *, output_bytes: int | None = None) -> Run:
@@ -158,7 +165,7 @@ def end(tx: Tx, run: Run, how: End, *, output_bytes: int | None = None) -> Run:
         return found
     if found.fence != run.fence:
         raise taken_over(run.id, yours=run.fence, found=found.fence, owner=found.owner)
-    verb = ending.verb_of(how, found.stop_reason)
+    verb = ending.verb_of(how, found.stop_kind)
     return _close(tx, found, verb, how, output_bytes=output_bytes)
 
 
@@ -168,7 +175,7 @@ def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
     if not found.is_live:
         return found
     how = End(exit_code=check_int(exit_code, "The exit code"))
-    return _close(tx, found, ending.verb_of(how, found.stop_reason), how)
+    return _close(tx, found, ending.verb_of(how, found.stop_kind), how)
 
 
 def fail(tx: Tx, id: str, *, reason: str) -> Run:
@@ -185,7 +192,7 @@ def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
     if not found.is_live:
         return found
     how = End(reason=clean_text(reason, "The reason", most=MAX_NAME))
-    verb = "cancel" if found.state is RunState.QUEUED else ending.verb_of(how, found.stop_reason)
+    verb = "cancel" if found.state is RunState.QUEUED else ending.verb_of(how, found.stop_kind)
     return _close(tx, found, verb, how)
 
 
@@ -196,8 +203,8 @@ def give_up(tx: Tx, run: Run, *, verb: str, reason: str) -> Run:
         return found
     if found.fence != run.fence:
         raise taken_over(run.id, yours=run.fence, found=found.fence, owner=found.owner)
-    if found.stop_reason is not None:
-        verb = ending.verb_of(End(), found.stop_reason)
+    if found.stop_kind is not None:
+        verb = ending.verb_of(End(), found.stop_kind)
     return _close(tx, found, verb, End(reason=reason))
 
 
@@ -222,7 +229,7 @@ def _close(tx: Tx, run: Run, verb: str, how: End, *, output_bytes: int | None = 
         note={"exit_code": how.exit_code, "signal": how.signal, "reason": reason},
     )
     charges.release(tx, run.id)
-    alert(tx, ended, ending.alert_of(ended.state, run.stop_reason), "end")
+    alert(tx, ended, ending.alert_of(ended.state, run.stop_kind), "end")
     return ended
 
 
