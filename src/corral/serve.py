@@ -90,7 +90,7 @@ class Serving:
                 found = host.begin()
                 try:
                     app = create_app(
-                        store, status=host.status, allowed_hosts=self._names(), **_pages()
+                        store, status=host.status, allowed_hosts=self._names(), **_pages(host.status)
                     )
 
                     def started() -> None:
@@ -162,7 +162,7 @@ class Serving:
 _EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 (only when it is asked for)
 
 
-def _pages() -> dict[str, Any]:
+def _pages(status: Callable[[], Any]) -> dict[str, Any]:
     """What the web brings: its routes, and what a page that cannot be had looks like."""
     from importlib.util import find_spec
 
@@ -170,7 +170,7 @@ def _pages() -> dict[str, Any]:
         return {}
     from corral.interfaces.web.pages import error_page, routes
 
-    return {"pages": routes(), "error_page": error_page}
+    return {"pages": routes(status), "error_page": error_page}
 
 
 def _listen(address: str, port: int) -> socket.socket:
