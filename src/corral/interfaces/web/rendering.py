@@ -20,7 +20,7 @@ from markupsafe import Markup
 from corral import __version__
 from corral.interfaces.web.navigation import NAVIGATION
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
-from corral.kernel.money import format_usd
+from corral.kernel.money import MICROS, format_usd
 from corral.kernel.text import printable
 
 HERE = Path(__file__).parent
@@ -71,6 +71,10 @@ TONES = {
     "debug": "off",
     "warn": "need",
     "error": "bad",
+    "works": "live",
+    "fails": "bad",
+    "waits": "wait",
+    "spent": "need",
 }
 
 
@@ -105,7 +109,8 @@ def environment() -> Environment:
         finalize=spelled_out,
     )
     made.filters.update(
-        usd=format_usd,
+        usd=usd,
+        exact_usd=format_usd,
         count=count,
         size=size,
         lasting=lasting,
@@ -137,6 +142,13 @@ def asset(name: str) -> str:
     """The address of a file of ours; it changes when the file does, so that it can be kept."""
     digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={digest}"
+
+
+def usd(micros: int) -> str:
+    """Dollars and cents; what is less than a cent is said to be."""
+    if micros < 0:
+        return f"\N{MINUS SIGN}{usd(-micros)}"
+    return "< $0.01" if 0 < micros < 5_000 else f"${round(micros / MICROS, 2):,.2f}"
 
 
 def count(number: int | None) -> str:

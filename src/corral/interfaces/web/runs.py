@@ -7,10 +7,10 @@ from starlette.responses import Response
 
 from corral.interfaces.web.plots import Line, Plot
 from corral.interfaces.web.rendering import clock_time
+from corral.interfaces.web.sessions import Said, in_pairs
 from corral.interfaces.web.visit import Visit
 from corral.kernel.errors import NotFound
 from corral.rooms.runs.model import Run, RunState, Sample
-from corral.rooms.sessions.model import Turn
 
 LIVE = "live"
 LOG_LINES = 200
@@ -71,11 +71,11 @@ def show_one(visit: Visit) -> Response:
 _BAD = (RunState.FAILED, RunState.CRASHED, RunState.TIMED_OUT, RunState.INTERRUPTED)
 
 
-def _said(visit: Visit, run: Run) -> list[Turn]:
+def _said(visit: Visit, run: Run) -> list[Said]:
     """The end of its conversation, if it has one; it may have been forgotten."""
     if run.session_id is not None:
         with suppress(NotFound):
-            return visit.store.sessions.last(run.session_id, TURNS).items
+            return in_pairs(visit.store.sessions.last(run.session_id, TURNS).items)
     return []
 
 

@@ -27,32 +27,36 @@ function draw(box) {
     const sums = plot.x.map(() => 0);
     values = values.map((each) => each.map((value, n) => (sums[n] += value || 0)));
   }
-  const filled = plot.kind !== "line";
-  const bars = plot.kind === "bars" ? uPlot.paths.bars({ size: [0.7, 40], radius: 0.2 }) : plot.kind === "stack" ? uPlot.paths.stepped({ align: 1 }) : undefined;
+  const daily = plot.kind !== "line";
+  const bars = daily ? uPlot.paths.bars({ size: [0.7, 40] }) : undefined;
   const order = plot.kind === "stack" ? values.map((_, n) => values.length - 1 - n) : values.map((_, n) => n);
   const series = order.map((n) => {
     const stroke = colour(SERIES[n % SERIES.length]);
     return {
-      label: plot.lines[n].label, stroke, width: plot.kind === "bars" ? 0 : 1.5, paths: bars,
-      fill: plot.kind === "bars" ? fade(stroke, 0.75) : filled ? fade(stroke, 0.28) : fade(stroke, 0.08),
+      label: plot.lines[n].label, stroke, width: daily ? 0 : 1.5, paths: bars,
+      fill: daily ? stroke : fade(stroke, 0.08),
       points: { show: false },
       value: (_, __, ___, at) => figure(at == null ? null : plot.lines[n].values[at], plot.unit),
     };
   });
   const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "11px system-ui" };
-  const daily = plot.kind !== "line";
+  const least = plot.unit === "%" ? 1 : 1e-6;
+  const half = daily ? 43_200 : 0;
   box.replaceChildren();
   box.uplot?.destroy();
   box.uplot = new uPlot(
     {
       width: box.clientWidth, height: box.clientHeight - 34, tzDate: daily ? (at) => uPlot.tzDate(new Date(at * 1e3), "UTC") : undefined,
       cursor: { y: false, points: { show: plot.kind === "line" } },
-      scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1e-6) * 1.08] } },
+      scales: {
+        x: { range: (_, low, high) => [low - half, high + half] },
+        y: { range: (_, low, high) => [0, Math.max(high || 0, least) * 1.08] },
+      },
       axes: [
-        { ...axis, grid: { show: false }, values: daily ? "{D} {MMM}" : undefined, space: daily ? 70 : 60 },
+        { ...axis, grid: { show: false }, values: daily ? "{D} {MMM}" : "{HH}:{mm}:{ss}", space: daily ? 70 : 60 },
         { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => figure(tick, plot.unit)) },
       ],
-      series: [{ value: daily ? "{YYYY}-{MM}-{DD}" : "{HH}:{mm}:{ss}" }, ...series],
+      series: [{ label: daily ? "Day" : "Time", value: daily ? "{YYYY}-{MM}-{DD}" : "{HH}:{mm}:{ss}" }, ...series],
     },
     [plot.x, ...order.map((n) => values[n])],
     box,

@@ -10,6 +10,7 @@ const terminal = new Terminal({
   cursorInactiveStyle: "none",
   disableStdin: true,
   fontFamily: FONT,
+  minimumContrastRatio: 3,
   fontSize: 12.5,
   lineHeight: 1.25,
   scrollback: 20_000,
