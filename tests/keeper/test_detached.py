@@ -35,6 +35,41 @@ def tell():
 
 
 @on_both_engines
+def test_a_detached_run_is_asked_for_by_whoever_calls_and_kept_by_its_keeper(home: Home) -> None:
+    outer = home.detached("sleep", "600")
+    inner = home.detached("true", env={"CORRAL_RUN": outer.id, "CORRAL_AGENT": "ada"})
+    home.ended(inner.id)
+    with home.store() as store:
+        events = store.events.newest(subject=inner.id, limit=100).items
+        said = {event.verb: event.actor for event in events if event.kind == "run"}
+    assert home.get(inner.id).parent_id == outer.id
+    assert (said["queue"], said["start"]) == ("agent:ada", "keeper")
+    assert home.get(outer.id).is_live, "nobody of the inner one was taken for one of it"
+
+
+def test_what_speaks_against_a_detached_run_is_said_as_by_any_command(home: Home) -> None:
+    home.detached("sleep", "600", options=("--name", "one"))
+    same = home.corral("run", "-d", "--name", "one", "--json", "--", "true")
+    told = json.loads(same.stderr)["error"]
+    assert (same.returncode, told["code"], told["details"]["name"]) == (4, "conflict", "one")
+    no_reference = home.corral("run", "-d", "--secret", "A=hunter2hunter2", "--", "true")
+    assert no_reference.returncode == 2
+    assert b"hunter2" not in no_reference.stderr
+    no_project = home.corral("run", "-d", "--project", "nowhere", "--", "true")
+    assert no_project.returncode == 2
+    (home.work / "no.db").write_bytes(b"this is no store" * 1_000)
+    no_store = home.corral("run", "-d", "--store", "sqlite:///no.db", "--", "true")
+    assert no_store.returncode == 5
+    assert len(home.json("ps", "-a", "--json")) == 1
+
+
+def test_files_of_the_project_do_not_become_part_of_the_keeper(home: Home) -> None:
+    (home.work / "socket.py").write_text("raise SystemExit('a socket of the project')")
+    run = home.detached("sh", "-c", "exit 3")
+    assert home.ended(run.id).exit_code == 3
+
+
+@on_both_engines
 def test_a_detached_run_is_running_when_the_command_comes_back(home: Home) -> None:
     said = home.json("run", "-d", "--name", "sleeper", "--json", "--", "sleep", "600")
     assert said["state"] == "running"
@@ -283,7 +318,10 @@ def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> 
     first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.02; done")
     with home.begin("run", "--", "sh", "-c", "echo at last; exit 3") as command:
         assert command.stderr is not None
-        assert b"waits in line" in command.stderr.readline()
+        told = command.stderr.readline()
+        assert told.count(b"in line") == 1
+        assert b"runs.max_at_once" in told
+        assert b"`corral stop run_" in told
         (home.work / "go").touch()
         out, _ = command.communicate(timeout=60)
     assert (command.returncode, out) == (3, b"at last\n")

@@ -1,5 +1,6 @@
 """A command in the foreground, without a terminal: as if it had been called by itself."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -90,7 +91,7 @@ def test_a_signal_that_ends_the_program_ends_the_command_alike(home: Home) -> No
         command.send_signal(signal.SIGINT)
         command.communicate(timeout=60)
     assert command.returncode == 130
-    assert home.only().signal == signal.SIGINT
+    assert (home.only().signal, home.only().state) == (signal.SIGINT, RunState.CANCELLED)
 
 
 def test_a_stop_signal_stops_both_and_going_on_wakes_both(home: Home) -> None:
@@ -371,3 +372,38 @@ def test_a_parent_that_ignores_its_children_or_blocks_signals_spoils_nothing(hom
         command.communicate(timeout=60)
     run = home.ended(home.only().id)
     assert (run.state, run.exit_code) == (RunState.FAILED, 3)
+
+
+def test_with_json_the_record_is_all_that_standard_output_gets(home: Home) -> None:
+    said = home.corral("run", "--json", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    told = json.loads(said.stdout)
+    assert (said.returncode, told["exit_code"], told["state"]) == (3, 3, "failed")
+    assert sorted(said.stderr.split()) == [b"err", b"out"]
+    assert home.output(home.only()) == b"out\n"
+    said = home.corral("run", "--json", "--", "no-such-program")
+    assert (said.returncode, json.loads(said.stdout)["exit_code"]) == (127, 127)
+
+
+def test_an_agent_and_a_command_at_once_are_refused(home: Home) -> None:
+    said = home.corral("run", "--agent", "scripted", "--", "true")
+    assert (said.returncode, said.stdout) == (2, b"")
+    assert b"An agent gets a prompt, not a command" in said.stderr
+
+
+def test_a_class_of_questions_that_there_is_not_is_refused(home: Home) -> None:
+    said = home.corral("run", "--yes", "edti", "--", "touch", "never")
+    assert said.returncode == 2
+    assert b"'edti' is no class of questions; --yes takes edit, run, trust, all." in said.stderr
+    assert not (home.work / "never").exists()
+    with home.store() as store:
+        assert not store.runs.list().items
+
+
+@pytest.mark.parametrize("trap", ["", "trap 'exit 0' TERM; ", "trap 'exit 9' TERM; "])
+def test_waiting_for_a_stopped_run_tells_what_it_ended_with(home: Home, trap: str) -> None:
+    script = f"{trap}touch here; while :; do sleep 0.02; done"
+    run = home.detached("sh", "-c", script)
+    started(home)
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+    code = {"": 143, "trap 'exit 0' TERM; ": 130, "trap 'exit 9' TERM; ": 9}[trap]
+    assert home.corral("wait", run.id).returncode == code

@@ -5,8 +5,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from corral.adapters.output.redact import redact
-
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -23,6 +21,8 @@ def without_secrets(record: S, values: Sequence[str] = ()) -> S:
 def clean_of_secrets(value: Any, values: Sequence[str] = ()) -> Any:
     """A text, or what holds texts, with every one of them redacted."""
     if isinstance(value, str):
+        from corral.adapters.output.redact import redact  # its patterns take long to be made
+
         data = value.encode("utf-8", "surrogatepass")
         return redact(data, values).decode("utf-8", "surrogatepass")
     if isinstance(value, dict):

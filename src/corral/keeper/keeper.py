@@ -178,7 +178,7 @@ class Keeper:
         self._hold.launched()
 
     def _goes_on(self, end: End, quick: int) -> bool:
-        return not end.well and ending.goes_on(
+        return not (end.well or end.sent) and ending.goes_on(
             end,
             stop_reason=self._hold.stop_wanted,
             attempts=self.run.attempts,
@@ -252,10 +252,13 @@ class Keeper:
         finished = self._voice.finished
         if self._idle:
             return end._replace(well=True, reason=ending.IDLE)
-        if finished is not None and not finished.ok:
-            return end._replace(reason=finished.message or "the agent said that it failed")
-        sent = self._line is not None and end.signal in self._line.passed_on
-        return end._replace(well=self._voice.is_done, sent=sent)
+        passed_on = self._line.passed_on if self._line is not None else set()
+        typed = self._streams.typed_signals if self._streams is not None else set()
+        end = end._replace(sent=end.is_of(passed_on | typed))
+        if finished is None or finished.ok:
+            return end._replace(well=self._voice.is_done)
+        said = finished.message or "the agent said that it failed"
+        return end if end.sent else end._replace(reason=said)
 
     def _turn(self, seconds: float) -> bool:
         """Wait for something to happen and deal with it; whether the attempt is over."""

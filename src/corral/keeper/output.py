@@ -37,7 +37,7 @@ class Output:
     def write(self, data: bytes) -> None:
         """Keep what the agent wrote into its terminal or pipe; secrets are taken out first."""
         self._write(OUTPUT, data)
-        self._end += data
+        self._end += data[-REPLAY:]
         if len(self._end) > 4 * REPLAY:
             del self._end[:-REPLAY]
 

@@ -12,6 +12,7 @@ taken yet waits here, and never holds up the keeper.
 
 import os
 import select
+import time
 from collections.abc import Callable, Container
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ OUTPUT = "output"
 ERRORS = "errors"
 PIECE = 1 << 16
 MOST = 1 << 18
+LONGEST_TAKE = 0.02  # seconds for which more is waited for, a moment each time
+MOMENT_MS = 1
 Sink = Callable[[bytes], None]
 
 
@@ -31,6 +34,8 @@ class Streams:
 
     source: int | None = None
     """A descriptor that the keeper must read from, and copy."""
+    typed_signals: frozenset[int] = frozenset()
+    """Signals that somebody's keys were made into: an interrupt by Ctrl-C."""
     errors: int | None = None
     """The same for what the agent writes to standard error, where that is kept apart."""
     most_untyped = 0
@@ -183,13 +188,17 @@ class Streams:
 
 
 def _taken(source: int) -> bytes | None:
-    # A terminal gives 4 KiB at a time: what follows is cheaper for many of these at once.
+    # A terminal gives 4 KiB at a time, and more a moment later: what is done with them is cheaper
+    # for many of these at once.
     pieces: list[bytes] = []
     size = 0
+    until = time.monotonic() + LONGEST_TAKE
     while size < MOST:
         try:
             piece = os.read(source, PIECE)
         except BlockingIOError:
+            if pieces and time.monotonic() < until and _more_soon(source):
+                continue
             break
         except OSError:  # EIO: nobody has the other end of the terminal any more
             piece = b""
@@ -198,6 +207,12 @@ def _taken(source: int) -> bytes | None:
         pieces.append(piece)
         size += len(piece)
     return b"".join(pieces)
+
+
+def _more_soon(source: int) -> bool:
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    return bool(poll.poll(MOMENT_MS))
 
 
 class Direct(Streams):
@@ -275,6 +290,24 @@ class Terminal(Streams):
         self._far_end = slave
         self.resize(*self._size)
         return Stdio(slave, slave, slave, terminal=True)
+
+    def type_in(self, data: bytes) -> bool:
+        self.typed_signals |= self._signals_of(data)
+        return super().type_in(data)
+
+    def _signals_of(self, data: bytes) -> frozenset[int]:
+        """Which signals the terminal makes of these keys; none where it hands them on itself."""
+        import signal
+        import termios
+
+        try:
+            mode = termios.tcgetattr(self.source or 0)
+        except (OSError, termios.error):
+            return frozenset()
+        if not mode[3] & termios.ISIG:
+            return frozenset()
+        keys = {termios.VINTR: signal.SIGINT, termios.VQUIT: signal.SIGQUIT}
+        return frozenset(number for key, number in keys.items() if mode[6][key] in data)
 
     def resize(self, rows: int, columns: int) -> None:
         import fcntl

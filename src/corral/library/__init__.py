@@ -219,6 +219,10 @@ class Corral:
         """All that another process needs to open the same store; it may hold a password."""
         return self._database.address
 
+    def act_as(self, actor: str) -> None:
+        """From now on this one stands in the record of changes."""
+        self._database.actor = actor
+
     def now(self) -> int:
         """The store's time: the server's on PostgreSQL, so that machines agree."""
         return self._database.clock.now()

@@ -114,9 +114,9 @@ class Redactor:
         self._reach = max(map(len, forms), default=1) - 1
         self._spread = _first_letters(forms) if forms else None
         self._shapes = SHAPES if shapes else ()
-        self._needles: dict[bytes, list[int]] = {}
+        self._needles: dict[tuple[bytes, bytes], list[int]] = {}
         for kind, shape in enumerate(self._shapes):
-            self._needles.setdefault(shape.needle, []).append(kind)
+            self._needles.setdefault((shape.sign, shape.needle), []).append(kind)
         self._context = b""
         self._held = b""
         self._tail: Pattern | None = None
@@ -200,8 +200,8 @@ class Redactor:
                 hit = text.find(form, hit + 1)
         if self._spread is not None and UNSEEN.search(text, at):
             found += [(match.start(), _SPREAD) for match in self._spread.finditer(text, at)]
-        for needle, kinds in self._needles.items():
-            if needle in text:
+        for (sign, needle), kinds in self._needles.items():
+            if sign in text and needle in text:
                 for kind in kinds:
                     found += [(start, kind) for start in self._shapes[kind].starts(text)]
         if not last:

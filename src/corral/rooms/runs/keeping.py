@@ -40,9 +40,11 @@ def start(tx: Tx, id: str, held: Holding, *, lease_ms: int | None = None) -> Run
     found = sql.RUNS.get(tx, id)
     tx.serialize("runs")
     if not runs.room_for(tx, host=held.host):
-        raise NoRoom("As many runs as allowed are going; it waits in line.", id=id)
+        raise NoRoom(
+            "As many runs are going as runs.max_at_once, or this machine's slots, allow.", id=id
+        )
     if found.agent_id is not None and not runs.agent_has_room(tx, found.agent_id):
-        raise NoRoom("Its agent has as many runs going as it may; it waits in line.", id=id)
+        raise NoRoom("Its agent has as many runs going as it may.", id=id)
     started = move(
         tx,
         sql.RUNS,

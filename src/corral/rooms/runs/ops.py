@@ -10,8 +10,6 @@ from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.lease import taken_over
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
-from corral.rooms.agents import ops as agents
-from corral.rooms.alerts import ops as alerts
 from corral.rooms.charges import ops as charges
 from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
@@ -241,6 +239,8 @@ def _larger(one: int | None, other: int | None) -> int | None:
 def alert(tx: Tx, run: Run, kind: str | None, edge: str | int) -> None:
     """Tell whoever wants to know; once per edge."""
     if kind is not None:
+        from corral.rooms.alerts import ops as alerts
+
         alerts.raise_alert(
             tx,
             kind,
@@ -382,6 +382,8 @@ def unclaim(tx: Tx, id: str) -> None:
 
 def agent_has_room(tx: Tx, agent_id: str) -> bool:
     """Whether an agent may have one more run going."""
+    from corral.rooms.agents import ops as agents
+
     try:
         most = agents.get(tx, agent_id).limits.max_runs
     except NotFound:

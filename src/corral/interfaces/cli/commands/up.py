@@ -7,7 +7,7 @@ import click
 
 from corral.adapters import daemons
 from corral.interfaces.cli.app import App, Verb, pass_app
-from corral.kernel import errors
+from corral.kernel.errors import CorralError, Refused, raised_elsewhere
 
 
 @click.command("up", cls=Verb)
@@ -75,15 +75,11 @@ def _record(daemon: daemons.Daemon) -> dict[str, Any]:
     return {"daemon": daemon, "link": daemon.link, "found": []}
 
 
-def _why_not(said: dict[str, Any], log: str) -> errors.CorralError:
+def _why_not(said: dict[str, Any], log: str) -> CorralError:
     error = said.get("error")
     if error is None:
-        return errors.Refused(f"The daemon ended before it began; {log} tells why.", log=log)
-    if error["code"] == errors.StoreUnavailable.code:
-        return errors.StoreUnavailable(error["message"], **error["details"])
-    if error["code"] == errors.Invalid.code:
-        return errors.Invalid(error["message"], **error["details"])
-    return errors.Refused(error["message"], **error["details"])
+        return Refused(f"The daemon ended before it began; {log} tells why.", log=log)
+    return raised_elsewhere(**error)
 
 
 def _service(app: App, options: list[str], *, install: bool) -> int:
