@@ -90,7 +90,10 @@ class Serving:
                 found = host.begin()
                 try:
                     app = create_app(
-                        store, status=host.status, allowed_hosts=self._names(), **_pages(host.status)
+                        store,
+                        status=host.status,
+                        allowed_hosts=self._names(),
+                        **_pages(host.status),
                     )
 
                     def started() -> None:
