@@ -21,7 +21,10 @@ TITLES = (
     "Remove the unused endpoints",
     "Check the licences of all dependencies",
 )
-HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)> \x1b[31mred\x1b]0;t\x07 \u202egnp"
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=x onerror=alert(1)> "
+    "\x1b[31mred\x1b]0;t\x07 \u202egnp"
+)
 
 
 class LivedIn:
@@ -43,9 +46,7 @@ class LivedIn:
     def _project(self, name: str) -> Any:
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
-        return self.store.projects.register(
-            folder, command="claude" if name == "harbour" else None
-        )
+        return self.store.projects.register(folder, command="claude" if name == "harbour" else None)
 
     def _agents(self) -> list[Any]:
         create = self.store.agents.create
@@ -74,12 +75,21 @@ class LivedIn:
             agent = self._chance.choice(self.agents)
             self.add(state, began, took, title=TITLES[n % len(TITLES)], agent=agent)
         self.add(
-            "crashed", now - 3 * HOUR, 9 * MINUTE, title="Rebuild the search index",
-            signal=int(signal.SIGKILL), reason="ended by signal 9 (KILL), which nobody here sent",
+            "crashed",
+            now - 3 * HOUR,
+            9 * MINUTE,
+            title="Rebuild the search index",
+            signal=int(signal.SIGKILL),
+            reason="ended by signal 9 (KILL), which nobody here sent",
         )
         self.add(
-            "failed", now - 50 * MINUTE, 4 * MINUTE, title="Deploy the preview", name="preview",
-            exit_code=2, reason="exit code 2",
+            "failed",
+            now - 50 * MINUTE,
+            4 * MINUTE,
+            title="Deploy the preview",
+            name="preview",
+            exit_code=2,
+            reason="exit code 2",
         )
 
     def add(self, state: str, began: int, took: int, *, agent: Any = None, **columns: Any) -> str:
@@ -89,18 +99,28 @@ class LivedIn:
         model = agent.model if agent else "claude-sonnet-4-6"
         live = state in ("queued", "starting", "running", "stopping")
         run = add_run(
-            self.store, state, began,
-            project_id=project.id, agent_id=agent.id if agent else None,
+            self.store,
+            state,
+            began,
+            project_id=project.id,
+            agent_id=agent.id if agent else None,
             agent_version=agent.version if agent else None,
-            provider=agent.provider if agent else "claude", model=model, tokens=tokens,
-            cost_micros=cost, ended_at=None if live else min(began + took, self.store.now()),
-            cwd=project.dir, **columns,
+            provider=agent.provider if agent else "claude",
+            model=model,
+            tokens=tokens,
+            cost_micros=cost,
+            ended_at=None if live else min(began + took, self.store.now()),
+            cwd=project.dir,
+            **columns,
         )
         self.launch(run)
         self.store.charges.add(
             Used(model=model, input=tokens * 3 // 4, output=tokens // 4, cost_micros=cost),
-            run_id=run, project_id=project.id, agent_id=agent.id if agent else None,
-            provider="claude", at=began,
+            run_id=run,
+            project_id=project.id,
+            agent_id=agent.id if agent else None,
+            provider="claude",
+            at=began,
         )
         return run
 
@@ -137,17 +157,39 @@ class LivedIn:
             [
                 {"role": "user", "content": "The login test fails one time in ten. Find out why."},
                 {"role": "assistant", "content": "I will read the test first."},
-                {"role": "assistant", "content": "", "tool_name": "Read", "tool_call_id": "c1",
-                 "arguments": call},
-                {"role": "tool", "content": "def test_login(browser):\n    browser.open('/')\n    "
-                 "time.sleep(0.1)\n    assert browser.title == 'Hello'", "tool_call_id": "c1",
-                 "tool_name": "Read"},
-                {"role": "assistant", "content": "", "tool_name": "Bash", "tool_call_id": "c2",
-                 "arguments": {"command": "pytest -x tests/test_login.py"}},
-                {"role": "tool", "content": "1 failed in 0.31s", "tool_call_id": "c2",
-                 "tool_name": "Bash", "is_error": True},
-                {"role": "assistant", "content": "The test sleeps for a tenth of a second instead "
-                 "of waiting for the title.\n\nI suggest to wait for the title, with a limit."},
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_name": "Read",
+                    "tool_call_id": "c1",
+                    "arguments": call,
+                },
+                {
+                    "role": "tool",
+                    "content": "def test_login(browser):\n    browser.open('/')\n    "
+                    "time.sleep(0.1)\n    assert browser.title == 'Hello'",
+                    "tool_call_id": "c1",
+                    "tool_name": "Read",
+                },
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_name": "Bash",
+                    "tool_call_id": "c2",
+                    "arguments": {"command": "pytest -x tests/test_login.py"},
+                },
+                {
+                    "role": "tool",
+                    "content": "1 failed in 0.31s",
+                    "tool_call_id": "c2",
+                    "tool_name": "Bash",
+                    "is_error": True,
+                },
+                {
+                    "role": "assistant",
+                    "content": "The test sleeps for a tenth of a second instead "
+                    "of waiting for the title.\n\nI suggest to wait for the title, with a limit.",
+                },
                 {"role": "user", "content": HOSTILE},
             ],
         )
@@ -175,8 +217,13 @@ class LivedIn:
 
     def schedules(self) -> None:
         create = self.store.schedules.create
-        create("agent:ada", "morning review", cron="0 9 * * 1-5", time_zone="Europe/Berlin",
-               name="stand-up")
+        create(
+            "agent:ada",
+            "morning review",
+            cron="0 9 * * 1-5",
+            time_zone="Europe/Berlin",
+            name="stand-up",
+        )
         create("queue:builds", {"what": "nightly"}, every_ms=6 * HOUR, name="nightly build")
         paused = create("agent:grace", "tidy up", every_ms=DAY, name="tidy")
         self.store.schedules.pause(paused.id)
@@ -190,5 +237,4 @@ class LivedIn:
     def choices(self) -> None:
         self.store.settings.set("runs.max_at_once", 8)
         self.store.secrets.set("GITHUB", "env:GITHUB_TOKEN")
-        self.store.alerts.add(["crashed", "needs_input"], target_kind="mailbox",
-                              target="user:me")
+        self.store.alerts.add(["crashed", "needs_input"], target_kind="mailbox", target="user:me")

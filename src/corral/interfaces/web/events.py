@@ -41,6 +41,7 @@ KINDS = (
     "alert",
     "budget",
     "charge",
+    "import",
     "letter",
     "node",
     "output",
@@ -50,6 +51,7 @@ KINDS = (
     "secret",
     "session",
     "setting",
+    "token",
 )
 
 

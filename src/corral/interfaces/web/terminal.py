@@ -11,22 +11,27 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from corral.interfaces.web.visit import Visit
-from corral.kernel.errors import CorralError
+from corral.kernel.errors import CorralError, NotFound
 from corral.library import Corral
 from corral.library.telling import telling_of
 from corral.rooms.runs.model import Run
+
+if TYPE_CHECKING:
+    from corral.adapters.output.read import Output as Files
+    from corral.adapters.output.sealed import Sealed
 
 # Of a long output the end is shown; all of it can be downloaded.
 SHOWN = 512 * 1024
 PIECE = 64 * 1024
 # How often a silent run is asked for whether it has ended.
-LOOK_EVERY = 0.5
+LOOK_EVERY = 0.25
 # Each terminal that is looked at waits on a thread of its own, and not on those of other pages.
 MOST = 256
 
@@ -67,14 +72,15 @@ async def _sent(pieces: Iterator[bytes], gone: threading.Event) -> AsyncIterator
 
 def _pieces(store: Corral, run: Run, offset: int | None, gone: threading.Event) -> Iterator[bytes]:
     try:
-        text = store.outputs.open(run.id)
+        over = _over(store, run, gone)
+        text = _opened(store, run, over, gone)
         begin = max(text.size - SHOWN, 0) if offset is None else offset
         telling = telling_of(store, run)
         if telling is not None:
             begin = 0 if text.size <= 8 * SHOWN else text.size - 8 * SHOWN
         elif offset is None and begin:
             yield _event("left_out", str(begin).encode())
-        for piece in text.follow(begin, over=_over(store, run, gone), wait=gone.wait):
+        for piece in text.follow(begin, over=over, wait=gone.wait):
             if gone.is_set():
                 return
             if telling is not None:
@@ -87,6 +93,20 @@ def _pieces(store: Corral, run: Run, offset: int | None, gone: threading.Event) 
         yield _event("over", b"")
     except CorralError as error:
         yield _event("over", b64encode(error.message.encode()))
+
+
+def _opened(
+    store: Corral, run: Run, over: Callable[[], bool], gone: threading.Event
+) -> "Files | Sealed":
+    """The run's output, once there is any: one that waits in line has none yet."""
+    while True:
+        ended = over()
+        try:
+            return store.outputs.open(run.id)
+        except NotFound:
+            if ended:
+                raise
+        gone.wait(LOOK_EVERY)
 
 
 def _over(store: Corral, run: Run, gone: threading.Event) -> Callable[[], bool]:

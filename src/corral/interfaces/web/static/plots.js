@@ -46,14 +46,14 @@ function draw(box) {
   box.uplot?.destroy();
   box.uplot = new uPlot(
     {
-      width: box.clientWidth, height: box.clientHeight - 34, tzDate: daily ? (at) => uPlot.tzDate(new Date(at * 1e3), "UTC") : undefined,
+      width: box.clientWidth, height: box.clientHeight - 28, tzDate: daily ? (at) => uPlot.tzDate(new Date(at * 1e3), "UTC") : undefined,
       cursor: { y: false, points: { show: plot.kind === "line" } },
       scales: {
         x: { range: (_, low, high) => [low - half, high + half] },
         y: { range: (_, low, high) => [0, Math.max(high || 0, least) * 1.08] },
       },
       axes: [
-        { ...axis, grid: { show: false }, values: daily ? "{D} {MMM}" : "{HH}:{mm}:{ss}", space: daily ? 70 : 60 },
+        { ...axis, size: 30, grid: { show: false }, values: daily ? "{D} {MMM}" : "{HH}:{mm}:{ss}", space: daily ? 70 : 60 },
         { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => figure(tick, plot.unit)) },
       ],
       series: [{ label: daily ? "Day" : "Time", value: daily ? "{YYYY}-{MM}-{DD}" : "{HH}:{mm}:{ss}" }, ...series],
