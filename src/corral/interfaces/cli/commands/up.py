@@ -30,7 +30,7 @@ def command(app: App, /, foreground: bool, install: bool, uninstall: bool, **giv
     options = _options(given)
     if install or uninstall:
         return _service(app, options, install=install)
-    store, address = app.store.db.url, app.store.address
+    store, address = app.store_here.db.url, app.store_here.address
     daemon = daemons.find(store)
     if daemon is not None:
         app.say(f"Corral is up already (pid {daemon.pid}): {daemon.link}", _record(daemon))
@@ -85,7 +85,7 @@ def _why_not(said: dict[str, Any], log: str) -> CorralError:
 def _service(app: App, options: list[str], *, install: bool) -> int:
     from corral.adapters import units
 
-    store, address = app.store.db.url, app.store.address
+    store, address = app.store_here.db.url, app.store_here.address
     app.close()
     unit = units.of(store)
     if install:
