@@ -44,3 +44,8 @@ def actor() -> str:
     if agent:
         return f"agent:{agent}"
     return f"user:{os.environ.get('USER') or os.environ.get('LOGNAME') or os.getuid()}"
+
+
+def token() -> str:
+    """The secret that a daemon is called with: `$CORRAL_TOKEN`."""
+    return os.environ.get("CORRAL_TOKEN", "")

@@ -8,7 +8,7 @@ import pytest
 
 from corral.adapters import keepers
 from corral.interfaces.cli import main, running
-from corral.interfaces.cli.render import printable
+from corral.kernel.text import printable
 from tests.support.cli import Cli
 
 BAD_INPUT = {

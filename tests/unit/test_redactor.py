@@ -31,6 +31,7 @@ KEYS = {
     "a GitHub token": b"ghp_" + LONG[:36],
     "a GitHub server token": b"ghs_" + LONG[:36],
     "a fine-grained GitHub token": b"github_pat_11ABC_" + LONG[:60],
+    "a token of Corral's own": b"crl_" + b"0123456789abcdef" * 4,
     "a Slack token": b"xoxb-123456789012-abcdefABCDEF",
     "an AWS key id": b"AKIAIOSFODNN7EXAMPLE",
     "a Google key": b"AIza" + LONG[:35],

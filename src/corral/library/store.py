@@ -16,6 +16,7 @@ from corral.library.operation import Room
 from corral.library.runs import Runs
 from corral.library.runs import forget as forget_run
 from corral.rooms.alerts import ops as alerts
+from corral.rooms.answers import ops as answers
 from corral.rooms.charges import ops as charges
 from corral.rooms.events import ops as events
 from corral.rooms.imports import ops as imports
@@ -28,6 +29,7 @@ from corral.rooms.schedules import ops as schedules
 from corral.rooms.search import ops as search
 from corral.rooms.sessions import forgetting
 from corral.rooms.settings import ops as settings
+from corral.rooms.tokens import ops as tokens
 
 
 def replace_damaged(url: str | None, file: str | Path) -> Path:
@@ -276,6 +278,8 @@ KEPT: tuple[Retention | Kept, ...] = (
     schedules.KEPT,
     nodes.KEPT,
     alerts.KEPT,
+    tokens.KEPT,
+    answers.KEPT,
     Kept("charges", "charges.keep_ms", charges.prune),
     charges.TOTALS_KEPT,
     imports.KEPT,

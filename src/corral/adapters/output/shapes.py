@@ -182,6 +182,8 @@ SHAPES: tuple[Shape, ...] = (
         prefix=b"AKIA",
         back=1,
     ),
+    # Corral's own tokens.
+    _shape(b"crl_", rb"crl_[0-9a-f]{40,}", rb"crl_[0-9a-f]{0,40}", rb"[0-9a-f]*"),
     _shape(
         b"z",
         rb"AIza[\w-]{30,}",
@@ -222,7 +224,7 @@ _BEGINNINGS = sorted(
         word[:length]
         for word in (
             *(b"-----BEGIN ", b"sk-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_"),
-            *(b"github_pat_", b"xox", b"AKIA", b"AIza", b"eyJ"),
+            *(b"github_pat_", b"xox", b"AKIA", b"AIza", b"eyJ", b"crl_"),
         )
         for length in range(1, len(word))
     },

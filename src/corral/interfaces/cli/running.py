@@ -32,7 +32,8 @@ def run(
             "session": session,
             **understand(app, detach=detach, given=given),
         }
-        asked = None if detach else app.store.runs.ask(**wish, claimed=True)
+        placed = wish["host"] is not None or wish["labels"]
+        asked = None if detach and not placed else app.store.runs.ask(**wish, claimed=True)
     except BaseException:
         keeper.dismiss()
         raise
@@ -40,7 +41,7 @@ def run(
         return _leave(app, wish, keeper)
     from corral.interfaces.cli import staying
 
-    return staying.begin(app, asked, keeper, detach=False)
+    return staying.begin(app, asked, keeper, detach=detach)
 
 
 def resume(app: App, id: str, prompt: str | None, *, detach: bool, given: dict[str, Any]) -> int:
@@ -134,6 +135,8 @@ def understand(app: App, *, detach: bool, given: dict[str, Any]) -> dict[str, An
         "approvals": list(given["approvals"]),
         "terminal": given["pty"],
         "acp": given["acp"],
+        "host": given["host"],
+        "labels": list(given["labels"]),
         # A program that wants JSON is nobody who sits in front of a terminal.
         "watched": not detach and not app.json and is_terminal(),
     }
