@@ -54,6 +54,7 @@ ONE_RUN = (
     "runs.stop",
     "runs, room for more",
     "runs, next in line",
+    "runs.next_due",
 )
 
 # SQLite says SCAN of a walk along the primary key from its end that stops at the limit.
@@ -148,6 +149,7 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         {
             "budgets_pkey",
             "launches_pkey",
+            "nodes_name_boot_id_key",
             "reservations_by_scope",
             "runs_pkey",
             "settings_pkey",
@@ -275,12 +277,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "runs.list of a session": (lambda c: c.runs.list(session="ses_7"), {"runs_by_session"}),
     "runs said to have a process": (lambda c: c.runs._active(), {"runs_live"}),
     "runs, room for more": (
-        lambda c: c.runs._room_for(),
-        {"runs_pkey", "settings_pkey"},
+        lambda c: c.runs._room_for(host="h"),
+        {"nodes_name_boot_id_key", "runs_pkey", "settings_pkey"},
     ),
+    "nodes.serving": (lambda c: c.nodes.serving("h"), {"nodes_name_boot_id_key"}),
+    "nodes.leaders": (lambda c: c.nodes.leaders(), {"leaders_pkey"}),
+    "runs.next_due": (lambda c: c.runs.next_due(), {"runs_pkey"}),
     "runs, next in line": (
         lambda c: next_queued(c, host="h"),
-        {"projects_pkey", "runs_pkey"},
+        {"launches_pkey", "nodes_name_boot_id_key", "projects_pkey", "runs_pkey"},
     ),
     "runs, ended long ago": (
         lambda c: c.runs._ended_before(before=c.now(), limit=5),
@@ -471,6 +476,12 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "charges.total": (lambda c: c.charges.total("project:prj_1"), {"totals_pkey"}),
     "charges.days": (lambda c: c.charges.days("all", limit=5), {"totals_pkey"}),
     "charges.list": (lambda c: c.charges.list(), {"charges_pkey"}),
+    "runs.list of an agent": (lambda c: c.runs.list(agent="agn_3", limit=5), {"runs_by_agent"}),
+    "events.before": (lambda c: c.events.before("9-9999", limit=5), {"the feed"}),
+    "events.before of a subject": (
+        lambda c: c.events.before("99999999-99999", subject="let_7", limit=5),
+        {"events_by_subject"},
+    ),
     "charges.list of a run": (lambda c: c.charges.list(run="run_7"), {"charges_by_run"}),
     "charges.list of a session": (
         lambda c: c.charges.list(session="ses_7", limit=5),
@@ -514,7 +525,23 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "alerts.list all": (lambda c: c.alerts.list(all=True, limit=5), {"alerts_pkey"}),
     "insights.overview": (
         lambda c: c.insights.overview(),
-        {"letters_by_state", "projects_pkey", "runs_by_state", "runs_ended", "totals_pkey"},
+        {
+            "letters_by_state",
+            "projects_pkey",
+            "runs_by_state",
+            "runs_ended",
+            "runs_failed",
+            "totals_pkey",
+        },
+    ),
+    "insights.costs": (lambda c: c.insights.costs(by="model"), {"totals_by_day"}),
+    "insights.named": (
+        lambda c: c.insights.named("a7"),
+        {"agents_name_key", "projects_recent", "runs_by_name"},
+    ),
+    "insights.names": (
+        lambda c: c.insights.names([RUNS_PROJECT, RUN, SESSION]),
+        {"projects_pkey", "agents_pkey", "sessions_pkey", "runs_pkey"},
     ),
     "insights.crashed": (
         lambda c: c.insights.crashed(limit=5),

@@ -8,7 +8,7 @@ import pytest
 
 from corral.adapters import keepers
 from corral.interfaces.cli import main, running
-from corral.interfaces.cli.render import printable
+from corral.kernel.text import printable
 from tests.support.cli import Cli
 
 BAD_INPUT = {
@@ -238,5 +238,5 @@ def test_of_a_lost_keeper_only_that_is_said(cli: Cli, monkeypatch: pytest.Monkey
     monkeypatch.setattr(running, "_keeper", Lost)
     said = cli("run", "-d", "--", "true")
     assert said.code != 0
-    assert "ended without a word; `corral show run_" in said.err
+    assert "ended without a word; `corral ps -a`" in said.err
     assert "began" not in said.err

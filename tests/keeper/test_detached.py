@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from corral.keeper.__main__ import _keep
+from corral.keeper.main import _keep
 from corral.kernel.errors import Conflict
 from corral.rooms.runs.model import Run, RunState
 from tests.support.keeping import Home, lives, until

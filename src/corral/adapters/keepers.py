@@ -13,6 +13,8 @@ import os
 import sys
 from contextlib import suppress
 
+from corral.adapters import children
+
 TYPE_CHECKING = False  # a command starts its keeper before it loads even that much
 if TYPE_CHECKING:
     from typing import Any
@@ -53,6 +55,7 @@ class StartingKeeper:
                 ],
                 setsid=True,
             )
+            children.add(self.pid)
         finally:
             for descriptor in (order, answer, *((stdin,) if stdin > 2 else ())):
                 os.close(descriptor)
@@ -69,6 +72,7 @@ class StartingKeeper:
         """It is not needed after all."""
         os.close(self._to)
         os.close(self._from)
+        children.forget(self.pid)
         os.waitpid(self.pid, 0)
 
 

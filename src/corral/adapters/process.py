@@ -42,7 +42,12 @@ class Identity(NamedTuple):
 
 @cache
 def host() -> str:
-    """This machine's name; inside a container also its pid space, whose pids are others."""
+    """This machine's name; inside a container also its pid space, whose pids are others.
+
+    `CORRAL_HOST` gives it another one, so that two homes on one machine are two machines.
+    """
+    if given := os.environ.get("CORRAL_HOST"):
+        return given
     name = os.uname().nodename
     with suppress(OSError):
         namespace = os.readlink(f"{PROC}/self/ns/pid")
@@ -179,6 +184,23 @@ def send(process: Identity, number: int) -> bool:
         os.kill(process.pid, number)
         return True
     return False
+
+
+def tells_of_ends() -> bool:
+    """Whether the system tells of the end of a process that is nobody's child here."""
+    return hasattr(os, "pidfd_open")
+
+
+def watch(process: Identity) -> int | None:
+    """A descriptor that becomes readable when a process ends; None when it has ended already, or
+    the system does not tell. The caller closes it."""
+    with suppress(AttributeError, OSError):
+        handle = os.pidfd_open(process.pid)
+        # The handle was taken first: what is looked at now is what is watched.
+        if look(process) is Standing.ALIVE:
+            return handle
+        os.close(handle)
+    return None
 
 
 def gather_orphans() -> None:

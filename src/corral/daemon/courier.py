@@ -1,11 +1,13 @@
 """What alerts have to tell leaves the house: each letter to its webhook, command or screen."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from corral.adapters import notify
+from corral.adapters import notify, process
+from corral.daemon.loop import Plain
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, CorralError
 from corral.library import Corral
@@ -17,6 +19,17 @@ LEASE_MS = 2 * MINUTE
 # Of one alert in one round, so that one busy alert does not keep the others waiting.
 ROUND = 20
 LONGEST_SLEEP = 30.0
+
+
+class Courier(Plain):
+    name = "courier"
+    rest = 0.1
+
+    def round(self, store: Corral) -> int:
+        return len(deliver_once(store, f"courier:{process.host()}:{os.getpid()}"))
+
+    def pause(self, store: Corral) -> float:
+        return _pause(store)
 
 
 class Delivery(msgspec.Struct, frozen=True):

@@ -45,7 +45,12 @@ class Keeper:
 
     def __init__(self, store: "Corral", run: Run, launch: Launch, plan: Plan) -> None:
         self._store = store
-        self._hold = Hold(store, run, secrets=list(plan.secrets.values()))
+        self._hold = Hold(
+            store,
+            run,
+            secrets=list(plan.secrets.values()),
+            is_bound=launch.host is not None,
+        )
         self._launch = launch
         self._plan = plan
         self.folder: Path = plan.folder

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from corral.adapters import process
 from corral.adapters.keepers import OWN_VARIABLES
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import GO_ON, Ask, Start
@@ -55,6 +56,15 @@ class Plan:
         self.secrets = {name: secret(reference) for name, reference in launch.secrets.items()}
         self.provider: Provider = registry.find(run.provider)
         self._told = self._what_its_agent_is_told()
+        self._is_moved = self._was_elsewhere()
+
+    def _was_elsewhere(self) -> bool:
+        """Whether another machine had the run: what its provider remembers of the conversation is
+        there."""
+        run = self._run
+        if self._launch.host is not None or not run.attempts or run.session_id is None:
+            return False
+        return self._store.outputs.get(run.id).host != process.host()
 
     def start(self, *, resume: bool) -> Start:
         """How this attempt is started; a later one goes on with the conversation of the first."""
@@ -75,11 +85,19 @@ class Plan:
     def _ask(self, *, resume: bool) -> Ask:
         run, launch = self._run, self._launch
         session = self._provider_session() if run.session_id else None
+        prompt = launch.prompt
+        if self._is_moved:
+            from corral.library.asking import MOST_TURNS, retold
+
+            # Told again in words; from the next attempt on, its provider remembers it here.
+            assert run.session_id is not None
+            given = self._store.sessions.context(run.session_id, limit=MOST_TURNS)
+            session, prompt, self._is_moved = None, retold(given, None) or prompt, False
         goes_on = session is not None and (resume or launch.resume_session is not None)
         if session is None and getattr(self.provider, "chooses_session", False):
             session = _random_uuid()
         return Ask(
-            prompt=None if resume and goes_on else launch.prompt,
+            prompt=None if resume and goes_on else prompt,
             model=self._told.model,
             instructions=self._told.instructions,
             session=session,

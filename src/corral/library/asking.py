@@ -27,11 +27,12 @@ from corral.rooms.settings import ops as settings
 
 if TYPE_CHECKING:
     from corral.rooms.agents.model import Agent
-    from corral.rooms.sessions.model import Session
+    from corral.rooms.sessions.model import Context, Session
 
 INSTALLED_FIRST = ("claude", "codex", "gemini", "opencode", "qwen", "copilot")
 MOST_TURNS = 200
 MOST_CONTEXT = 200_000  # characters
+ANY = "any"  # no machine of this name: whichever fits
 MAX_TITLE = 60  # characters, so that it fits in bytes too
 
 
@@ -57,6 +58,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it gets a terminal; None: when somebody watches it."""
     watched: bool = False
     acp: bool = False
+    host: str | None = None
+    """The machine on which it must run, or `any`; None: this one, or any that offers the labels."""
+    labels: Sequence[str] = ()
     claimed: bool = False
     """Whether whoever asks brings a keeper along."""
 
@@ -76,13 +80,15 @@ def ask(tx: Tx, wish: Wish) -> Run:
         raise Invalid("An agent gets a prompt, not a command; leave one of the two out.")
     session = _session(tx, wish.session) if wish.session else None
     named = _named(tx, wish, session)
-    cwd = _cwd(tx, wish, session, named)
-    project = projects.register(tx, cwd)
+    host = _host(wish)
+    here = host == process.host()
+    cwd = _cwd(tx, wish, session, named, must_exist=here)
+    project = projects.register(tx, cwd, must_exist=here)
     runner = named or _runner(wish, project, session)
     prompt = wish.prompt
     if wish.command is None and prompt is None and session is None:
         prompt = project.prompt
-    interactive = _is_watched(wish)
+    interactive = _is_watched(wish) and here
     if runner.agent is not None or wish.command is None:
         session = session or _open_session(tx, runner, project, prompt)
     run = runs.request(
@@ -110,8 +116,9 @@ def ask(tx: Tx, wish: Wish) -> Run:
             grace_ms=GRACE_MS if wish.grace_ms is None else wish.grace_ms,
             restarts=wish.restarts or 0,
             output_cap=OUTPUT_CAP if wish.output_cap is None else wish.output_cap,
-            host=process.host(),
-            claimed=wish.claimed,
+            host=host,
+            labels=wish.labels,
+            claimed=wish.claimed and here,
             timeout_ms=_limit(wish, runner.agent, "timeout_ms"),
             idle_ms=_limit(wish, runner.agent, "idle_ms"),
             budget_micros=_limit(wish, runner.agent, "budget_micros"),
@@ -161,6 +168,9 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
             secrets={**launch.secrets, **wish.secrets},
             approvals=wish.approvals or launch.approvals,
             acp=wish.acp or before.mode is Mode.ACP,
+            # What its provider remembers of the conversation is on the machine that had it.
+            host=wish.host or launch.host or (None if before.mode is Mode.RECORDED else ANY),
+            labels=wish.labels or launch.labels,
         ),
     )
 
@@ -181,7 +191,11 @@ def _with_context(tx: Tx, session: "Session | None", prompt: str | None) -> str 
         return prompt
     from corral.rooms.sessions import context as contexts
 
-    given = contexts.context(tx, session, limit=MOST_TURNS)
+    return retold(contexts.context(tx, session, limit=MOST_TURNS), prompt)
+
+
+def retold(given: "Context", prompt: str | None) -> str | None:
+    """A prompt for an agent that knows nothing of what was said before: that goes before it."""
     parts = [text for text in (given.summary, given.note) if text]
     parts += [f"{turn.role}: {turn.content}" for turn in given.turns if turn.content]
     if not parts:
@@ -194,17 +208,31 @@ def _either(given: int | None, before: int | None) -> int | None:
     return before if given is None else given
 
 
-def _cwd(tx: Tx, wish: Wish, session: "Session | None", named: Runner | None) -> str:
-    """Where it works: as wished, where the conversation is, in its agent's own folder, or here."""
+def _host(wish: Wish) -> str | None:
+    """The machine on which it must run; None: on any that fits."""
+    if wish.host == ANY:
+        return None
+    return wish.host or (None if wish.labels else process.host())
+
+
+def _cwd(
+    tx: Tx, wish: Wish, session: "Session | None", named: Runner | None, *, must_exist: bool
+) -> str:
+    """Where it works: as wished, where the conversation is, in its agent's own folder, or here.
+
+    On another machine there may be directories that are not on this one.
+    """
     if wish.project is not None:
         if not os.path.isdir(wish.project):
             with suppress(NotFound, Invalid):
-                return projects.real_dir(projects.get(tx, wish.project).dir, must_exist=True)
-        return projects.real_dir(wish.project, must_exist=True)
+                project = projects.get(tx, wish.project)
+                return projects.real_dir(project.dir, must_exist=must_exist)
+        return projects.real_dir(wish.project, must_exist=must_exist)
     if session is not None and session.project_id is not None:
-        return projects.real_dir(projects.get(tx, session.project_id).dir, must_exist=True)
+        project = projects.get(tx, session.project_id)
+        return projects.real_dir(project.dir, must_exist=must_exist)
     if named is not None and named.agent is not None and named.agent.workspace:
-        return projects.real_dir(named.agent.workspace, must_exist=True)
+        return projects.real_dir(named.agent.workspace, must_exist=must_exist)
     try:
         here = os.getcwd()
     except FileNotFoundError:

@@ -21,6 +21,7 @@ class Events(Room):
 
     after = read(ops.after, mode="one")
     newest = read(ops.newest, mode="one")
+    before = read(ops.before, mode="one")
     _held_back = read(ops.held_back, mode="one")
 
     def follow(

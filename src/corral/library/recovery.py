@@ -208,7 +208,8 @@ class Recovery:
                 run=run.id,
                 adopt=True,
                 fence=run.fence,
-                verdict=verdict,
+                # Plain, as all that is told to a keeper has to be.
+                verdict=None if verdict is None else tuple(verdict),
             )
             return "pid" in answer
         return False

@@ -1,3 +1,4 @@
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -63,6 +64,8 @@ class Wishes(TypedDict, total=False):
     terminal: bool | None
     watched: bool
     acp: bool
+    host: str | None
+    labels: Sequence[str]
     claimed: bool
 
 
@@ -99,7 +102,10 @@ class Runs(Room):
     _record = write(ops.record)
     _delete = write(forget)
     _active = read(ops.active)
-    _claim_queued = write(ops.claim_queued)
+    next_due = read(ops.next_due, mode="one")
+    _next_queued = read(ops.next_queued)
+    _claim = write(ops.claim, mode="one", repeatable=True)
+    _agent_has_room = read(ops.agent_has_room)
     unclaim = write(ops.unclaim, mode="one", repeatable=True)
     _room_for = read(ops.room_for)
     _ended_before = read(ops.ended_before)
@@ -280,20 +286,28 @@ class Runs(Room):
                 )
 
     def start_queued(self) -> Sequence[Run]:
-        """Start keepers for the runs that are next in line, while there is room; gives these runs.
+        """Start keepers for the runs that are next in line here, while there is room; gives these.
 
-        One that cannot be started ends as failed, and does not hold up the others.
+        One that cannot be started ends as failed, and does not hold up the others. One that may run
+        anywhere is left to a machine that has its directory.
         """
         from corral.adapters.keepers import KeeperLost, StartingKeeper
 
+        host = process.host()
         started = []
-        beyond = ""
-        while self._room_for() and (run := self._claim_queued(host=process.host(), beyond=beyond)):
+        passed: set[str] = set()
+        while self._room_for(host=host) and (
+            run := self._next_queued(host=host, passed=sorted(passed))
+        ):
+            if (why := self._not_here(run)) is not None:
+                passed.add(why)
+                continue
+            if not self._claim(run.id):
+                continue  # another one was quicker
             try:
                 answer = StartingKeeper().keep(store=self._database.address, run=run.id)
             except KeeperLost:
-                self.unclaim(run.id)
-                answer = {"taken": "its keeper was lost"}
+                answer = {"taken": "its keeper was lost"}  # the claim lets some time pass
             if "pid" in answer:
                 started.append(run)
             elif "failed" in answer:
@@ -301,5 +315,14 @@ class Runs(Room):
 
                 Alerts(self._database).see_to_delivery()
             else:  # it waits, or another has it: the next one may start
-                beyond = run.id
+                passed.add(run.id)
         return started
+
+    def _not_here(self, run: Run) -> str | None:
+        """Why a run is not to be started here and now: its agent is busy enough, or its project's
+        directory is not here and it may run elsewhere. None: it is."""
+        if run.agent_id is not None and not self._agent_has_room(run.agent_id):
+            return run.agent_id
+        if run.host is None and not os.path.isdir(run.cwd):
+            return run.project_id or run.id
+        return None

@@ -66,11 +66,14 @@ CREATE INDEX runs_active_of_agent ON runs (agent_id)
 CREATE INDEX runs_by_parent ON runs (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX runs_by_pid ON runs (pid, id) WHERE pid IS NOT NULL;
 CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX runs_failed ON runs (ended_at)
+    WHERE state NOT IN ('queued', 'starting', 'running', 'stopping', 'completed', 'cancelled');
 
 -- What a run was started with, and what it found. Writer: runs.
 CREATE TABLE launches (
     run_id {key} PRIMARY KEY,           -- the run
     host {key},                         -- the machine on which it must run; null: on any
+    labels {json} NOT NULL,             -- what the machine on which it runs must offer
     prompt TEXT,                        -- what the agent is told
     resume_session TEXT,                -- the provider's own id of the conversation to go on with
     env {json} NOT NULL,                -- variables that were given by name and value

@@ -31,6 +31,16 @@ class App:
             self._show_times_of(self._store)
         return self._store
 
+    @property
+    def store_here(self) -> "Corral":
+        """The store itself, for what is done on this machine; a daemon's address is refused."""
+        from corral import config
+        from corral.kernel.errors import Invalid
+
+        if config.store_url(self.url).startswith(("http://", "https://")):
+            raise Invalid("This is done where the store is; name the store, not its daemon.")
+        return self.store
+
     @staticmethod
     def _show_times_of(store: "Corral | None") -> None:
         """Ages are told by the time of the store that is open, else by this machine's."""
@@ -83,7 +93,9 @@ class App:
         if self.json or not isinstance(body, str):
             render.write_json(body)
         elif sys.stdout.isatty():
-            click.echo("\n".join(map(render.printable, body.splitlines())))
+            from corral.kernel.text import printable
+
+            click.echo("\n".join(map(printable, body.splitlines())))
         else:
             click.echo(body)
 

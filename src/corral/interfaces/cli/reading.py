@@ -81,7 +81,7 @@ class Reading:
             return lambda data: data
         from corral.adapters.output import redact
         from corral.adapters.output.render import PipeText
-        from corral.interfaces.cli.telling import telling_of
+        from corral.library.telling import telling_of
 
         telling = telling_of(self._store, self._run) if self._stream == "output" else None
         shown = telling if telling is not None else PipeText()

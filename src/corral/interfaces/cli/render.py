@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from corral.kernel.clock import SystemClock, format_duration
+from corral.kernel.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -220,16 +221,6 @@ def as_text(value: object) -> str:
     if isinstance(value, int | float):
         return str(value)
     return msgspec.json.encode(value).decode()
-
-
-def printable(text: str) -> str:
-    """The text on one line, control characters spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else _SPELLED.get(c, f"\\x{ord(c):02x}") for c in text)
-
-
-_SPELLED = {"\n": "⏎", "\t": " ", "\r": ""}
 
 
 # Ages are told by the store's time once a store is open: it is what leases and due times go by.

@@ -32,7 +32,8 @@ def run(
             "session": session,
             **understand(app, detach=detach, given=given),
         }
-        asked = None if detach else app.store.runs.ask(**wish, claimed=True)
+        placed = wish["host"] is not None or wish["labels"]
+        asked = None if detach and not placed else app.store.runs.ask(**wish, claimed=True)
     except BaseException:
         keeper.dismiss()
         raise
@@ -40,7 +41,7 @@ def run(
         return _leave(app, wish, keeper)
     from corral.interfaces.cli import staying
 
-    return staying.begin(app, asked, keeper, detach=False)
+    return staying.begin(app, asked, keeper, detach=detach)
 
 
 def resume(app: App, id: str, prompt: str | None, *, detach: bool, given: dict[str, Any]) -> int:
@@ -96,9 +97,9 @@ def tell(app: App, answer: dict[str, Any], id: str, name: str | None) -> int:
 
 def failed(app: App, answer: dict[str, Any], id: str) -> int:
     """It could not be started: that is the run's end, and the command's."""
-    app.store.alerts.see_to_delivery()
     if "code" in answer:
-        raise Refused(answer["failed"], id=id)
+        raise raised_elsewhere(answer["code"], answer["failed"], {"id": id})
+    app.store.alerts.see_to_delivery()
     run = app.store.runs.get(id)
     missing = answer["exit_code"] == MISSING and run.provider != "plain"
     hint = "; install it, or take another with --agent" if missing else ""
@@ -134,6 +135,8 @@ def understand(app: App, *, detach: bool, given: dict[str, Any]) -> dict[str, An
         "approvals": list(given["approvals"]),
         "terminal": given["pty"],
         "acp": given["acp"],
+        "host": given["host"],
+        "labels": list(given["labels"]),
         # A program that wants JSON is nobody who sits in front of a terminal.
         "watched": not detach and not app.json and is_terminal(),
     }

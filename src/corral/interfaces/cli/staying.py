@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import click
 
+from corral.adapters import process
 from corral.adapters.keepers import KeeperLost, StartingKeeper
 from corral.config import run_folder
 from corral.interfaces.cli import terminal
@@ -25,6 +26,9 @@ EXIT_CODES = {
 
 def begin(app: App, asked: Run, keeper: StartingKeeper, *, detach: bool) -> int:
     """Have a keeper take a run, and stay with it unless it is detached."""
+    if asked.host != process.host():
+        keeper.dismiss()
+        return _leave_to_whom_it_fits(app, asked, detach=detach)
     split = not detach and asked.mode is Mode.PIPE and _is_split()
     with terminal.Signals(wanted=not detach) as signals:
         try:
@@ -51,6 +55,22 @@ def begin(app: App, asked: Run, keeper: StartingKeeper, *, detach: bool) -> int:
                 return 128 + signals.early[0]
         signals.aim(run_folder(asked.id))
         return stay(app, asked, split=split)
+
+
+def _leave_to_whom_it_fits(app: App, asked: Run, *, detach: bool) -> int:
+    """A run that another machine is to take, or may: its output is shown once it is over."""
+    app.store.runs.start_queued()
+    run = app.store.runs.get(asked.id)
+    if detach:
+        app.say(f"{run.id} is {run.state} (`corral node list` shows who may take it).", run)
+        return 0
+    click.echo(f"corral: {run.id} is {run.state}; its output follows at its end.", err=True)
+    ended = app.store.runs.wait(run.id)
+    for name, outlet in _outlets(app, ended, split=False).items():
+        _show_late(app, ended, name, outlet)
+        terminal.write(outlet.to, outlet.finish())
+    _tell_end(app, ended)
+    return exit_code_of(ended)
 
 
 def stay(app: App, asked: Run, *, split: bool) -> int:
@@ -100,7 +120,7 @@ def _tell_end(app: App, run: Run) -> None:
 
 def _outlets(app: App, run: Run, *, split: bool) -> dict[str, Outlet]:
     """Where a run's outputs go, and how: an agent's structured lines as its words."""
-    from corral.interfaces.cli.telling import telling_of
+    from corral.library.telling import telling_of
 
     telling = telling_of(app.store, run)
     to = 2 if app.json else 1

@@ -34,6 +34,7 @@ log = logging.getLogger("corral.http")
 
 COOKIE = "corral_token"
 MAX_BODY = 10 * 1024 * 1024
+LOOKS = "/static/"  # what a page looks like; a stranger is told that a token is needed in style
 READS = frozenset({"GET", "HEAD"})
 PROGRAMS = ("/api", "/healthz", "/metrics")  # who asks there wants JSON, not a page
 
@@ -103,7 +104,7 @@ class Guard:
         given = _given_in_link(scope)
         who = await self._who(scope, given or secret)
         if who is None:
-            if scope["path"] != "/healthz":
+            if scope["path"] != "/healthz" and not scope["path"].startswith(LOOKS):
                 raise _unknown(headers)
         elif given is not None:
             await _remember(scope, answer, given)

@@ -139,6 +139,7 @@ class Launch(msgspec.Struct, frozen=True):
 
     run_id: str
     host: str | None
+    labels: list[str]
     prompt: str | None
     resume_session: str | None
     env: dict[str, str]

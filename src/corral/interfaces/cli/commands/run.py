@@ -49,6 +49,10 @@ OPTIONS = (
     ),
     click.option("--acp", is_flag=True, help="Talk with it by the Agent Client Protocol."),
     click.option("--pty/--no-pty", default=None, help="A terminal for it; else: if you have one."),
+    click.option("--host", metavar="NAME", help="The machine to run on, or any; else this one."),
+    click.option(
+        "--label", "labels", multiple=True, metavar="L", help="What its machine must offer."
+    ),
 )
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from corral.adapters.output.lines import Line, Splitter
 from corral.adapters.providers.facts import Asked, Fact, Finished, LimitReached, Logged, Said
 from corral.adapters.providers.lines import MAX_LINE, facts_of
-from corral.interfaces.cli.render import printable
+from corral.kernel.text import printable
 from corral.rooms.runs.model import Mode, Run
 
 if TYPE_CHECKING:
