@@ -6,10 +6,10 @@ off unless `otel.enabled` is set. It tells of what happens from its start on: th
 the store's.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corral import __version__
+from corral.daemon.loop import Plain
 from corral.kernel.errors import NotFound
 from corral.library import Corral
 from corral.rooms.events.model import Event
@@ -35,20 +35,13 @@ PROVIDERS = {
 }
 
 
-class Telemetry:
-    """A loop of the daemon's; one on a store."""
-
+class Telemetry(Plain):
     name = "telemetry"
-    is_led = True
-    heeds = True
     rest = 1.0
 
     def __init__(self) -> None:
         self._cursor: str | None = None
         self._exporter: Exporter | None = None
-
-    def watched(self) -> Sequence[int]:
-        return ()
 
     def pause(self, store: Corral) -> float:
         return LONGEST_SLEEP
