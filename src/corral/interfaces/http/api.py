@@ -89,7 +89,7 @@ class Api:
         scope["state"]["call"] = call.name
         headers = dict(reversed(scope["headers"]))
         asks = call.method == "GET"
-        sent = _query(scope["query_string"]) if asks else await _read(receive, headers)
+        sent = _query(call, scope["query_string"]) if asks else await _read(receive, headers)
         arguments = _arguments(call, sent, subject)
         who: Who = scope["state"]["who"]
         store: Corral = scope["state"]["store"]
@@ -256,13 +256,19 @@ def _check_method(scope: Scope, method: str) -> None:
         )
 
 
-def _query(query: bytes) -> dict[str, Any]:
+def _query(call: Call, query: bytes) -> dict[str, Any]:
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except (UnicodeDecodeError, ValueError):
         raise Invalid("The query of the URL is not valid UTF-8; encode it by percent.") from None
-    given: dict[str, Any] = {}
+    many = {field.name for field in call.fields if field.is_list}
+    given: dict[str, Any] = {  # a list that is not there at all is empty
+        field.name: [] for field in call.fields if field.is_list and field.required
+    }
     for name, value in pairs:
+        if name in many:
+            given.setdefault(name, []).append(value)
+            continue
         if name in given:
             raise Invalid(f"{name} is given twice; give it once.", field=name)
         given[name] = value
