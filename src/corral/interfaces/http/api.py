@@ -91,6 +91,9 @@ class Api:
         asks = call.method == "GET"
         sent = _query(call, scope["query_string"]) if asks else await _read(receive, headers)
         arguments = _arguments(call, sent, subject)
+        if call.name == "db.sql":  # a thread is not to be kept for longer by anybody's question
+            asked = arguments.get("timeout_ms", LONGEST_WAIT_MS)
+            arguments["timeout_ms"] = min(asked, LONGEST_WAIT_MS)
         who: Who = scope["state"]["who"]
         store: Corral = scope["state"]["store"]
         key = None

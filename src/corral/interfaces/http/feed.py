@@ -122,7 +122,9 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         newest = await to_thread.run_sync(lambda: self._store.events.newest(limit=1).next)
         self._last = newest or self._last
-        self._thread = threading.Thread(target=self._follow, args=(self._last,), name="feed")
+        self._thread = threading.Thread(
+            target=self._follow, args=(self._last,), name="feed", daemon=True
+        )
         self._thread.start()
 
     def end(self) -> None:

@@ -129,8 +129,12 @@ class Guard:
             return None
         who = self._callers.known(secret)
         if who is None:
-            self._allow(STRANGER + _address_of(scope), STRANGERS)
-            who = await to_thread.run_sync(self._callers.look_up, secret, limiter=self._threads)
+            try:
+                who = await to_thread.run_sync(self._callers.look_up, secret, limiter=self._threads)
+            except Problem:
+                # Counted for those who are refused alone, so that they cannot lock others out.
+                self._allow(STRANGER + _address_of(scope), STRANGERS)
+                raise
         self._allow(who.id, self._rates[who.scope.partition(":")[0]])
         return who
 
