@@ -121,6 +121,33 @@ def test_in_front_it_says_its_link_and_ends_with_the_terminal(one: Machine) -> N
         assert daemon.wait(30) == 0
 
 
+def test_a_run_asked_for_from_afar_is_started_at_once_and_its_end_is_told(one: Machine) -> None:
+    one.up()
+    address, _, token = one.link.partition("/?token=")
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
+        assert "<html" in client.get("/").text
+        asked = client.post(
+            "/api/runs/ask", json={"command": ["echo", "hello"], "project": str(one.work)}
+        )
+        assert asked.status_code == 200, asked.text
+        id = asked.json()["id"]
+        ended = until(
+            lambda: (run := client.get(f"/api/runs/{id}").json())["ended_at"] and run, "it ended"
+        )
+        assert (ended["state"], ended["exit_code"], ended["host"]) == ("completed", 0, "one")
+        waited = ended["started_at"] - ended["created_at"]
+        print(f"started {waited} ms after it was asked for")
+        assert "hello" in client.get(f"/api/runs/{id}/output").text
+        with client.stream("GET", "/api/events", headers={"Last-Event-ID": "0-0"}) as feed:
+            seen = ""
+            for line in feed.iter_lines():
+                seen += line
+                if id in seen and "complete" in seen:
+                    break
+        assert client.get("/runs/" + id).status_code == 200
+
+
 # -- its death ---------------------------------------------------------------------------------
 
 
