@@ -25,6 +25,7 @@ from corral.daemon.lookout import Lookout
 from corral.daemon.loop import Loop, LoopStatus, Runner
 from corral.daemon.reaper import Reaper
 from corral.daemon.scheduler import Scheduler
+from corral.daemon.telemetry import Telemetry
 from corral.kernel.errors import CorralError, Held, StoreUnavailable
 from corral.library import Corral
 from corral.rooms.nodes.model import Lead, Node
@@ -56,7 +57,16 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def all_loops() -> list[Loop]:
-    return [Launcher(), Reaper(), Scheduler(), Courier(), Indexer(), Janitor(), Lookout()]
+    return [
+        Launcher(),
+        Reaper(),
+        Scheduler(),
+        Courier(),
+        Indexer(),
+        Janitor(),
+        Lookout(),
+        Telemetry(),
+    ]
 
 
 class Host:
