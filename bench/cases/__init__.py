@@ -15,6 +15,7 @@ from bench.cases import (
     sessions,
     start_up,
     wakeups,
+    web,
 )
 from bench.harness import Bench, Row
 
@@ -40,5 +41,6 @@ CASES = [
         "start-up": start_up,
         "runs": runs,
         "output": output,
+        "web": web,
     }.items()
 ]
