@@ -28,6 +28,8 @@ from corral.adapters import process
 from corral.adapters.daemons import PORT, Daemon, Seat, file_of
 from corral.daemon.host import Host
 from corral.interfaces.http.app import LOCAL, create_app
+from corral.interfaces.web.pages import error_page
+from corral.interfaces.web.pages import routes as page_routes
 from corral.kernel.errors import CorralError, Invalid, Refused
 from corral.library import Corral
 from corral.library import open as open_store
@@ -46,6 +48,7 @@ class Server(uvicorn.Server):
     """Serves until it is told to end; the signals are the daemon's own matter."""
 
     def __init__(self, app: Starlette, started: Callable[[], None]) -> None:
+        self.app = app
         super().__init__(
             uvicorn.Config(
                 app,
@@ -91,9 +94,10 @@ class Serving:
                 try:
                     app = create_app(
                         store,
+                        pages=page_routes(host.status),
+                        error_page=error_page,
                         status=host.status,
                         allowed_hosts=self._names(),
-                        **_pages(host.status),
                     )
 
                     def started() -> None:
@@ -159,21 +163,11 @@ class Serving:
         self._ending = True
         self._exit_code = exit_code
         if self._server is not None:
+            self._server.app.state.end()
             self._server.should_exit = True
 
 
 _EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 (only when it is asked for)
-
-
-def _pages(status: Callable[[], Any]) -> dict[str, Any]:
-    """What the web brings: its routes, and what a page that cannot be had looks like."""
-    from importlib.util import find_spec
-
-    if find_spec("corral.interfaces.web") is None:
-        return {}
-    from corral.interfaces.web.pages import error_page, routes
-
-    return {"pages": routes(status), "error_page": error_page}
 
 
 def _listen(address: str, port: int) -> socket.socket:
@@ -228,6 +222,7 @@ def _begin_log(path: str | None) -> None:
     if path is not None:
         handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.raiseExceptions = False  # a full disk must not be told to the full disk
     root = logging.getLogger()
     root.addHandler(handler)
     log.setLevel(logging.INFO)

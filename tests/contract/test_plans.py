@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import apsw
+import msgspec
 import psycopg
 import pytest
 
@@ -16,6 +17,7 @@ from corral.adapters.providers.facts import Used
 from corral.kernel.clock import SetClock
 from corral.kernel.end import End
 from corral.library import Corral
+from corral.library.once import Key, once
 from corral.rooms.charges.model import Price
 from corral.rooms.runs.model import Attention, Sample
 from tests.support.history import fill
@@ -71,6 +73,7 @@ LINE = {
 
 # The ids of that past begin with a number and an x, so this much of one is enough.
 PROJECT = "prj_7x"
+LETTER = {"mailbox": "queue:other", "body": 1}
 SCHEDULE = "sch_4x"
 RUN = "run_7x" + "0" * 24
 AGENT = "agt_7x"
@@ -118,6 +121,16 @@ def run_id_and(verb: str, **wanted: Any) -> Operation:
         return lambda store: getattr(store.runs, verb)(id)
 
     return prepare
+
+
+def call_once(key: str) -> Operation:
+    """A call from afar under its caller's key."""
+
+    def call(store: Corral) -> object:
+        named = Key("tok_1", key, "f")
+        return once(store.mail, "put", LETTER, key=named, encode=msgspec.json.encode)
+
+    return call
 
 
 def start_one(store: Corral) -> Operation:
@@ -228,6 +241,8 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         {"passages_pkey", "a common word"},
     ),
     "secrets.list, next page": (next_page("secrets", "list"), {"secrets_pkey"}),
+    "tokens.list, next page": (next_page("tokens", "list"), {"tokens_by_name"}),
+    "tokens.list all, next page": (next_page("tokens", "list", all=True), {"tokens_pkey"}),
     "events.after, next page": (next_page("events", "after"), {"the feed"}),
     "events.after of a subject, next page": (
         next_page("events", "after", subject="let_7"),
@@ -385,6 +400,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.db.prune(dry_run=True),
         {
             "alerts_pkey",
+            "answers_pkey",
             "charges_pkey",
             "events_pkey",
             "imports_pkey",
@@ -396,6 +412,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "sessions_by_parent",
             "sessions_closed",
             "settings_pkey",
+            "tokens_pkey",
             "totals_pkey",
         },
     ),
@@ -499,6 +516,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.alerts.raise_alert("stuck", "run_9", edge=1),
         {"alerts_active"},
     ),
+    "tokens.check": (lambda c: c.tokens.check("crl_" + f"{7:064x}"), {"tokens_by_hash"}),
+    "tokens.get": (lambda c: c.tokens.get("t7"), {"tokens_by_name"}),
+    "tokens.note_use": (lambda c: c.tokens.note_use("tok_7x" + "0" * 24), {"tokens_pkey"}),
+    "answers, a new call": (call_once("new"), {"answers_token_id_key_key"}),
+    "answers, a repeated call": (call_once("k7"), {"answers_token_id_key_key"}),
     "alerts.list": (lambda c: c.alerts.list(limit=5), {"alerts_active"}),
     "alerts.list all": (lambda c: c.alerts.list(all=True, limit=5), {"alerts_pkey"}),
     "insights.overview": (

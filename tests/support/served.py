@@ -33,14 +33,15 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def serving(store: Corral, **options: Any) -> Iterator[Served]:
+def serving(store: Corral, *, port: int = 0, **options: Any) -> Iterator[Served]:
     """The application on a port of its own, in a thread, for as long as the block runs."""
     app = create_app(store, **options)
     config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     # Named as TCP, so that the server sets TCP_NODELAY: else every answer waits for 40 ms.
     with socket.socket(proto=socket.IPPROTO_TCP) as listening:
-        listening.bind(("127.0.0.1", 0))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
         listening.listen(1_024)
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -161,7 +161,8 @@ class Runner:
         return 0.0
 
     def _wait(self, seconds: float) -> None:
-        if seconds <= 0:
+        # Looked at behind the wakes that were forgotten: the one of `stop` may be among them.
+        if seconds <= 0 or self._stopping.is_set():
             return
         poll = select.poll()
         for descriptor in (self._ear, *self.loop.watched()):

@@ -7,16 +7,26 @@ store is there again; what need not be said is left out.
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corral.adapters import process
 from corral.adapters.process import Identity
+from corral.adapters.redaction import clean_of_secrets
 from corral.kernel.end import End
-from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, StoreUnavailable
+from corral.kernel.errors import (
+    Conflict,
+    CorralError,
+    Held,
+    IllegalMove,
+    NotFound,
+    StoreUnavailable,
+)
+from corral.rooms.runs import ending
 from corral.rooms.runs.keeping import LEASE_MS
-from corral.rooms.runs.model import Attention, Run, RunState
+from corral.rooms.runs.model import Attention, Run, RunState, Stop
 from corral.rooms.runs.order import Holding
 
 if TYPE_CHECKING:
@@ -33,9 +43,12 @@ PATIENCE = 15 * 60.0  # seconds for which the end of a run is kept for a store t
 class Hold:
     """One run, as far as the store is concerned."""
 
-    def __init__(self, store: "Corral", run: Run, *, is_bound: bool = True) -> None:
+    def __init__(
+        self, store: "Corral", run: Run, *, secrets: Sequence[str] = (), is_bound: bool = True
+    ) -> None:
         """`is_bound`: no other machine may have the run, so it goes on for however long."""
         self._store = store
+        self._secrets = secrets
         self._is_bound = is_bound
         me = process.identify(os.getpid())
         assert me is not None
@@ -129,6 +142,10 @@ class Hold:
             )
         except Conflict:
             self._leave_to_others(agent)
+        except NotFound:
+            # Another store was put in the place of the one that knew it: nobody would see to an
+            # agent that goes on. What it wrote stays in its folder.
+            self.stop_wanted = self.stop_wanted or "the store does not know it any more"
         except CorralError:
             # The store is away; the agent goes on, and the lease may run out. Then another machine
             # may have the run, where one is allowed to, and here it must not go on beside it.
@@ -166,19 +183,21 @@ class Hold:
     def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
         """A line in the run's log, for those who look later; it never ends the run."""
         with suppress(CorralError):
+            message, metadata = clean_of_secrets((message, metadata), self._secrets)
             self._store.outputs.log(self.run.id, level, message, metadata=metadata)
 
     # -- ending --------------------------------------------------------------------------------
 
-    def ask_to_stop(self, reason: str) -> None:
+    def ask_to_stop(self, kind: Stop) -> None:
         """A limit, or a signal, wants the run to end; the store says so first."""
         with suppress(CorralError):
-            self.run = self._store.runs.begin_to_stop(self.run.id, reason=reason)
-        self.stop_wanted = self.run.stop_reason or reason
+            self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind)
+        self.stop_wanted = self.run.stop_reason or ending.REASONS[kind]
 
     def park(self, until: int, reason: str) -> None:
         """Give the run back until its provider's quota is there again."""
-        self.run = self._store.runs.park(self.run, until=until, reason=reason)
+        why = clean_of_secrets(reason, self._secrets)
+        self.run = self._store.runs.park(self.run, until=until, reason=why)
         self._is_parked = True
 
     def end(self, end: End, output_bytes: int, verdict: tuple[str, str] | None) -> None:
@@ -193,6 +212,8 @@ class Hold:
                 else:
                     self.run = self._store.runs.end(self.run, end, output_bytes=output_bytes)
                 return
+            except NotFound:
+                return  # nobody is left to be told
             except Held:
                 self.run = self._store.runs.get(self.run.id)
                 return

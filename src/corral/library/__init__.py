@@ -47,14 +47,22 @@ def open(
     create: bool = True,
     upgrade: bool = False,
     probe: "Probe | None" = None,
+    token: str | None = None,
 ) -> "Corral":
     """Open a store: a URL, the path of a SQLite file, or nothing for the user's own.
+
+    With the URL of a daemon (`http://…`) every call is a request to it; `token`, else
+    `$CORRAL_TOKEN`, says who calls.
 
     `actor` stands in the record of changes as the one who made them. `upgrade` leaves an older
     schema to `db.migrate()`. `clock` and `probe` are for tests: the time, and a function that is
     told "before commit" and "after commit".
     """
     text = f"sqlite:///{url.absolute()}" if isinstance(url, Path) else config.store_url(url)
+    if text.startswith(("http://", "https://")):
+        from corral.library.remote import Remote
+
+        return Remote(text, token or config.token())
     who = clean_text(actor or config.actor(), "The actor", most=MAX_NAME)
     database = connect(text, actor=who, clock=clock, create=create, probe=probe)
     try:
@@ -210,6 +218,10 @@ class Corral:
     def address(self) -> str:
         """All that another process needs to open the same store; it may hold a password."""
         return self._database.address
+
+    def act_as(self, actor: str) -> None:
+        """From now on this one stands in the record of changes."""
+        self._database.actor = actor
 
     def now(self) -> int:
         """The store's time: the server's on PostgreSQL, so that machines agree."""

@@ -40,6 +40,7 @@ LOCAL = {
     "db.restore": _FILES,
     "imports.bring": _FILES,
     "mail.expire_due": _DAEMON,
+    "nodes.beat": _DAEMON,
     "nodes.heartbeat": _DAEMON,
     "nodes.join": _DAEMON,
     "nodes.leave": _DAEMON,

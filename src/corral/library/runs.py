@@ -14,12 +14,10 @@ from corral.kernel.text import clean_text
 from corral.library.operation import Room, read, write
 from corral.library.outputs import Outputs
 from corral.library.recovery import Recovery
-from corral.rooms.mail import ops as mail
 from corral.rooms.outputs.model import OutputState
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs import keeping, ops
 from corral.rooms.runs.model import Found, Mode, Run, RunState
-from corral.rooms.search import ops as search
 
 Findings = list[Found]
 
@@ -29,6 +27,8 @@ MAX_SENT = 64 * 1024
 
 def forget(tx: Tx, id: str) -> Run:
     """Forget a run that is over, and what it wrote: in the store, and in the search."""
+    from corral.rooms.search import ops as search
+
     run = ops.delete(tx, id)
     while not search.forget(tx, "output", run.id):
         pass
@@ -55,7 +55,7 @@ class Wishes(TypedDict, total=False):
     timeout_ms: int | None
     idle_ms: int | None
     grace_ms: int | None
-    restarts: int
+    restarts: int | None
     env: Mapping[str, str]
     secrets: Mapping[str, str]
     budget_micros: int | None
@@ -189,6 +189,7 @@ class Runs(Room):
         """Type into a run's terminal, say it in the agent's own protocol, or, where it has neither,
         put it into its session's mailbox."""
         from corral.adapters import control
+        from corral.rooms.mail import ops as mail
 
         words = clean_text(text, "The text", most=MAX_SENT)
         run = self.refreshed(self.get(id))
@@ -309,7 +310,11 @@ class Runs(Room):
                 answer = {"taken": "its keeper was lost"}  # the claim lets some time pass
             if "pid" in answer:
                 started.append(run)
-            elif "failed" not in answer:  # it waits, or another has it: the next one may start
+            elif "failed" in answer:
+                from corral.library.alerts import Alerts
+
+                Alerts(self._database).see_to_delivery()
+            else:  # it waits, or another has it: the next one may start
                 passed.add(run.id)
         return started
 

@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from corral.adapters.providers.facts import Fact, Finished, LimitReached, Logged, Said
+from corral.adapters.output.lines import Line, Splitter
+from corral.adapters.providers.facts import Asked, Fact, Finished, LimitReached, Logged, Said
+from corral.adapters.providers.lines import MAX_LINE, facts_of
 from corral.kernel.text import printable
 from corral.rooms.runs.model import Mode, Run
 
@@ -16,23 +18,45 @@ LONGEST_ARGUMENTS = 100
 class Telling:
     """What a stream says, line by line; the rest of it is for programs."""
 
-    def __init__(self, parser: "Parser") -> None:
+    def __init__(self, run: Run, parser: "Parser") -> None:
+        self._run = run
         self._parser = parser
-        self._left = b""
+        self._lines = Splitter(most=MAX_LINE)
 
-    def show(self, data: bytes) -> bytes:
-        *lines, self._left = (self._left + data).split(b"\n")
-        told = [text for line in lines for fact in self._parser.feed(line) if (text := tell(fact))]
-        return "".join(f"{text}\n" for text in told).encode()
+    def feed(self, data: bytes) -> str:
+        """What is told by the lines that are whole now."""
+        return "".join(map(self._told, self._lines.feed(data)))
+
+    def finish(self) -> str:
+        """What is told by a last line that has no end, and by words that nothing followed."""
+        lines = "".join(map(self._told, self._lines.finish()))
+        words = [fact for fact in self._parser.close() if isinstance(fact, Said)]
+        return lines + "".join(f"{text}\n" for fact in words if (text := self._tell(fact)))
+
+    def _told(self, line: Line) -> str:
+        told = [text for fact in facts_of(self._parser, line) if (text := self._tell(fact))]
+        return "".join(f"{text}\n" for text in told)
+
+    def _tell(self, fact: Fact) -> str | None:
+        if isinstance(fact, Asked):
+            options = f" ({', '.join(map(printable, fact.options))})" if fact.options else ""
+            answer = f"`corral send {self._run.name or self._run.id} yes`, or no"
+            return f"? {printable(fact.title)}{options}\n  Answer it with {answer}."
+        return tell(fact)
 
 
 def telling_of(store: "Corral", run: Run) -> Telling | None:
     """The words of an agent that was started with a structured stream; None of any other run."""
-    if run.mode is not Mode.PIPE or run.provider == "plain" or store.runs.launch_of(run.id).raw:
+    launch = store.runs.launch_of(run.id)
+    if run.mode is Mode.ACP:
+        from corral.adapters.providers.acp_parser import AcpParser
+
+        return Telling(run, AcpParser(policy=frozenset(launch.approvals)))
+    if run.mode is not Mode.PIPE or run.provider == "plain" or launch.raw:
         return None
     from corral.adapters.providers import registry
 
-    return Telling(registry.find(run.provider).parser())
+    return Telling(run, registry.find(run.provider).parser())
 
 
 def tell(fact: Fact) -> str | None:

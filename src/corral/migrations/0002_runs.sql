@@ -33,7 +33,9 @@ CREATE TABLE runs (
     attempts {integer} NOT NULL,        -- how often the agent was started
     quick_failures {integer} NOT NULL,  -- attempts in a row that failed within seconds
     due_at {integer} NOT NULL,          -- not to be started before
-    stop_reason TEXT,                   -- why it is being stopped; null: nobody asked
+    stop_kind {key}                     -- what wants it to end; null: nobody does
+        CHECK (stop_kind IN ('asked', 'timed_out', 'interrupted', 'over_budget')),
+    stop_reason TEXT,                   -- why, in words
     exit_code {integer},                -- what the agent's process returned; null: not known, or ended by a signal
     signal {integer},                   -- the signal that ended it
     reason TEXT,                        -- why it is in this state

@@ -72,7 +72,7 @@ class Api:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["raw_path"].decode("latin-1").partition("?")[0]
-        parts = [unquote(part, errors="strict") for part in _split(path)]
+        parts = _split(path)
         other = self.others.get(_shape(parts))
         if other is not None:
             _check_method(scope, "GET")
@@ -195,7 +195,12 @@ def about(store: Corral, who: Who) -> dict[str, Any]:
 
 
 def _split(path: str) -> list[str]:
-    return path.removeprefix("/api").strip("/").split("/") if len(path) > 5 else []
+    """The parts of a path below /api; an id may hold anything, spelled by percent."""
+    try:
+        below = path.removeprefix("/api").strip("/")
+        return [unquote(part, errors="strict") for part in below.split("/")] if below else []
+    except UnicodeDecodeError:
+        raise Invalid("The path is not valid UTF-8; encode it by percent.") from None
 
 
 def _shape(parts: list[str]) -> str:

@@ -1,9 +1,9 @@
 """The feed of events for many browsers: one follower of the store, whoever listens.
 
 A thread follows the store and hands every event on, once, as the bytes that all listeners are sent.
-Each listener has a line of its own that is bounded: whoever reads too slowly is cut off, and goes
-on later behind the last event that it saw (`Last-Event-ID`). So 500 browsers cost one query an
-event, and a browser that sleeps costs a few megabytes at the most.
+Each listener has a line of its own that is bounded: for whoever lags behind, what it missed is read
+from the store, at its own pace. So 500 browsers cost one query an event, and one that sleeps costs
+next to nothing.
 """
 
 import asyncio
@@ -29,8 +29,9 @@ MOST_BYTES = 4 * 1024 * 1024  # of them; the bytes are the same ones for all lis
 MOST_AHEAD = 5_000  # events that the follower may be ahead of what is handed out
 BATCH = 200  # events handed out before the listeners get a turn
 PIECE = 64 * 1024  # bytes sent at once
-PAGE = 500
+PAGE = 100
 HEARTBEAT = 15.0  # seconds without an event, after which a listener is told that the line is up
+QUIET = b": \n\n"
 RETRY_MS = 1_000  # when a browser tries again after it was cut off
 PATIENCE = 1.0  # between two tries to follow a store that cannot be used
 
@@ -43,39 +44,36 @@ class Line(NamedTuple):
     frame: bytes
 
 
-class TooSlow(Exception):
-    """A listener did not take what was sent to it in time."""
-
-
 class Listener:
-    """One browser's line."""
+    """One browser's line, and how far it has got."""
 
-    def __init__(self, wanted: Callable[[Event], bool]) -> None:
+    def __init__(self, wanted: Callable[[Event], bool], read: str) -> None:
         self._wanted = wanted
         self._lines: deque[Line] = deque()
         self._bytes = 0
         self._news = asyncio.Event()
-        self.too_slow = False
-        self.read: str | None = None
-        """How far the past was read for it."""
-        self.behind: tuple[int, int] = (0, 0)
-        """What is not behind that was sent already."""
-
-    def wants(self, events: list[Event]) -> bytes:
-        return b"".join([frame_of(event) for event in events if self._wanted(event)])
+        self.lags = False
+        """Its line was full: it must read what it missed."""
+        self.read = read
+        """The cursor of the last event that it was given."""
 
     def put(self, line: Line) -> None:
-        if self.too_slow or not self._wanted(line.event):
+        if self.lags or not self._wanted(line.event):
             return
         self._lines.append(line)
         self._bytes += len(line.frame)
         if len(self._lines) > MOST_WAITING or self._bytes > MOST_BYTES:
-            self.too_slow = True
-            self._lines.clear()
+            self.lags = True
         self._news.set()
 
     def wake(self) -> None:
         self._news.set()
+
+    def begin(self) -> None:
+        """With an empty line."""
+        self._lines.clear()
+        self._bytes = 0
+        self.lags = False
 
     async def take(self, seconds: float) -> bytes:
         """What waits, up to a piece of it; nothing when the time is over."""
@@ -83,16 +81,21 @@ class Listener:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), seconds)
         self._news.clear()
-        if self.too_slow:
-            raise TooSlow
-        frames, size = [], 0
+        frames: list[bytes] = []
+        size, behind = 0, place_of(self.read)
         while self._lines and size < PIECE:
             line = self._lines.popleft()
             size += len(line.frame)
-            if line.place > self.behind:
+            if line.place > behind:
                 frames.append(line.frame)
+                self.read = line.event.cursor
         self._bytes -= size
         return b"".join(frames)
+
+    def given(self, events: list[Event]) -> bytes:
+        """Events that were read for it, as they are sent."""
+        self.read = events[-1].cursor
+        return b"".join([frame_of(event) for event in events if self._wanted(event)])
 
 
 class Feed:
@@ -108,19 +111,18 @@ class Feed:
         self._reading = CapacityLimiter(4)
         self._ahead: deque[Line] = deque()
         self._called = False
+        self._last = "0-0"
         self.seen = 0
         """How many events came by."""
-
-    @property
-    def listeners(self) -> int:
-        return len(self._listeners)
+        self.listeners = 0
+        """How many listen, those that lag behind included."""
 
     async def start(self) -> None:
         """From when this returns, no event is missed."""
         self._loop = asyncio.get_running_loop()
         newest = await to_thread.run_sync(lambda: self._store.events.newest(limit=1).next)
-        begin = newest or "0-0"
-        self._thread = threading.Thread(target=self._follow, args=(begin,), name="feed")
+        self._last = newest or self._last
+        self._thread = threading.Thread(target=self._follow, args=(self._last,), name="feed")
         self._thread.start()
 
     def end(self) -> None:
@@ -148,7 +150,7 @@ class Feed:
         project: str | None = None,
     ) -> AsyncGenerator[bytes]:
         """What a browser is sent: every event behind a cursor, in order, each once; from now on
-        without one. TooSlow when it does not take them in time."""
+        without one."""
 
         def wanted(event: Event) -> bool:
             return (
@@ -157,30 +159,32 @@ class Feed:
                 and (project is None or event.project_id == project)
             )
 
-        listener = Listener(wanted)
-        listener.read = after
-        yield f"retry: {RETRY_MS}\n\n".encode()
-        # What is long past is read while nothing is kept in line for this listener; then once
-        # more, so that no event falls between the reading and the line.
-        async for piece in self._past(listener):
-            yield piece
-        self._listeners.add(listener)
+        listener = Listener(wanted, after or self._last)
+        self.listeners += 1
         try:
-            async for piece in self._past(listener):
-                yield piece
-            listener.behind = place_of(listener.read or "0")
+            yield f"retry: {RETRY_MS}\n\n".encode()
             while not self._stopping.is_set():
-                yield await listener.take(HEARTBEAT) or b": \n\n"
+                # What is long past is read while nothing is kept in line for this listener; then
+                # once more, so that no event falls between the reading and the line.
+                async for piece in self._past(listener):
+                    yield piece
+                listener.begin()
+                self._listeners.add(listener)
+                async for piece in self._past(listener):
+                    yield piece
+                while not listener.lags and not self._stopping.is_set():
+                    yield await listener.take(HEARTBEAT) or QUIET
+                self._listeners.discard(listener)
         finally:
             self._listeners.discard(listener)
+            self.listeners -= 1
 
     async def _past(self, listener: Listener) -> AsyncIterator[bytes]:
-        while listener.read is not None and not self._stopping.is_set():
+        while not self._stopping.is_set():
             page = await to_thread.run_sync(self._page, listener.read, limiter=self._reading)
             if not page.items:
                 return
-            listener.read = page.items[-1].cursor
-            yield listener.wants(page.items) or b": \n\n"
+            yield listener.given(page.items) or QUIET
 
     def _page(self, cursor: str) -> Page[Event]:
         return self._store.events.after(cursor, limit=PAGE)
@@ -221,6 +225,7 @@ class Feed:
         self._called = False
         for _ in range(min(BATCH, len(self._ahead))):
             line = self._ahead.popleft()
+            self._last = line.event.cursor
             for listener in self._listeners:
                 listener.put(line)
         if self._ahead and not self._called:

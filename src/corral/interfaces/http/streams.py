@@ -10,7 +10,7 @@ import msgspec
 
 from corral.interfaces.http.answers import Problem
 from corral.interfaces.http.api import Api, Gone
-from corral.interfaces.http.feed import Feed, TooSlow
+from corral.interfaces.http.feed import Feed
 from corral.interfaces.http.guard import Receive, Scope, Send
 from corral.interfaces.http.limits import retry_after
 from corral.kernel.errors import Invalid, Refused
@@ -82,8 +82,8 @@ class Streams:
                 await self._pass_on(pieces, send, gone, store, who)
             if not gone.gone:
                 await _body(send, b"", more=False)
-        except (TooSlow, TimeoutError):
-            # Cut off: the rest cannot be taken, and the browser comes again behind what it has.
+        except TimeoutError:
+            # It takes nothing any more: it is cut off, and comes again behind what it has.
             with suppress(TimeoutError):
                 await asyncio.wait_for(_body(send, b"", more=False), 1)
         finally:

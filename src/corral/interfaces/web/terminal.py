@@ -84,10 +84,12 @@ def _pieces(store: Corral, run: Run, offset: int | None, gone: threading.Event) 
             if gone.is_set():
                 return
             if telling is not None:
-                if words := telling.show(piece.text):
-                    yield _event("told", b64encode(words))
+                if words := telling.feed(piece.text):
+                    yield _event("told", b64encode(words.encode()))
             else:
                 yield _event("output", b64encode(piece.text), piece.next)
+        if telling is not None and (words := telling.finish()):
+            yield _event("told", b64encode(words.encode()))
         yield _event("over", b"")
     except CorralError as error:
         yield _event("over", b64encode(error.message.encode()))

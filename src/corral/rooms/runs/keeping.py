@@ -23,7 +23,7 @@ from corral.rooms.outputs import ops as outputs
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs import sql
-from corral.rooms.runs.ending import storable
+from corral.rooms.runs.ending import pause_ms, storable
 from corral.rooms.runs.model import Attention, Run, Sample
 from corral.rooms.runs.order import Holding
 from corral.rooms.settings import ops as settings
@@ -40,9 +40,11 @@ def start(tx: Tx, id: str, held: Holding, *, lease_ms: int | None = None) -> Run
     found = sql.RUNS.get(tx, id)
     tx.serialize("runs")
     if not runs.room_for(tx, host=held.host):
-        raise NoRoom("As many runs as allowed are going; it waits in line.", id=id)
+        raise NoRoom(
+            "As many runs are going as runs.max_at_once, or this machine's slots, allow.", id=id
+        )
     if found.agent_id is not None and not runs.agent_has_room(tx, found.agent_id):
-        raise NoRoom("Its agent has as many runs going as it may; it waits in line.", id=id)
+        raise NoRoom("Its agent has as many runs going as it may.", id=id)
     started = move(
         tx,
         sql.RUNS,
@@ -243,6 +245,25 @@ def park(tx: Tx, run: Run, *, until: int, reason: str) -> Run:
         attention_at=tx.now,
         reason=storable(reason),
         note={"until": until},
+    )
+
+
+def try_again(tx: Tx, run: Run, end: End, *, reason: str | None, quick_failures: int) -> Run:
+    """Put a run back in line whose keeper died with its agent, for its next attempt: on the same
+    machine, where its output is."""
+    return move(
+        tx,
+        sql.RUNS,
+        "requeue",
+        run.id,
+        guard=run.fence,
+        fence=run.fence + 1,
+        quick_failures=quick_failures,
+        due_at=tx.now + pause_ms(quick_failures),
+        lease_until=None,
+        attention=None,
+        reason=reason,
+        note={"after": {"exit_code": end.exit_code, "signal": end.signal}, "reason": reason},
     )
 
 

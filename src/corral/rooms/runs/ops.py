@@ -10,8 +10,6 @@ from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.lease import taken_over
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
-from corral.rooms.agents import ops as agents
-from corral.rooms.alerts import ops as alerts
 from corral.rooms.charges import ops as charges
 from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
@@ -24,6 +22,7 @@ from corral.rooms.runs.model import (
     Run,
     RunState,
     Sample,
+    Stop,
 )
 from corral.rooms.runs.order import MAX_ARGS, Order, check_order
 from corral.rooms.settings import ops as settings
@@ -137,15 +136,21 @@ def record(
 # -- ends --------------------------------------------------------------------------------------
 
 
-def stop(tx: Tx, id: str, *, reason: str = "stopped", grace_ms: int | None = None) -> Run:
-    """Ask a run to end: a queued one is cancelled at once, another one's keeper sees to it."""
+def stop(tx: Tx, id: str, *, reason: str | None = None, kind: Stop = Stop.ASKED) -> Run:
+    """Ask a run to end: a queued one is cancelled at once, another one's keeper sees to it.
+
+    Of several who want it to end, the first one's reason stands.
+    """
     found = sql.RUNS.get(tx, resolve(tx, id))
-    why = clean_text(reason, "The reason", most=MAX_NAME)
+    given = ending.REASONS[kind] if reason is None else reason
+    why = clean_text(given, "The reason", most=MAX_NAME)
     if found.state is RunState.QUEUED:
         return _close(tx, found, "cancel", End(reason=why))
     if found.state is RunState.STOPPING:
         return found
-    return move(tx, sql.RUNS, "stop", found.id, stop_reason=why, note={"reason": why})
+    return move(
+        tx, sql.RUNS, "stop", found.id, stop_kind=kind, stop_reason=why, note={"reason": why}
+    )
 
 
 def end(tx: Tx, run: Run, how: End, *, output_bytes: int | None = None) -> Run:
@@ -158,7 +163,7 @@ def end(tx: Tx, run: Run, how: End, *, output_bytes: int | None = None) -> Run:
         return found
     if found.fence != run.fence:
         raise taken_over(run.id, yours=run.fence, found=found.fence, owner=found.owner)
-    verb = ending.verb_of(how, found.stop_reason)
+    verb = ending.verb_of(how, found.stop_kind)
     return _close(tx, found, verb, how, output_bytes=output_bytes)
 
 
@@ -168,7 +173,7 @@ def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
     if not found.is_live:
         return found
     how = End(exit_code=check_int(exit_code, "The exit code"))
-    return _close(tx, found, ending.verb_of(how, found.stop_reason), how)
+    return _close(tx, found, ending.verb_of(how, found.stop_kind), how)
 
 
 def fail(tx: Tx, id: str, *, reason: str) -> Run:
@@ -185,7 +190,7 @@ def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
     if not found.is_live:
         return found
     how = End(reason=clean_text(reason, "The reason", most=MAX_NAME))
-    verb = "cancel" if found.state is RunState.QUEUED else ending.verb_of(how, found.stop_reason)
+    verb = "cancel" if found.state is RunState.QUEUED else ending.verb_of(how, found.stop_kind)
     return _close(tx, found, verb, how)
 
 
@@ -196,8 +201,8 @@ def give_up(tx: Tx, run: Run, *, verb: str, reason: str) -> Run:
         return found
     if found.fence != run.fence:
         raise taken_over(run.id, yours=run.fence, found=found.fence, owner=found.owner)
-    if found.stop_reason is not None:
-        verb = ending.verb_of(End(), found.stop_reason)
+    if found.stop_kind is not None:
+        verb = ending.verb_of(End(), found.stop_kind)
     return _close(tx, found, verb, End(reason=reason))
 
 
@@ -222,7 +227,7 @@ def _close(tx: Tx, run: Run, verb: str, how: End, *, output_bytes: int | None = 
         note={"exit_code": how.exit_code, "signal": how.signal, "reason": reason},
     )
     charges.release(tx, run.id)
-    alert(tx, ended, ending.alert_of(ended.state, run.stop_reason), "end")
+    alert(tx, ended, ending.alert_of(ended.state, run.stop_kind), "end")
     return ended
 
 
@@ -234,6 +239,8 @@ def _larger(one: int | None, other: int | None) -> int | None:
 def alert(tx: Tx, run: Run, kind: str | None, edge: str | int) -> None:
     """Tell whoever wants to know; once per edge."""
     if kind is not None:
+        from corral.rooms.alerts import ops as alerts
+
         alerts.raise_alert(
             tx,
             kind,
@@ -375,6 +382,8 @@ def unclaim(tx: Tx, id: str) -> None:
 
 def agent_has_room(tx: Tx, agent_id: str) -> bool:
     """Whether an agent may have one more run going."""
+    from corral.rooms.agents import ops as agents
+
     try:
         most = agents.get(tx, agent_id).limits.max_runs
     except NotFound:

@@ -18,6 +18,8 @@ MAX_PROMPT = 8 * MAX_BODY
 MAX_RESTARTS = 1_000
 MAX_LABELS = 20
 LONGEST = 365 * DAY
+# Classes of questions that may be answered with yes beforehand, as providers sort them.
+APPROVALS = ("edit", "run", "trust", "all")
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +72,12 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_order(order: Order) -> None:
     """Refuse what can never be run."""
+    for given in order.approvals:
+        if given not in APPROVALS:
+            raise Invalid(
+                f"{given!r} is no class of questions; --yes takes {', '.join(APPROVALS)}.",
+                approval=given,
+            )
     clean_text(order.command, "The command")
     clean_text(order.cwd, "The directory", most=MAX_DIR)
     for argument in order.args:
@@ -83,13 +91,17 @@ def check_order(order: Order) -> None:
         value = getattr(order, name)
         if value is not None and not low <= check_int(value, name) <= high:
             raise Invalid(f"{name} goes from {low:,} to {high:,}, not {value:,}.", value=value)
-    if len(order.labels) > MAX_LABELS:
-        raise Invalid(f"A run wants {MAX_LABELS} labels at the most, not {len(order.labels)}.")
-    for label in order.labels:
-        clean_text(label, "A label", most=MAX_NAME)
+    _check_labels(order.labels)
     name = order.name or ""
     if name.startswith("run_") or name.strip() != name:
         raise Invalid("A run's name does not begin with run_ or with a blank; give another.")
+
+
+def _check_labels(labels: Sequence[str]) -> None:
+    if len(labels) > MAX_LABELS:
+        raise Invalid(f"A run wants {MAX_LABELS} labels at the most, not {len(labels)}.")
+    for label in labels:
+        clean_text(label, "A label", most=MAX_NAME)
 
 
 _TEXTS = {

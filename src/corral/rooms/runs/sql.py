@@ -6,8 +6,9 @@ from corral.rooms.runs.model import MOVES, Launch, Run, Sample
 _COLUMNS = """id, name, title, state, project_id, session_id, agent_id, agent_version, parent_id,
     provider, provider_version, model, mode, command, args, cwd, owner, fence, lease_until,
     seen_at, node_id, host, boot_id, pid, start_token, keeper_pid, keeper_token, attempts,
-    quick_failures, due_at, stop_reason, exit_code, signal, reason, attention, attention_at,
-    tokens, cost_micros, output_bytes, cpu_ms, peak_bytes, created_at, started_at, ended_at"""
+    quick_failures, due_at, stop_kind, stop_reason, exit_code, signal, reason, attention,
+    attention_at, tokens, cost_micros, output_bytes, cpu_ms, peak_bytes, created_at, started_at,
+    ended_at"""
 
 # In words that the partial indexes have: a run that is not over has no end.
 _LIVE = "ended_at IS NULL"

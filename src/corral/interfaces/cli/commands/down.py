@@ -13,7 +13,7 @@ from corral.kernel.errors import Refused
 @pass_app
 def command(app: App, timeout: int, now: bool) -> None:
     """End the daemon of this store on this machine. Runs go on without it."""
-    daemon = daemons.find(app.store.db.url)
+    daemon = daemons.find(app.store_here.db.url)
     app.close()
     if daemon is None:
         app.say("No daemon of this home serves this store.", None)

@@ -38,7 +38,7 @@ def command(app: App) -> int:
 
     The exit code is 1 when no daemon serves this store from this home, or it does not answer.
     """
-    store = app.store
+    store = app.store_here
     daemon = daemons.find(store.db.url)
     told = daemons.ask(daemon) if daemon is not None else None
     nodes = store.nodes.list(limit=50).items

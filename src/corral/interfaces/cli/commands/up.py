@@ -7,7 +7,7 @@ import click
 
 from corral.adapters import daemons
 from corral.interfaces.cli.app import App, Verb, pass_app
-from corral.kernel import errors
+from corral.kernel.errors import CorralError, Refused, raised_elsewhere
 
 
 @click.command("up", cls=Verb)
@@ -30,7 +30,7 @@ def command(app: App, /, foreground: bool, install: bool, uninstall: bool, **giv
     options = _options(given)
     if install or uninstall:
         return _service(app, options, install=install)
-    store, address = app.store.db.url, app.store.address
+    store, address = app.store_here.db.url, app.store_here.address
     daemon = daemons.find(store)
     if daemon is not None:
         app.say(f"Corral is up already (pid {daemon.pid}): {daemon.link}", _record(daemon))
@@ -75,21 +75,17 @@ def _record(daemon: daemons.Daemon) -> dict[str, Any]:
     return {"daemon": daemon, "link": daemon.link, "found": []}
 
 
-def _why_not(said: dict[str, Any], log: str) -> errors.CorralError:
+def _why_not(said: dict[str, Any], log: str) -> CorralError:
     error = said.get("error")
     if error is None:
-        return errors.Refused(f"The daemon ended before it began; {log} tells why.", log=log)
-    if error["code"] == errors.StoreUnavailable.code:
-        return errors.StoreUnavailable(error["message"], **error["details"])
-    if error["code"] == errors.Invalid.code:
-        return errors.Invalid(error["message"], **error["details"])
-    return errors.Refused(error["message"], **error["details"])
+        return Refused(f"The daemon ended before it began; {log} tells why.", log=log)
+    return raised_elsewhere(**error)
 
 
 def _service(app: App, options: list[str], *, install: bool) -> int:
     from corral.adapters import units
 
-    store, address = app.store.db.url, app.store.address
+    store, address = app.store_here.db.url, app.store_here.address
     app.close()
     unit = units.of(store)
     if install:
