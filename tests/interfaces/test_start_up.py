@@ -22,6 +22,7 @@ HEAVY = {
     "asyncio",
     "dataclasses",
     "hashlib",
+    "jinja2",
     "json",
     "keyring",
     "mcp",
