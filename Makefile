@@ -30,7 +30,7 @@ test: setup .venv/browser ## every test, on SQLite and on a PostgreSQL that it s
 
 # One that is there, Debian's, or playwright's own.
 .venv/browser: .venv/ready
-	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
 		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 			&& apt-get install -qq -y chromium >/dev/null 2>&1; } \
 		|| $(BIN)/playwright install chromium >/dev/null 2>&1 \
