@@ -23,6 +23,7 @@ HEAVY = {
     "dataclasses",
     "hashlib",
     "http.client",
+    "jinja2",
     "json",
     "keyring",
     "mcp",
