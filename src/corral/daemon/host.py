@@ -151,12 +151,16 @@ class Host:
         for thread in threads:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
+        if self._trouble is None:  # else the store is away, and would be waited for
+            self._say_good_bye()
+        return not any(thread.is_alive() for thread in threads)
+
+    def _say_good_bye(self) -> None:
         with suppress(CorralError):
             for name in self._led:
                 self._store.nodes.yield_lead(name, owner=self.owner)
             if self._node is not None:
                 self._store.nodes.leave(self._node)
-        return not any(thread.is_alive() for thread in threads)
 
     # -- its place among the nodes -------------------------------------------------------------
 
