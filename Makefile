@@ -39,6 +39,7 @@ test: setup .venv/browser ## every test, on SQLite and on a PostgreSQL that it s
 
 test-real: .venv-real/ready ## the tests with real agent CLIs, against a model stub, loopback only
 	@$(OFFLINE) .venv-real/bin/pytest tests/real
+	@$(OFFLINE) env CORRAL_FUZZ=100 .venv-real/bin/pytest --timeout 3600 tests/interfaces/test_http_fuzz.py
 
 .venv-real/ready: pyproject.toml
 	@test -x .venv-real/bin/python || $(PYTHON) -m venv .venv-real

@@ -118,6 +118,9 @@ KNOWN: dict[str, Known] = {
     "answers.keep_ms": Known(
         int, DAY, MINUTE, TEN_YEARS, "How long a call can be repeated by its key.", ("global",)
     ),
+    "otel.enabled": Known(
+        bool, False, 0, 1, "Whether runs are told to an OpenTelemetry collector.", ("global",)
+    ),
     "schedules.max_timers": Known(int, 20, 1, 20, "Timers that one mailbox may have pending."),
 }
 
