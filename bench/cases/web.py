@@ -5,13 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-import apsw
-import psycopg
 from tests.support.browsers import quiet_browser
 from tests.support.machines import Machine
 
+from bench.cases.history import ENGINES, NUMBERS, PIECE, Engine, loaded
 from bench.harness import Bar, Bench, Rates, Rival, Row, Spread, percentile
 from bench.opponents import now_ms, open_store
 from corral.library import Corral
@@ -23,13 +22,10 @@ ABOUT = """
     real browser that looks at the daemon's page of events: from the commit of a change by another
     process to the frame that shows it.
 """
-Engine = Literal["sqlite", "postgres"]
-ENGINES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 BAR = Bar("<=", 2)
 SEEN = Bar("<", 250)
 SHORT = 1_000
 EVENTS_A_RUN = 10
-PIECE = 10_000
 LOOKS = 20
 THIRDS = 3
 
@@ -47,11 +43,6 @@ EVENTS = """
     INSERT INTO events (at, actor, kind, verb, subject)
     SELECT {now} - n * CAST(2000 AS BIGINT), 'keeper', 'run', 'launch', 'run_' || n FROM {numbers}
 """
-NUMBERS: dict[Engine, str] = {
-    "sqlite": "(WITH RECURSIVE count (n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM count"
-    " WHERE n < {last}) SELECT n FROM count)",
-    "postgres": "generate_series({first}, {last}) AS n",
-}
 
 
 def measure(bench: Bench) -> list[Row]:
@@ -74,17 +65,7 @@ def measure(bench: Bench) -> list[Row]:
 
 def _store_with_past(bench: Bench, engine: Engine, runs: int) -> Corral:
     bench.told(f"writing {runs:,} runs and {runs * EVENTS_A_RUN:,} events on {engine}")
-    if engine == "sqlite":
-        path = bench.new_file()
-        store = open_store(f"sqlite:///{path}")
-        _load(apsw.Connection(str(path)).execute, engine, runs)
-    else:
-        url = bench.server.new_database()
-        store = open_store(url)
-        with psycopg.connect(url, autocommit=True) as connection:
-            _load(connection.execute, engine, runs)
-            connection.execute("VACUUM (ANALYZE)")
-    return bench.closing.enter_context(store)
+    return loaded(bench, engine, lambda run: _load(run, engine, runs))
 
 
 def _load(run: Callable[[str], Any], engine: Engine, runs: int) -> None:
