@@ -121,6 +121,17 @@ ELSEWHERE = {
     "secrets.keep": "`corral secret set --keep`",
     "secrets.value_of": "the keeper's work",
     "secrets.resolve": "`corral secret check`, which never shows the value",
+    "delegations.expire_due": "the janitor's work",
+    "delegations.get": "`corral delegation show`",
+    "delegations.next_deadline": "for programs that wait",
+    "plans.get": "`corral plan show`",
+    "tasks.archive_ended": "`corral task archive --ended`",
+    "tasks.begin_check": "part of `corral task check`",
+    "tasks.check_next": "`corral task check`",
+    "tasks.conclude_check": "part of `corral task check`",
+    "tasks.get": "`corral task show`",
+    "tasks.next_lease_end": "for programs that wait",
+    "tasks.release_due": "done by every claim and list, and the janitor's work",
     "timers.get": "`corral timer show`",
 }
 
