@@ -27,6 +27,15 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": 1,
         "updated_at": 1,
     },
+    "delegations": {
+        "id": "dlg_1",
+        "project_id": "prj_1",
+        "from_mailbox": "agent:lead",
+        "to_agent_id": "agt_1",
+        "to_mailbox": "agent:ada",
+        "text": "find out",
+        "created_at": 1,
+    },
     "letters": {
         "mailbox": "agent:ada",
         "project_id": "prj_1",
@@ -113,14 +122,29 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": 1,
         "created_by": "user:tester",
     },
+    "tasks": {
+        "id": "tsk_1",
+        "project_id": "prj_1",
+        "key": "build",
+        "title": "Build it",
+        "files": "[]",
+        "priority": 0,
+        "fence": 3,
+        "attempts": 0,
+        "open_needs": 0,
+        "broken_needs": 0,
+        "created_at": 1,
+        "created_by": "user:tester",
+    },
 }
 
 # Columns in which two rows of a table must differ.
-NAMES = ("id", "dir", "name", "run_id", "hash")
+NAMES = ("id", "dir", "key", "name", "run_id", "hash")
 
 # Columns that the table's own rules tie to the state.
 TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     "alerts": lambda state: {"ended_at": None if state == "active" else 9},
+    "delegations": lambda state: {"ended_at": None if state == "active" else 9},
     "letters": lambda state: {"ended_at": None if state in ("waiting", "unknown") else 9},
     "runs": lambda state: {
         "ended_at": None if state in ("queued", "starting", "running", "stopping") else 9,
@@ -131,6 +155,9 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     },
     "tokens": lambda state: {"ended_at": None if state == "active" else 9},
     "sessions": lambda state: {"closed_at": None if state == "open" else 9},
+    "tasks": lambda state: {
+        "ended_at": 9 if state in ("done", "failed", "skipped", "cancelled") else None,
+    },
 }
 
 

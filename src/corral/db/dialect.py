@@ -128,6 +128,11 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "IN (SELECT seq FROM picked)",
         "postgres": "= ANY (ARRAY(SELECT seq FROM picked))",
     },
+    # Keys from a JSON array of texts; as an array of its own PostgreSQL looks each one up.
+    "is_listed": {
+        "sqlite": "IN (SELECT value FROM json_each(:keys_))",
+        "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:keys_ AS JSON))))",
+    },
     # -- the feed of events -------------------------------------------------------------------
     # SQLite's sequence is its commit order. On PostgreSQL a later number may commit first, so the
     # feed goes by transaction, and only below the oldest one that still runs: what it has shown

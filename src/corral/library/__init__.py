@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from corral.library.mail import Mail
     from corral.library.nodes import Nodes
     from corral.library.outputs import Outputs
+    from corral.library.plans import Plans, Progress
     from corral.library.projects import Projects
     from corral.library.runs import Runs
     from corral.library.schedules import Schedules, Timers
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from corral.library.settings import Secrets, Settings
     from corral.library.store import Store
     from corral.library.tokens import Tokens
+    from corral.library.tasks import Delegations, Tasks
 
 
 def open(
@@ -181,6 +183,30 @@ class Corral:
         from corral.library.search import Search
 
         return Search(self._database)
+
+    @cached_property
+    def tasks(self) -> "Tasks":
+        from corral.library.tasks import Tasks
+
+        return Tasks(self._database)
+
+    @cached_property
+    def delegations(self) -> "Delegations":
+        from corral.library.tasks import Delegations
+
+        return Delegations(self._database)
+
+    @cached_property
+    def plans(self) -> "Plans":
+        from corral.library.plans import Plans
+
+        return Plans(self._database)
+
+    @cached_property
+    def progress(self) -> "Progress":
+        from corral.library.plans import Progress
+
+        return Progress(self._database)
 
     @cached_property
     def imports(self) -> "Imports":

@@ -5,15 +5,22 @@ from corral.rooms.projects.model import Project
 
 
 def delete(tx: Tx, id: str) -> Project:
-    """Forget a project that has no runs any more, its settings, budgets, schedules and sessions."""
+    """Forget a project that has no runs any more, its settings, budgets, schedules, sessions,
+    tasks, delegations and plans."""
     from corral.library.sessions import forget_project
     from corral.rooms.charges import ops as charges
+    from corral.rooms.delegations import ops as delegations
+    from corral.rooms.plans import ops as plans
     from corral.rooms.schedules import ops as schedules  # brings calendars along
+    from corral.rooms.tasks import forgetting
 
     project = ops.get(tx, id)
     schedules.cancel_all(tx, project.id)
     charges.forget_scope(tx, f"project:{project.id}")
     forget_project(tx, project.id)
+    forgetting.forget_project(tx, project.id)
+    delegations.forget_project(tx, project.id)
+    plans.forget_project(tx, project.id)
     return ops.delete(tx, project.id)
 
 
