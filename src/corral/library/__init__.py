@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from corral.library.events import Events
     from corral.library.imports import Imports
     from corral.library.insights import Insights
+    from corral.library.locks import Locks
     from corral.library.mail import Mail
     from corral.library.nodes import Nodes
     from corral.library.outputs import Outputs
@@ -112,6 +113,12 @@ class Corral:
         from corral.library.mail import Mail
 
         return Mail(self._database)
+
+    @cached_property
+    def locks(self) -> "Locks":
+        from corral.library.locks import Locks
+
+        return Locks(self._database)
 
     @cached_property
     def schedules(self) -> "Schedules":

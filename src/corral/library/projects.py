@@ -5,15 +5,18 @@ from corral.rooms.projects.model import Project
 
 
 def delete(tx: Tx, id: str) -> Project:
-    """Forget a project that has no runs any more, its settings, budgets, schedules and sessions."""
+    """Forget a project that has no runs any more, its settings, budgets, schedules, sessions and
+    locks."""
     from corral.library.sessions import forget_project
     from corral.rooms.charges import ops as charges
+    from corral.rooms.locks import ops as locks
     from corral.rooms.schedules import ops as schedules  # brings calendars along
 
     project = ops.get(tx, id)
     schedules.cancel_all(tx, project.id)
     charges.forget_scope(tx, f"project:{project.id}")
     forget_project(tx, project.id)
+    locks.forget_project(tx, project.id)
     return ops.delete(tx, project.id)
 
 
@@ -24,6 +27,7 @@ class Projects(Room):
 
     register = write(ops.register, repeatable=True)
     by_dir = read(ops.by_dir, mode="one")
+    around = read(ops.around, mode="one")
     get = read(ops.get)
     list = read(ops.list_projects, mode="one")
     rename = write(ops.rename, repeatable=True)

@@ -10,9 +10,11 @@ from corral.config import run_folder
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, NotFound, Refused
 from corral.kernel.text import clean_text
+from corral.library.locks import Locks
 from corral.library.operation import Room, read, write
 from corral.library.outputs import Outputs
 from corral.library.recovery import Recovery
+from corral.rooms.locks import ops as locks
 from corral.rooms.mail import ops as mail
 from corral.rooms.outputs.model import OutputState
 from corral.rooms.projects import ops as projects
@@ -32,6 +34,32 @@ def forget(tx: Tx, id: str) -> Run:
     while not search.forget(tx, "output", run.id):
         pass
     return run
+
+
+def heartbeat(
+    tx: Tx,
+    run: Run,
+    *,
+    output_bytes: int,
+    cpu_ms: int | None = None,
+    peak_bytes: int | None = None,
+    lease_ms: int = keeping.LEASE_MS,
+) -> Run:
+    """Renew a keeper's lease, and with it everything that the run has locked; the answer tells
+    whether the run is to be stopped.
+
+    Held when another keeper took it over, or a recovery gave it up.
+    """
+    renewed = keeping.heartbeat(
+        tx,
+        run,
+        output_bytes=output_bytes,
+        cpu_ms=cpu_ms,
+        peak_bytes=peak_bytes,
+        lease_ms=lease_ms,
+    )
+    locks.renew_of_run(tx, run.id)
+    return renewed
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -85,7 +113,7 @@ class Runs(Room):
     start = write(keeping.start)
     launch = write(keeping.launch)
     restart = write(keeping.restart)
-    heartbeat = write(keeping.heartbeat, mode="one", repeatable=True)
+    heartbeat = write(heartbeat, repeatable=True)
     begin_to_stop = write(ops.stop, repeatable=True)
     take_over = write(keeping.take_over)
     call_for = write(keeping.call_for, repeatable=True)
@@ -255,11 +283,12 @@ class Runs(Room):
         return deleted
 
     def after_end(self, run: Run, *, secrets: Sequence[str] = ()) -> None:
-        """See to what a run that is over leaves: who waits in line goes next, those who asked to be
-        told are told, its output is made findable and sealed. It may be called again, by anybody,
-        at any time."""
+        """See to what a run that is over leaves: who waits in line goes next, its locks are given
+        back, those who asked to be told are told, its output is made findable and sealed. It may be
+        called again, by anybody, at any time."""
         self.start_queued()
         if not run.is_live:
+            Locks(self._database).end_of_run(run.id)
             from corral.library.alerts import Alerts
             from corral.library.findable import make_findable
 

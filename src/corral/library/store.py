@@ -18,6 +18,7 @@ from corral.rooms.alerts import ops as alerts
 from corral.rooms.charges import ops as charges
 from corral.rooms.events import ops as events
 from corral.rooms.imports import ops as imports
+from corral.rooms.locks import ops as locks
 from corral.rooms.mail import ops as mail
 from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
@@ -242,6 +243,8 @@ KEPT: tuple[Retention | Kept, ...] = (
     Kept("charges", "charges.keep_ms", charges.prune),
     charges.TOTALS_KEPT,
     imports.KEPT,
+    locks.KEPT,
+    locks.TOUCHES_KEPT,
     Kept("sessions", "sessions.keep_ms", _prune_sessions),
     Kept("outputs", "outputs.keep_ms", _prune_outputs),
     Kept("runs", "runs.keep_ms", _prune_runs),

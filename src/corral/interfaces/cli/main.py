@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("agent", "Agents: who they are, what they are told, what they may."),
     "session": ("session", "Conversations of agents, turn by turn."),
     "search": ("search", "Find what was said, printed or noted."),
+    "lock": ("lock", "Locks on files: take, wait, release; hooks that keep to them."),
     "mail": ("mail", "Letters: put, claim, acknowledge; dead letters."),
     "timer": ("timer", "Send a letter later, once."),
     "schedule": ("schedule", "Send a letter again and again."),
