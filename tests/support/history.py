@@ -173,14 +173,14 @@ _FILL = [
         tells, created_at, held_at, ended_at)
     {_SERIES.format(count=LETTERS)}
     SELECT CASE WHEN i % 100 = 0 THEN 'held' WHEN i % 1000 = 1 THEN 'waiting' ELSE 'released' END,
-        'prj_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26), 'src/' || i,
+        'prj_' || substr((i % 997) || 'x0000000000000000000000000', 1, 26), 'src/' || i,
         'src/' || i || '/', 'exclusive', 'agent:a' || (i % 500), 'run_' || i, 60000,
         {{now}} + i - 150, 0, {{now}} - i, {{now}} - i,
         CASE WHEN i % 100 = 0 OR i % 1000 = 1 THEN NULL ELSE {{now}} END
     FROM n""",
     f"""INSERT INTO touches (project_id, path, owner, count, first_at, last_at)
     {_SERIES.format(count=LETTERS)}
-    SELECT 'prj_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26), 'src/' || (i / 3),
+    SELECT 'prj_' || substr((i % 997) || 'x0000000000000000000000000', 1, 26), 'src/' || (i / 3),
         'agent:a' || i, 1, {{now}}, {{now}} FROM n""",
     f"""INSERT INTO passages (kind, subject, place, at, text)
     {_SERIES.format(count=MANY * 3)}

@@ -122,13 +122,14 @@ TOUCH = Query(
 )
 
 # A path and what is below it lie together, but for names such as `src-old` beside `src/`.
-_BELOW = "path >= :path AND path < :high AND (path = :path OR path >= :below)"
+_BELOW = "path < :high AND (path = :path OR path >= :below)"
 
 TOUCHES = Query(
     Touch,
     f"""
     SELECT {_TOUCH} FROM touches
-    WHERE project_id = :project_id AND {_BELOW} AND (path, owner) > (:last_path, :last_owner)
+    WHERE project_id = :project_id AND path >= :path AND {_BELOW}
+      AND (path, owner) > (:last_path, :last_owner)
     ORDER BY path, owner LIMIT :limit
 """,
 )
@@ -137,7 +138,7 @@ TOUCHES_OF_OWNER = Query(
     Touch,
     f"""
     SELECT {_TOUCH} FROM touches
-    WHERE project_id = :project_id AND owner = :owner AND {_BELOW} AND path > :last_path
+    WHERE project_id = :project_id AND owner = :owner AND path > :last_path AND {_BELOW}
     ORDER BY path LIMIT :limit
 """,
 )
