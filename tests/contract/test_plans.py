@@ -81,6 +81,7 @@ SESSION = f"ses_20x{'0' * 23}"
 FORK = f"ses_50x{'0' * 23}"
 TURNS = {"sessions_pkey", "turns_by_number"}
 RUNS_PROJECT = f"prj_7x{'0' * 24}"
+QUIET_PROJECT = f"prj_60x{'0' * 23}"
 
 
 def claim_and(box: str, verb: str, *arguments: Any) -> Operation:
@@ -133,6 +134,16 @@ def call_once(key: str) -> Operation:
     return call
 
 
+def lock_and(verb: str) -> Operation:
+    """A lock, made ready beside the measured call, and then a verb on it."""
+
+    def prepare(store: Corral) -> Operation:
+        lock = store.locks.acquire(QUIET_PROJECT, f"src/{verb}", "ada")
+        return lambda store: getattr(store.locks, verb)(lock)
+
+    return prepare
+
+
 def start_one(store: Corral) -> Operation:
     id = queued(store, budget_micros=1).id
     return lambda store: store.runs.start(id, held())
@@ -157,7 +168,7 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         },
     ),
     "runs.restart": (run_and("restart", held(), End(), quick_failures=0), {"runs_pkey"}),
-    "runs.heartbeat": (run_and("heartbeat", output_bytes=1), {"runs_pkey"}),
+    "runs.heartbeat": (run_and("heartbeat", output_bytes=1), {"runs_pkey", "locks_of_run"}),
     "runs.tell": (run_and("tell", tokens=1), {"runs_pkey"}),
     "runs.call_for": (run_and("call_for", Attention.STUCK), {"runs_pkey", "alerts_active"}),
     "runs.describe": (run_and("describe", {}), {"launches_pkey"}),
@@ -190,6 +201,8 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         next_page("runs", "list", project=RUNS_PROJECT),
         {"runs_by_project"},
     ),
+    "locks.release": (lock_and("release"), {"locks_pkey", "locks_waiting"}),
+    "locks.renew": (lock_and("renew"), {"locks_pkey"}),
     "mail.ack": (claim_and("queue:busy", "ack"), {"letters_pkey"}),
     "mail.renew": (claim_and("queue:busy", "renew"), {"letters_pkey"}),
     "mail.doubt": (claim_and("queue:busy", "doubt"), {"letters_pkey"}),
@@ -457,6 +470,44 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "sessions.handoffs": (lambda c: c.sessions.handoffs(SESSION), {"handoffs_pkey"}),
     "sessions.retros": (lambda c: c.sessions.retros(SESSION), {"sessions_pkey", "retros_pkey"}),
+    "locks.acquire": (
+        lambda c: c.locks._acquire(RUNS_PROJECT, "src/new/x", "ada"),
+        {"projects_pkey", "locks_live", "locks_of_owner"},
+    ),
+    "locks.holders": (
+        lambda c: c.locks.holders(RUNS_PROJECT, "src/*"),
+        {"projects_pkey", "locks_live"},
+    ),
+    "locks.in_the_way": (
+        lambda c: c.locks.in_the_way(RUNS_PROJECT, ["src/7"], "ada"),
+        {"projects_pkey", "locks_live"},
+    ),
+    "locks.list": (lambda c: c.locks._live(limit=5), {"locks_live"}),
+    "locks.list of a project": (
+        lambda c: c.locks._live(project=RUNS_PROJECT, limit=5),
+        {"projects_pkey", "locks_live"},
+    ),
+    "locks.list all": (lambda c: c.locks._all(limit=5), {"locks_pkey"}),
+    "locks.list all of a project": (
+        lambda c: c.locks._all(project=RUNS_PROJECT),
+        {"projects_pkey", "locks_by_project"},
+    ),
+    "locks.list of an owner": (lambda c: c.locks._of("a400", limit=5), {"locks_of_owner"}),
+    "locks, whether any is due": (lambda c: c.locks._are_due(), {"locks_due"}),
+    "locks of a run": (lambda c: c.locks._has_run_locks("run_100"), {"locks_of_run"}),
+    "locks.touch": (
+        lambda c: c.locks.touch(RUNS_PROJECT, "src/7", "ada"),
+        {"projects_pkey"},
+    ),
+    "locks.touches": (
+        lambda c: c.locks.touches(RUNS_PROJECT, "src/7"),
+        {"projects_pkey", "touches_project_id_path_owner_key"},
+    ),
+    "locks.touches of an owner": (
+        lambda c: c.locks.touches(RUNS_PROJECT, "src", agent="a7"),
+        {"projects_pkey", "touches_of_owner"},
+    ),
+    "projects.around": (lambda c: c.projects.around("/srv/7/src/x"), {"projects_dir_key"}),
     "search.find of a rare word": (
         lambda c: c.search._find("zebra"),
         {"passages_pkey", "passages_words"},

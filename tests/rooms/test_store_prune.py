@@ -21,6 +21,8 @@ NOTHING = {
         "charges",
         "totals",
         "imports",
+        "locks",
+        "touches",
         "sessions",
         "outputs",
         "runs",

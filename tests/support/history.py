@@ -184,6 +184,19 @@ _FILL = [
     f"""INSERT INTO retros (session_id, number, body, created_at)
     {_SERIES.format(count=MANY)}
     SELECT 'ses_' || substr(i || 'x0000000000000000000000000', 1, 26), 1, '1', {{now}} FROM n""",
+    f"""INSERT INTO locks (state, project_id, path, head, mode, owner, run_id, ttl_ms, lease_until,
+        tells, created_at, held_at, ended_at)
+    {_SERIES.format(count=LETTERS)}
+    SELECT CASE WHEN i % 100 = 0 THEN 'held' WHEN i % 1000 = 1 THEN 'waiting' ELSE 'released' END,
+        'prj_' || substr((i % 997) || 'x0000000000000000000000000', 1, 26), 'src/' || i,
+        'src/' || i || '/', 'exclusive', 'agent:a' || (i % 500), 'run_' || i, 60000,
+        {{now}} + i - 150, 0, {{now}} - i, {{now}} - i,
+        CASE WHEN i % 100 = 0 OR i % 1000 = 1 THEN NULL ELSE {{now}} END
+    FROM n""",
+    f"""INSERT INTO touches (project_id, path, owner, count, first_at, last_at)
+    {_SERIES.format(count=LETTERS)}
+    SELECT 'prj_' || substr((i % 997) || 'x0000000000000000000000000', 1, 26), 'src/' || (i / 3),
+        'agent:a' || i, 1, {{now}}, {{now}} FROM n""",
     f"""INSERT INTO passages (kind, subject, place, at, text)
     {_SERIES.format(count=MANY * 3)}
     SELECT 'turn', 'ses_' || i, 1, {{now}}, 'text ' || i || CASE i WHEN 7 THEN ' zebra' ELSE '' END

@@ -47,6 +47,17 @@ ROWS: dict[str, dict[str, Any]] = {
         "attempts": 1,
         "created_at": 1,
     },
+    "locks": {
+        "project_id": "prj_1",
+        "path": "src",
+        "head": "src/",
+        "mode": "exclusive",
+        "owner": "agent:ada",
+        "ttl_ms": 1,
+        "lease_until": 1,
+        "tells": 0,
+        "created_at": 1,
+    },
     "nodes": {
         "id": "nod_1",
         "name": "host",
@@ -146,6 +157,7 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     "alerts": lambda state: {"ended_at": None if state == "active" else 9},
     "delegations": lambda state: {"ended_at": None if state == "active" else 9},
     "letters": lambda state: {"ended_at": None if state in ("waiting", "unknown") else 9},
+    "locks": lambda state: {"ended_at": None if state in ("held", "waiting") else 9},
     "runs": lambda state: {
         "ended_at": None if state in ("queued", "starting", "running", "stopping") else 9,
     },

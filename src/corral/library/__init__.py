@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from corral.library.events import Events
     from corral.library.imports import Imports
     from corral.library.insights import Insights
+    from corral.library.locks import Locks
     from corral.library.mail import Mail
     from corral.library.nodes import Nodes
     from corral.library.outputs import Outputs
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from corral.library.sessions import Sessions
     from corral.library.settings import Secrets, Settings
     from corral.library.store import Store
-    from corral.library.tokens import Tokens
     from corral.library.tasks import Delegations, Tasks
+    from corral.library.tokens import Tokens
 
 
 def open(
@@ -123,6 +124,12 @@ class Corral:
         from corral.library.mail import Mail
 
         return Mail(self._database)
+
+    @cached_property
+    def locks(self) -> "Locks":
+        from corral.library.locks import Locks
+
+        return Locks(self._database)
 
     @cached_property
     def schedules(self) -> "Schedules":

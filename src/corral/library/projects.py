@@ -6,10 +6,11 @@ from corral.rooms.projects.model import Project
 
 def delete(tx: Tx, id: str) -> Project:
     """Forget a project that has no runs any more, its settings, budgets, schedules, sessions,
-    tasks, delegations and plans."""
+    tasks, delegations, plans and locks."""
     from corral.library.sessions import forget_project
     from corral.rooms.charges import ops as charges
     from corral.rooms.delegations import ops as delegations
+    from corral.rooms.locks import ops as locks
     from corral.rooms.plans import ops as plans
     from corral.rooms.schedules import ops as schedules  # brings calendars along
     from corral.rooms.tasks import forgetting
@@ -21,6 +22,7 @@ def delete(tx: Tx, id: str) -> Project:
     forgetting.forget_project(tx, project.id)
     delegations.forget_project(tx, project.id)
     plans.forget_project(tx, project.id)
+    locks.forget_project(tx, project.id)
     return ops.delete(tx, project.id)
 
 
@@ -31,6 +33,7 @@ class Projects(Room):
 
     register = write(ops.register, repeatable=True)
     by_dir = read(ops.by_dir, mode="one")
+    around = read(ops.around, mode="one")
     get = read(ops.get)
     list = read(ops.list_projects, mode="one")
     rename = write(ops.rename, repeatable=True)

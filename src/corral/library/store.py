@@ -21,6 +21,7 @@ from corral.rooms.charges import ops as charges
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.events import ops as events
 from corral.rooms.imports import ops as imports
+from corral.rooms.locks import ops as locks
 from corral.rooms.mail import ops as mail
 from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
@@ -31,8 +32,8 @@ from corral.rooms.schedules import ops as schedules
 from corral.rooms.search import ops as search
 from corral.rooms.sessions import forgetting
 from corral.rooms.settings import ops as settings
-from corral.rooms.tokens import ops as tokens
 from corral.rooms.tasks import forgetting as forgetting_tasks
+from corral.rooms.tokens import ops as tokens
 
 
 def replace_damaged(url: str | None, file: str | Path) -> Path:
@@ -297,6 +298,8 @@ KEPT: tuple[Retention | Kept, ...] = (
     delegations.KEPT,
     *plans.KEPT,
     Kept("tasks", "tasks.keep_ms", _prune_tasks),
+    locks.KEPT,
+    locks.TOUCHES_KEPT,
     Kept("sessions", "sessions.keep_ms", _prune_sessions),
     Kept("outputs", "outputs.keep_ms", _prune_outputs),
     Kept("runs", "runs.keep_ms", _prune_runs),

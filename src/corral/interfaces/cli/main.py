@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "delegation": ("delegation", "Work that one handed to another."),
     "plan": ("plan", "What agents say they will do."),
     "progress": ("progress", "How far agents say they have come."),
+    "lock": ("lock", "Locks on files: take, wait, release; hooks that keep to them."),
     "mail": ("mail", "Letters: put, claim, acknowledge; dead letters."),
     "timer": ("timer", "Send a letter later, once."),
     "schedule": ("schedule", "Send a letter again and again."),

@@ -9,7 +9,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.keep import KEEP
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text
+from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.projects import sql
 from corral.rooms.projects.model import Project, ProjectState
 from corral.rooms.settings import ops as settings
@@ -64,6 +64,13 @@ def by_dir(tx: Tx, dir: str | Path) -> Project:
     if found is None:
         raise NotFound(f"{real} is no project yet; run `corral project register {real}`.", dir=real)
     return found
+
+
+def around(tx: Tx, path: str | Path) -> Project | None:
+    """The project that a path is in: of its own directory, or of the nearest one above it."""
+    real = real_dir(path)
+    above = [real[:end] or "/" for end, character in enumerate(real) if character == "/"]
+    return tx.one(sql.AROUND, heads=encode_json([*above, real], "The path"))
 
 
 def get(tx: Tx, id: str) -> Project:

@@ -178,6 +178,17 @@ KNOWN: dict[str, Known] = {
     "plans.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long plans and progress are kept.", ("global",)
     ),
+    "locks.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a lock that has ended is kept.", ("global",)
+    ),
+    "touches.keep_ms": Known(
+        int,
+        365 * DAY,
+        DAY,
+        TEN_YEARS,
+        "How long it is known who changed a file, from the last change on.",
+        ("global",),
+    ),
     "schedules.max_timers": Known(int, 20, 1, 20, "Timers that one mailbox may have pending."),
 }
 

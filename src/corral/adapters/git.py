@@ -1,0 +1,39 @@
+"""Git: where a worktree belongs, read from its files; all else is asked of the program."""
+
+import os
+
+
+def worktree_of(path: str) -> str | None:
+    """The top of the worktree that a path is in; it need not exist yet."""
+    folder = path
+    while True:
+        if os.path.lexists(os.path.join(folder, ".git")):
+            return folder
+        above = os.path.dirname(folder)
+        if above == folder:
+            return None
+        folder = above
+
+
+def main_path(path: str) -> str:
+    """The path that a file of a linked worktree has in the repository's main one; others stay."""
+    top = worktree_of(path)
+    main = main_worktree(top) if top is not None else None
+    if top is None or main is None:
+        return path
+    return os.path.normpath(os.path.join(main, os.path.relpath(path, top)))
+
+
+def main_worktree(top: str) -> str | None:
+    """The main worktree of a linked one; None for any other folder, and for a bare repository."""
+    try:
+        with open(os.path.join(top, ".git"), encoding="utf-8") as file:
+            kind, _, where = file.read(8_192).partition(":")
+        folder = os.path.join(top, where.strip())
+        if kind != "gitdir" or os.path.basename(os.path.dirname(folder)) != "worktrees":
+            return None
+        with open(os.path.join(folder, "commondir"), encoding="utf-8") as file:
+            common = os.path.realpath(os.path.join(folder, file.read(8_192).strip()))
+    except (OSError, ValueError):
+        return None
+    return os.path.dirname(common) if os.path.basename(common) == ".git" else None
