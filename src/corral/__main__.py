@@ -14,6 +14,11 @@ def main() -> None:
         from corral.adapters import keepers
 
         keepers.early = keepers.StartingKeeper()  # it loads while the words are being understood
+    if sys.argv[1:] == ["mcp"]:
+        # Agents start it with each of their runs, and some do not wait for a slow one.
+        from corral.interfaces.mcp.stdio import run as serve
+
+        sys.exit(serve())
     from corral.interfaces.cli.main import run
 
     sys.exit(run(sys.argv[1:]))

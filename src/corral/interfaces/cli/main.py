@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "setting": ("setting", "Values you choose instead of the defaults."),
     "secret": ("secret", "Where secrets are to be found."),
     "token": ("token", "Who may call the HTTP API."),
+    "mcp": ("mcp", "The tools of agents, on standard input and output."),
     "node": ("node", "Machines that serve this store."),
     "import": ("import_", "Bring in what Claude Code or Codex recorded."),
     "db": ("db", "The store: check, back up, restore, query, prune."),
