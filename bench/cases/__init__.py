@@ -9,6 +9,7 @@ from bench.cases import (
     http,
     mail_on_postgres,
     mail_on_sqlite,
+    mcp,
     output,
     peers_on_sqlite,
     runs,
@@ -42,5 +43,6 @@ CASES = [
         "runs": runs,
         "output": output,
         "http": http,
+        "mcp": mcp,
     }.items()
 ]

@@ -3,6 +3,14 @@
 import sys
 
 
+def _load_msgspec() -> None:
+    # What msgspec would take from typing_extensions is in typing too; others may need more of it.
+    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
+    import msgspec  # noqa: F401
+
+    del sys.modules["typing_extensions"]
+
+
 def main() -> None:
     # Hooks and scripts ask for the version often; it needs nothing but this package's first lines.
     if sys.argv[1:] == ["--version"]:
@@ -16,6 +24,7 @@ def main() -> None:
         keepers.early = keepers.StartingKeeper()  # it loads while the words are being understood
     if sys.argv[1:] == ["mcp"]:
         # Agents start it with each of their runs, and some do not wait for a slow one.
+        _load_msgspec()
         from corral.interfaces.mcp.stdio import run as serve
 
         sys.exit(serve())

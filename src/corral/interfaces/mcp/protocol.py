@@ -7,7 +7,7 @@ Nothing is remembered between requests in either, so the same code serves standa
 
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,9 @@ from corral.interfaces.mcp.call import Call, encode
 from corral.interfaces.mcp.identity import Caller
 from corral.interfaces.mcp.tools import INSTRUCTIONS, Tool, find, near, tools
 from corral.kernel.errors import CorralError, StoreUnavailable
-from corral.library import Corral
+
+if TYPE_CHECKING:
+    from corral.library import Corral
 
 MODERN = ("2026-07-28",)
 OLDER = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -36,7 +38,7 @@ SERVER_INFO = {"name": "corral", "title": "Corral", "version": __version__}
 CAN: dict[str, Any] = {"tools": {}}
 TTL_MS = 3_600_000  # the list of tools is the same for everybody, as long as this program is
 
-Identify = Callable[[], tuple[Corral, Caller]]
+Identify = Callable[[], "tuple[Corral, Caller]"]
 
 
 class Envelope(msgspec.Struct):
