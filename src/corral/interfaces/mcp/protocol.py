@@ -140,14 +140,18 @@ def refusal(error: Failure, id: str | int | None = None) -> Answer:
     return Answer(encode({"jsonrpc": "2.0", "id": error.id or id, "error": told}), error.code)
 
 
-def answer(message: Message, identify: Identify, gone: threading.Event | None = None) -> Answer:
+NEVER = threading.Event()
+"""For a caller who is answered at once."""
+
+
+def answer(message: Message, identify: Identify, gone: threading.Event = NEVER) -> Answer:
     """Do what a request asks for; never raises. `gone` is set when its caller waits no longer."""
     try:
         modern = _check_era(message)
         work = METHODS.get(message.method)
         if work is None or (modern and message.method in ("initialize", "ping")):
             raise Failure(METHOD_NOT_FOUND, f"There is no method {message.method!r} here.")
-        result = work(message, identify, gone or threading.Event())
+        result = work(message, identify, gone)
     except Failure as error:
         return refusal(error, message.id)
     except Exception as error:

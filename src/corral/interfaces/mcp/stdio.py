@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from corral.interfaces.mcp.protocol import (
     INVALID_REQUEST,
+    NEVER,
     Answer,
     Failure,
     Message,
@@ -94,7 +95,7 @@ class Serving:
             return
         tool = message.tool
         if tool is None or not tool.waits:
-            self._tell(self._work(line, message, threading.Event()))
+            self._tell(self._work(line, message, NEVER))
         elif len(self._waiting) >= MOST_WAITING or message.id in self._waiting:
             words = f"{MOST_WAITING} calls wait already; wait for one of them."
             self._tell(refusal(Failure(INVALID_REQUEST, words), message.id))
