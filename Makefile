@@ -39,8 +39,8 @@ test-real: .venv-real/ready ## the tests with real agent CLIs, against a model s
 		|| echo "npm could not install $(NPM_AGENTS): their tests are skipped"
 	@touch $@
 
-up: setup ## put letters when their moments come, until stopped
-	@$(BIN)/corral schedule fire --watch
+up: setup ## the daemon and the dashboard, until stopped; prints the link to open
+	@$(BIN)/corral up --foreground
 
 fmt: setup ## format, and mend what can be mended
 	@$(BIN)/ruff check --fix --quiet .

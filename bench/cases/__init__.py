@@ -6,6 +6,7 @@ from typing import NamedTuple
 from bench.cases import (
     group_commit,
     history,
+    http,
     mail_on_postgres,
     mail_on_sqlite,
     output,
@@ -40,5 +41,6 @@ CASES = [
         "start-up": start_up,
         "runs": runs,
         "output": output,
+        "http": http,
     }.items()
 ]

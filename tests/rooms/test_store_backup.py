@@ -16,11 +16,12 @@ from corral.db.copy import FENCE_LEAP
 from corral.db.schema import tables
 from corral.db.statement import Statement
 from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
-from corral.kernel.errors import Held, Invalid
+from corral.kernel.end import End
+from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.rooms.runs.model import Sample
 from tests.support.invariants import check_store
-from tests.support.runs import running
+from tests.support.runs import held, running
 from tests.support.store import refuses
 
 ENGINES = ["sqlite", "postgres"]
@@ -407,3 +408,27 @@ def test_the_durability_that_a_back_up_had_is_obeyed_at_once(open_on: Open, tmp_
     store.mail.put("agent:ada", 1)
     writer: Any = store._database._writer  # type: ignore[attr-defined]
     assert writer.connection.pragma("synchronous") == 2
+
+
+def test_a_back_up_that_does_not_know_a_live_run_is_refused(store: Corral, tmp_path: Path) -> None:
+    known = running(store, 1)
+    old = store.db.backup(tmp_path / "old.db")
+    unknown = running(store, 2)
+    with pytest.raises(Refused, match=f"{unknown.id}.*corral stop {unknown.id}") as refused:
+        store.db.restore(old)
+    assert refused.value.details["runs"] == [unknown.id]
+    assert [run.id for run in store.runs.list(live=True).items] == [unknown.id, known.id]
+    assert not list(tmp_path.glob("*.before-restore*"))
+    store.runs.end(unknown, End(exit_code=0))
+    store.db.restore(old)
+    assert [run.id for run in store.runs.list().items] == [known.id]
+
+
+def test_a_back_up_of_an_earlier_attempt_does_not_know_the_live_one(
+    store: Corral, tmp_path: Path
+) -> None:
+    run = running(store, 1, restarts=1)
+    old = store.db.backup(tmp_path / "old.db")
+    store.runs.restart(run, held(2), End(exit_code=1), quick_failures=0)
+    with pytest.raises(Refused, match=run.id):
+        store.db.restore(old)

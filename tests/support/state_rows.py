@@ -128,10 +128,18 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": 1,
         "created_by": "user:tester",
     },
+    "tokens": {
+        "id": "tok_1",
+        "name": "script",
+        "scope": "full",
+        "hash": "0",
+        "created_at": 1,
+        "created_by": "user:tester",
+    },
 }
 
 # Columns in which two rows of a table must differ.
-NAMES = ("id", "dir", "key", "name", "run_id")
+NAMES = ("id", "dir", "key", "name", "run_id", "hash")
 
 # Columns that the table's own rules tie to the state.
 TIED: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -145,6 +153,7 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
         "next_at": 9 if state == "active" else None,
         "ended_at": None if state in ("active", "paused") else 9,
     },
+    "tokens": lambda state: {"ended_at": None if state == "active" else 9},
     "sessions": lambda state: {"closed_at": None if state == "open" else 9},
     "tasks": lambda state: {
         "ended_at": 9 if state in ("done", "failed", "skipped", "cancelled") else None,

@@ -60,6 +60,33 @@ NEWEST_BY_PROJECT = Query(
 """,
 )
 
+BEFORE = Query(
+    Event,
+    f"""
+    SELECT {_COLUMNS} FROM events
+    WHERE {{feed_before}}
+    ORDER BY {{feed_key_desc}} LIMIT :limit
+""",
+)
+
+BEFORE_BY_SUBJECT = Query(
+    Event,
+    f"""
+    SELECT {_COLUMNS} FROM events
+    WHERE subject = :subject AND {{feed_before}}
+    ORDER BY {{feed_key_desc}} LIMIT :limit
+""",
+)
+
+BEFORE_BY_PROJECT = Query(
+    Event,
+    f"""
+    SELECT {_COLUMNS} FROM events
+    WHERE project_id = :project_id AND {{feed_before}}
+    ORDER BY {{feed_key_desc}} LIMIT :limit
+""",
+)
+
 HELD_BACK = Statement("SELECT 1 FROM events WHERE {feed_held_back} LIMIT 1")
 
 KEPT = Retention("events", setting="events.keep_ms", key="seq", born="at", over="at < :before")
