@@ -48,6 +48,7 @@ CREATE INDEX tasks_to_take_by_role ON tasks (project_id, role, priority DESC, re
     WHERE state = 'ready' AND held_by IS NULL AND assignee_id IS NULL;
 CREATE INDEX tasks_assigned ON tasks (assignee_id, project_id, priority DESC, ready_at, id)
     WHERE state = 'ready' AND held_by IS NULL AND assignee_id IS NOT NULL;
+CREATE INDEX tasks_ready ON tasks (project_id, id) WHERE state = 'ready' AND held_by IS NULL;
 CREATE INDEX tasks_running ON tasks (project_id, id) WHERE state = 'running';
 CREATE INDEX tasks_due ON tasks (lease_until) WHERE state = 'running';
 CREATE INDEX tasks_of_run ON tasks (run_id) WHERE state = 'running' AND run_id IS NOT NULL;

@@ -189,6 +189,19 @@ TO_TAKE_OF_ROLE = Query(Task, f"{_TO_TAKE} AND assignee_id IS NULL AND role = :r
 TO_TAKE_OF_NO_ROLE = Query(Task, f"{_TO_TAKE} AND assignee_id IS NULL AND role IS NULL {_ORDER}")
 TO_TAKE_ASSIGNED = Query(Task, f"{_TO_TAKE} AND assignee_id = :agent {_ORDER}")
 
+TO_TAKE_BY_ASSIGNEES = Query(
+    Task, f"{_TO_TAKE} AND assignee_id IS NOT NULL ORDER BY id LIMIT :limit"
+)
+NEXT_READY_PROJECT = Statement("""
+    SELECT project_id FROM tasks
+    WHERE state = 'ready' AND held_by IS NULL AND project_id > :after
+    ORDER BY project_id LIMIT 1
+""")
+COUNT_IN_RUNS = Statement("""
+    SELECT count(*) FROM tasks
+    WHERE project_id = :project AND state = 'running' AND run_id IS NOT NULL
+""")
+
 BUSY = Query(
     Busy,
     "SELECT id, files FROM tasks WHERE project_id = :project AND state = 'running' ORDER BY id",
