@@ -146,6 +146,7 @@ ELSEWHERE = {
     "tasks.conclude_check": "part of `corral task check`",
     "tasks.get": "`corral task show`",
     "tasks.next_lease_end": "for programs that wait",
+    "tasks.start_ready": "the foreman's work",
     "tasks.release_due": "done by every claim and list, and the janitor's work",
     "timers.get": "`corral timer show`",
     "tokens.check": "the API's work",

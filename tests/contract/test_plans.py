@@ -82,6 +82,9 @@ FORK = f"ses_50x{'0' * 23}"
 TURNS = {"sessions_pkey", "turns_by_number"}
 RUNS_PROJECT = f"prj_7x{'0' * 24}"
 QUIET_PROJECT = f"prj_60x{'0' * 23}"
+GRAPH = RUNS_PROJECT
+TASK = {"tasks_pkey", "edges_pkey"}
+AGENT_BY_NAME = {"agents_name_key", "agent_versions_pkey"}
 
 
 def claim_and(box: str, verb: str, *arguments: Any) -> Operation:
@@ -154,7 +157,32 @@ def delete_one(store: Corral) -> Operation:
     return lambda store: store.runs._delete(id)
 
 
+def task_and(verb: str, *arguments: Any) -> Operation:
+    """A task that was taken, made ready beside the measured call, and then a verb on it."""
+
+    def prepare(store: Corral) -> Operation:
+        task = store.tasks.claim(GRAPH, "a7")
+        assert task is not None
+        return lambda store: getattr(store.tasks, verb)(task, *arguments)
+
+    return prepare
+
+
 READY: dict[str, tuple[Operation, set[str]]] = {
+    "tasks.renew": (task_and("renew"), TASK | {"settings_pkey"}),
+    "tasks.submit": (task_and("submit", "done"), TASK | {"tasks_held"}),
+    "tasks.fail": (
+        task_and("fail", "no"),
+        TASK | {"delegations_of_task", "edges_by_need", "tasks_held"},
+    ),
+    "tasks.list of a project, next page": (
+        next_page("tasks", "list", project=GRAPH),
+        {"edges_pkey", "projects_pkey", "tasks_by_project", "tasks_pkey"},
+    ),
+    "delegations.list all, next page": (
+        next_page("delegations", "list", all=True),
+        {"delegations_pkey"},
+    ),
     "runs.start": (
         start_one,
         {
@@ -168,7 +196,10 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         },
     ),
     "runs.restart": (run_and("restart", held(), End(), quick_failures=0), {"runs_pkey"}),
-    "runs.heartbeat": (run_and("heartbeat", output_bytes=1), {"runs_pkey", "locks_of_run"}),
+    "runs.heartbeat": (
+        run_and("heartbeat", output_bytes=1),
+        {"runs_pkey", "locks_of_run", "tasks_of_run"},
+    ),
     "runs.tell": (run_and("tell", tokens=1), {"runs_pkey"}),
     "runs.call_for": (run_and("call_for", Attention.STUCK), {"runs_pkey", "alerts_active"}),
     "runs.describe": (run_and("describe", {}), {"launches_pkey"}),
@@ -268,6 +299,60 @@ READY: dict[str, tuple[Operation, set[str]]] = {
 }
 
 CALLS: dict[str, tuple[Operation, set[str]]] = {
+    "tasks.claim": (
+        lambda c: c.tasks.claim(GRAPH, "a7"),
+        {
+            *AGENT_BY_NAME,
+            *TASK,
+            "projects_pkey",
+            "settings_pkey",
+            "tasks_assigned",
+            "tasks_running",
+            "tasks_to_take",
+        },
+    ),
+    "tasks.claim of a role": (
+        lambda c: c.tasks.claim(GRAPH, "a7", role="builder"),
+        {
+            *AGENT_BY_NAME,
+            *TASK,
+            "projects_pkey",
+            "settings_pkey",
+            "tasks_assigned",
+            "tasks_running",
+            "tasks_to_take_by_role",
+        },
+    ),
+    "tasks.get by its key": (lambda c: c.tasks.get("k9"), {*TASK, "tasks_keys"}),
+    "tasks.list": (lambda c: c.tasks.list(), TASK),
+    "tasks.list in a state": (
+        lambda c: c.tasks.list(project=GRAPH, state="ready"),
+        {*TASK, "projects_pkey", "tasks_by_state"},
+    ),
+    "tasks.list of an agent": (
+        lambda c: c.tasks.list(agent=AGENT),
+        {*TASK, "agents_pkey", "agent_versions_pkey", "tasks_by_agent"},
+    ),
+    "tasks.next_lease_end": (lambda c: c.tasks.next_lease_end(), {"tasks_due"}),
+    "tasks, the next check": (
+        lambda c: c.tasks.begin_check(),
+        {"tasks_to_check", "tasks_pkey", "settings_pkey"},
+    ),
+    "delegations.list": (lambda c: c.delegations.list(), {"delegations_active"}),
+    "delegations.list to an agent": (
+        lambda c: c.delegations.list(to=AGENT),
+        {"agents_pkey", "agent_versions_pkey", "delegations_to"},
+    ),
+    "delegations.list from a mailbox": (
+        lambda c: c.delegations.list(sender="agent:a5"),
+        {"delegations_from"},
+    ),
+    "delegations.next_deadline": (lambda c: c.delegations.next_deadline(), {"delegations_due"}),
+    "progress.list of an agent": (
+        lambda c: c.progress.list(agent=AGENT),
+        {"agents_pkey", "agent_versions_pkey", "progress_pkey"},
+    ),
+    "progress.list of a task": (lambda c: c.progress.list(task_id="tsk_7"), {"progress_by_task"}),
     "runs.request": (lambda c: c.runs.request(order(project_id=RUNS_PROJECT)), set()),
     "runs.get by a shortened id": (lambda c: c.runs.get("run_29999x"), {"runs_pkey"}),
     "runs.get by a name": (lambda c: c.runs.get("7x"), {"runs_by_name", "runs_pkey"}),
@@ -372,6 +457,9 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.projects.delete("prj_999x"),  # the runs of history are in the first fifty
         {
             "budgets_pkey",
+            "delegations_by_project",
+            "plans_by_project",
+            "progress_by_project",
             "projects_pkey",
             "outputs_uncleared",
             "runs_by_project",
@@ -380,6 +468,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "sessions_by_parent",
             "sessions_by_project",
             "settings_pkey",
+            "tasks_of_all",
         },
     ),
     "nodes.list": (lambda c: c.nodes.list(), {"nodes_pkey"}),
@@ -415,16 +504,22 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "alerts_pkey",
             "answers_pkey",
             "charges_pkey",
+            "delegations_pkey",
+            "edges_by_need",
             "events_pkey",
             "imports_pkey",
             "letters_pkey",
             "outputs_sealed",
             "runs_ended",
             "nodes_pkey",
+            "plans_pkey",
+            "progress_pkey",
             "schedules_pkey",
             "sessions_by_parent",
             "sessions_closed",
             "settings_pkey",
+            "tasks_ended",
+            "tasks_pkey",
             "tokens_pkey",
             "totals_pkey",
         },

@@ -1,13 +1,18 @@
 import builtins
 import os
+from typing import TYPE_CHECKING
 
-from corral.kernel.errors import Refused
+from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.library.operation import Room, read, write
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.projects import ops as projects
 from corral.rooms.settings import ops as settings
 from corral.rooms.tasks import declaring, doing, forgetting, handing, judging, ops
 from corral.rooms.tasks.model import Ran, Task
+
+if TYPE_CHECKING:
+    from corral.library.starting import Start
+    from corral.rooms.runs.model import Run
 
 
 class Tasks(Room):
@@ -57,6 +62,39 @@ class Tasks(Room):
         while some := self._release_due():
             back += some
         return back
+
+    def start_ready(self) -> "builtins.list[Run]":
+        """Start the agents of ready tasks in the projects that ask for it (`tasks.auto_start`),
+        each in a git worktree of its own, within limits and budgets; gives their runs."""
+        from corral.library import starting
+        from corral.library.runs import Runs
+
+        started = []
+        for start in self._database.read(starting.to_start):
+            if os.path.isdir(start.project.dir):
+                run = self._start(start)
+                started += [run] if run is not None else []
+        if started:
+            Runs(self._database).start_queued()
+        return started
+
+    def _start(self, start: "Start") -> "Run | None":
+        from corral import config
+        from corral.adapters import worktrees
+        from corral.library import starting
+
+        folder = config.home() / "worktrees" / start.project.id
+        branch = worktrees.branch_name(start.task.key, start.task.id)
+        try:
+            config.make_private_folder(folder)
+            dir = worktrees.make(start.project.dir, folder / start.task.id, branch)
+            return self._database.write(lambda tx: starting.begin(tx, start, dir))
+        except Conflict:
+            return None  # somebody else has taken it, or works on the same files
+        except (worktrees.NoWorktree, Refused, Invalid) as error:
+            why = str(error)
+            self._database.write(lambda tx: starting.not_started(tx, start.task, why))
+            return None
 
     def check(self, task: str) -> Task:
         """Run the check of a submitted task where it was done, and accept or reject it by that."""

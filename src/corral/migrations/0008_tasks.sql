@@ -37,8 +37,8 @@ CREATE TABLE tasks (
     CHECK ((ended_at IS NULL) = (state NOT IN ('done', 'failed', 'skipped', 'cancelled')))
 ) {strict};
 
-CREATE UNIQUE INDEX tasks_by_key ON tasks (key, project_id) WHERE archived_at IS NULL;
-CREATE INDEX tasks_by_project ON tasks (project_id, id) WHERE archived_at IS NULL;
+CREATE UNIQUE INDEX tasks_keys ON tasks (key, project_id) WHERE archived_at IS NULL;
+CREATE INDEX tasks_by_project ON tasks (project_id, archived_at, id);
 CREATE INDEX tasks_by_state ON tasks (project_id, state, id) WHERE archived_at IS NULL;
 CREATE INDEX tasks_of_all ON tasks (project_id, id);
 CREATE INDEX tasks_by_agent ON tasks (agent_id, id) WHERE agent_id IS NOT NULL;
@@ -48,6 +48,7 @@ CREATE INDEX tasks_to_take_by_role ON tasks (project_id, role, priority DESC, re
     WHERE state = 'ready' AND held_by IS NULL AND assignee_id IS NULL;
 CREATE INDEX tasks_assigned ON tasks (assignee_id, project_id, priority DESC, ready_at, id)
     WHERE state = 'ready' AND held_by IS NULL AND assignee_id IS NOT NULL;
+CREATE INDEX tasks_ready ON tasks (project_id, id) WHERE state = 'ready' AND held_by IS NULL;
 CREATE INDEX tasks_running ON tasks (project_id, id) WHERE state = 'running';
 CREATE INDEX tasks_due ON tasks (lease_until) WHERE state = 'running';
 CREATE INDEX tasks_of_run ON tasks (run_id) WHERE state = 'running' AND run_id IS NOT NULL;
@@ -120,4 +121,6 @@ CREATE TABLE progress (
     updated_at {integer} NOT NULL       -- when it was last said
 ) {strict};
 
+CREATE INDEX plans_by_project ON plans (project_id) WHERE project_id IS NOT NULL;
+CREATE INDEX progress_by_project ON progress (project_id) WHERE project_id IS NOT NULL;
 CREATE INDEX progress_by_task ON progress (task_id, id) WHERE task_id IS NOT NULL;

@@ -109,8 +109,8 @@ def list_progress(
         raise Invalid("Progress is listed by agent or by task, not by both.")
     first, named = "", {}
     if agent is not None:
-        first = f"{agents.get(tx, agent).id}/"
-        named = {"agent_end": f"{first}~"}
+        first = agents.get(tx, agent).id
+        named = {"agent_end": f"{first}/~"}
     elif task_id is not None:
         named = {"task": task_id}
     (id,) = decode_cursor(after, first)

@@ -42,8 +42,12 @@ LISTS = {
     ),
 }
 
-FORGET_PLANS = Statement("DELETE FROM plans WHERE project_id = :project RETURNING subject")
-FORGET_PROGRESS = Statement("DELETE FROM progress WHERE project_id = :project RETURNING id")
+FORGET_PLANS = Statement(
+    "DELETE FROM plans WHERE project_id = :project AND project_id IS NOT NULL RETURNING subject"
+)
+FORGET_PROGRESS = Statement(
+    "DELETE FROM progress WHERE project_id = :project AND project_id IS NOT NULL RETURNING id"
+)
 
 PLANS_KEPT = Retention(
     "plans", setting="plans.keep_ms", born=None, over="updated_at < :before", key="subject"

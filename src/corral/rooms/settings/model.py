@@ -112,12 +112,6 @@ KNOWN: dict[str, Known] = {
     "alerts.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global",)
     ),
-    "tokens.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a token that is over is kept.", ("global",)
-    ),
-    "answers.keep_ms": Known(
-        int, DAY, MINUTE, TEN_YEARS, "How long a call can be repeated by its key.", ("global",)
-    ),
     "tasks.max_attempts": Known(
         int, 3, 1, 1_000, "Silent attempts after which a task has failed.", ("global", "project")
     ),
@@ -188,6 +182,12 @@ KNOWN: dict[str, Known] = {
         TEN_YEARS,
         "How long it is known who changed a file, from the last change on.",
         ("global",),
+    ),
+    "tokens.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a token that is over is kept.", ("global",)
+    ),
+    "answers.keep_ms": Known(
+        int, DAY, MINUTE, TEN_YEARS, "How long a call can be repeated by its key.", ("global",)
     ),
     "schedules.max_timers": Known(int, 20, 1, 20, "Timers that one mailbox may have pending."),
 }

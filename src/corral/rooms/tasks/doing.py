@@ -241,6 +241,31 @@ def release(
     return whole(tx, _release(tx, found, why, attempts=max(0, found.attempts - 1)))
 
 
+# -- starting by themselves ----------------------------------------------------------------------
+
+
+def ready_projects(tx: Tx) -> list[str]:
+    """The projects that have a task which may be taken."""
+    found: list[str] = []
+    while (id := tx.value(sql.NEXT_READY_PROJECT, after=found[-1] if found else "")) is not None:
+        found.append(id)
+    return found
+
+
+def startable(tx: Tx, project_id: str) -> list[Task]:
+    """The head of the line of a project, for whomever."""
+    line = [
+        *tx.all(sql.TO_TAKE, project=project_id, limit=LOOKED_AT),
+        *tx.all(sql.TO_TAKE_BY_ASSIGNEES, project=project_id, limit=LOOKED_AT),
+    ]
+    return sorted(line, key=lambda task: (-task.priority, task.ready_at, task.id))
+
+
+def count_in_runs(tx: Tx, project_id: str) -> int:
+    """How many tasks of a project are being done in runs."""
+    return int(tx.value(sql.COUNT_IN_RUNS, project=project_id))
+
+
 # -- silence -----------------------------------------------------------------------------------
 
 

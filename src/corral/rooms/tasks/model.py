@@ -181,8 +181,6 @@ class Standing(msgspec.Struct, frozen=True):
     broken_needs: int
     cause_id: str | None
     reason: str | None
-    hits: int = 1
-    """How many of its edges lead to tasks that changed."""
 
     @property
     def is_broken(self) -> bool:

@@ -97,28 +97,35 @@ def spread(tx: Tx, before: Task, now: Task) -> None:
     level = [now.id]
     still_broken = False
     while level:
-        keys = encode_rows(level)
-        hits = tx.all(sql.DEPENDENTS, keys_=keys)
-        if not hits:
-            break
-        tx.run(sql.SHIFT, keys_=keys, open=opened, broken=broke)
-        changed = [
-            Changed(
-                hit.id,
-                hit.state,
-                hit.open_needs + opened * hit.hits,
-                hit.broken_needs + broke * hit.hits,
-                hit.broken_needs > 0,
-            )
-            for hit in hits
-            if hit.state in WAITING
-        ]
+        shifted = _shift(tx, level, opened, broke)
+        changed = [each for each in shifted if each.state in WAITING]
         react(tx, changed, cause)
         still_broken = still_broken or any(each.broken_needs for each in changed)
         level = [each.id for each in changed if (each.broken_needs > 0) != each.was_broken]
         opened = 0
     if broke < 0 and still_broken:
         _find_other_causes(tx, before.id if before.cause_id is None else before.cause_id)
+
+
+def _shift(tx: Tx, ids: Sequence[str], opened: int, broke: int) -> list[Changed]:
+    """Bring the counts of all that need these tasks up to date."""
+    hits: dict[str, list[Standing]] = {}
+    for each in tx.all(sql.DEPENDENTS, keys_=encode_rows(ids)):
+        hits.setdefault(each.id, []).append(each)
+    shifted = [
+        Changed(
+            id,
+            found[0].state,
+            found[0].open_needs + opened * len(found),
+            found[0].broken_needs + broke * len(found),
+            found[0].broken_needs > 0,
+        )
+        for id, found in hits.items()
+    ]
+    if shifted:
+        counts = [(each.id, each.open_needs, each.broken_needs) for each in shifted]
+        tx.run(sql.SHIFT, rows=encode_rows(counts))
+    return shifted
 
 
 def react(tx: Tx, changed: Sequence[Changed], cause: Cause) -> None:

@@ -71,7 +71,7 @@ NEEDS = Query(
     """
     SELECT edges.task_id, tasks.key
     FROM edges JOIN tasks ON tasks.id = edges.needs_id
-    WHERE edges.task_id {is_listed} ORDER BY edges.task_id, tasks.id
+    WHERE edges.task_id {is_listed} ORDER BY edges.task_id, edges.needs_id
 """,
 )
 
@@ -105,23 +105,20 @@ EDGES_OF_PROJECT = Statement("""
 
 # -- what depends on what ----------------------------------------------------------------------
 
-# How many of its edges lead to tasks among the listed.
-_HITS = """
-    SELECT task_id, count(*) AS hits FROM edges WHERE needs_id {is_listed} GROUP BY task_id
-"""
-
+# Each as often as it has edges to the tasks that are listed.
 DEPENDENTS = Query(
     Standing,
     f"""
-    SELECT {_STANDING}, hits FROM ({_HITS}) AS hit JOIN tasks ON tasks.id = hit.task_id
-    ORDER BY id
+    SELECT {_STANDING} FROM edges JOIN tasks ON tasks.id = edges.task_id
+    WHERE edges.needs_id {{is_listed}}
 """,
 )
 
-SHIFT = Statement(f"""
+SHIFT = Statement("""
     UPDATE tasks
-    SET open_needs = open_needs + :open * hit.hits, broken_needs = broken_needs + :broken * hit.hits
-    FROM ({_HITS}) AS hit WHERE tasks.id = hit.task_id
+    SET open_needs = CAST(each.value ->> 1 AS {integer}),
+        broken_needs = CAST(each.value ->> 2 AS {integer})
+    FROM {each_of_rows} WHERE tasks.id = each.value ->> 0
 """)
 
 _IS_BROKEN = """(state IN ('failed', 'cancelled')
@@ -192,13 +189,26 @@ TO_TAKE_OF_ROLE = Query(Task, f"{_TO_TAKE} AND assignee_id IS NULL AND role = :r
 TO_TAKE_OF_NO_ROLE = Query(Task, f"{_TO_TAKE} AND assignee_id IS NULL AND role IS NULL {_ORDER}")
 TO_TAKE_ASSIGNED = Query(Task, f"{_TO_TAKE} AND assignee_id = :agent {_ORDER}")
 
+TO_TAKE_BY_ASSIGNEES = Query(
+    Task, f"{_TO_TAKE} AND assignee_id IS NOT NULL ORDER BY id LIMIT :limit"
+)
+NEXT_READY_PROJECT = Statement("""
+    SELECT project_id FROM tasks
+    WHERE state = 'ready' AND held_by IS NULL AND project_id > :after
+    ORDER BY project_id LIMIT 1
+""")
+COUNT_IN_RUNS = Statement("""
+    SELECT count(*) FROM tasks
+    WHERE project_id = :project AND state = 'running' AND run_id IS NOT NULL
+""")
+
 BUSY = Query(
     Busy,
     "SELECT id, files FROM tasks WHERE project_id = :project AND state = 'running' ORDER BY id",
 )
 
 HOLD_BACK = Statement("""
-    UPDATE tasks SET held_by = :held_by WHERE id {is_listed} AND state IN ('ready') RETURNING id
+    UPDATE tasks SET held_by = :held_by WHERE id {is_listed} AND state = 'ready' RETURNING id
 """)
 LET_GO = Statement("UPDATE tasks SET held_by = NULL WHERE held_by = :held_by RETURNING id")
 
@@ -207,12 +217,12 @@ RENEW = Query(
     Task,
     f"""
     UPDATE tasks SET lease_until = :until
-    WHERE id = :id AND fence = :fence AND state IN ('running') RETURNING {_COLUMNS}
+    WHERE id = :id AND fence = :fence AND state = 'running' RETURNING {_COLUMNS}
 """,
 )
 RENEW_OF_RUN = Statement("""
     UPDATE tasks SET lease_until = :until
-    WHERE run_id = :run_id AND run_id IS NOT NULL AND state IN ('running')
+    WHERE run_id = :run_id AND run_id IS NOT NULL AND state = 'running'
 """)
 
 DUE_PROJECT = Statement("""
@@ -237,14 +247,14 @@ NEXT_LEASE_END = Statement("SELECT min(lease_until) FROM tasks WHERE state = 'ru
 TO_CHECK = Query(
     Task,
     f"""{_TASKS} state = 'submitted' AND check_command IS NOT NULL
-      AND (check_until IS NULL OR check_until <= :now)
+      AND submitted_at > 0 AND (check_until IS NULL OR check_until <= :now)
     ORDER BY submitted_at LIMIT 1""",
 )
 SET_CHECKING = Query(
     Task,
     f"""
     UPDATE tasks SET check_until = :until
-    WHERE id = :id AND fence = :fence AND state IN ('submitted')
+    WHERE id = :id AND fence = :fence AND state = 'submitted'
       AND (check_until IS NULL OR check_until <= :now)
     RETURNING {_COLUMNS}
 """,
