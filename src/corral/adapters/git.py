@@ -2,6 +2,10 @@
 
 import os
 
+from corral.kernel.errors import Refused
+
+SECONDS = 60.0
+
 
 def worktree_of(path: str) -> str | None:
     """The top of the worktree that a path is in; it need not exist yet."""
@@ -37,3 +41,17 @@ def main_worktree(top: str) -> str | None:
     except (OSError, ValueError):
         return None
     return os.path.dirname(common) if os.path.basename(common) == ".git" else None
+
+
+def staged(top: str) -> list[str]:
+    """The files of the commit that is being made, removed ones too, from the worktree's top."""
+    return _names(top, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
+
+
+def _names(top: str, *words: str) -> list[str]:
+    from corral.adapters.calls import output_of  # not in hooks that only read a worktree's files
+
+    told = output_of(["git", "-C", top, *words], {"GIT_OPTIONAL_LOCKS": "0"}, SECONDS)
+    if told is None:
+        raise Refused(f"git could not say what is in {top}; look at it with `git status`.", dir=top)
+    return [name.decode(errors="replace") for name in told.split(b"\0") if name]

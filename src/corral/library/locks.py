@@ -1,32 +1,19 @@
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from corral.db.tx import Tx
-from corral.kernel.errors import Held, Invalid, NotFound
+from corral.kernel.errors import Held, Invalid
 from corral.kernel.page import Page
 from corral.library.operation import Room, read, write
-from corral.library.projects import Projects
 from corral.rooms.locks import looking, naming, ops
 from corral.rooms.locks.model import Lock, LockState
-from corral.rooms.projects.model import Project
 
 # A process that waits keeps its place in line for so long after its last word.
 PLACE_MS = 30_000
 PLACE_SECONDS = 10.0
 LONGEST_SLEEP = 1.0
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A path, and the project that it is in."""
-
-    project: Project
-    path: str
 
 
 class Locks(Room):
@@ -41,7 +28,6 @@ class Locks(Room):
     expire_due = write(ops.expire_due, repeatable=True)
     get = read(ops.get, mode="one")
     holders = read(looking.holders)
-    in_the_way = read(looking.in_the_way)
     touch = write(looking.touch)
     touches = read(looking.touches)
 
@@ -102,22 +88,6 @@ class Locks(Room):
             if self._are_due():  # what the refused transaction found is told all the same
                 self.expire_due()
             raise
-
-    def place_of(self, path: str | Path) -> Place:
-        """The project that a file is in, and its path there: in a linked git worktree, those of the
-        repository's main one, so that locks bind in all of them."""
-        from corral.adapters.git import main_path
-
-        real = os.path.realpath(path)
-        main = main_path(real)
-        around = Projects(self._database).around
-        for candidate in dict.fromkeys((main, real)):
-            if (project := around(candidate)) is not None:
-                return Place(project, candidate)
-        raise NotFound(
-            f"{real} is in no project; `corral project register DIR` makes its directory one.",
-            path=real,
-        )
 
     def wait(self, lock: str, *, timeout_ms: int | None = None) -> Lock:
         """Wait until a lock in line is granted; Held when it is not within the time, or was lost.

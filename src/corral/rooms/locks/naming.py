@@ -8,7 +8,6 @@ from corral.kernel.clock import SECOND, format_duration
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.ids import number_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
-from corral.rooms.agents import ops as agents
 from corral.rooms.locks import line, patterns, sql
 from corral.rooms.locks.model import Lock, LockState, Mode
 from corral.rooms.projects import ops as projects
@@ -25,14 +24,17 @@ def project_of(tx: Tx, project: str) -> Project:
     return projects.get(tx, project)
 
 
-def pattern_of(project: Project, path: str) -> str:
-    return patterns.normalise(path, project.dir, folded=patterns.ignores_case(project.dir))
+def pattern_of(project: Project, path: str, *, lockable: bool = True) -> str:
+    folded = patterns.ignores_case(project.dir)
+    return patterns.normalise(path, project.dir, folded=folded, lockable=lockable)
 
 
 def owner_of(tx: Tx, agent: str) -> str:
     """Who holds a lock: an agent by its name or id, or anybody as user:NAME, run:ID and so on."""
     if _OWNER.fullmatch(agent):
         return clean_text(agent, "The owner", most=MAX_NAME)
+    from corral.rooms.agents import ops as agents  # hooks name themselves, and are called often
+
     if agent.startswith("agt_"):
         return f"agent:{agents.get(tx, agent).name}"
     return f"agent:{agents.check_name(agent)}"
@@ -88,11 +90,12 @@ def lost(tx: Tx, lock: Lock) -> Held:
 def held(now: int, path: str, lock: Lock) -> Held:
     """The refusal that names who is in the way, and until when."""
     covering = f" by its lock on {lock.path}" if lock.path != path else ""
+    shown = path if path.isprintable() else repr(path)
     what = "holds" if lock.state is LockState.HELD else "is in line before you for"
     why = f", for: {lock.reason}" if lock.reason else ""
     left = format_duration(max(lock.lease_until - now, SECOND) // SECOND * SECOND)
     return Held(
-        f"{lock.owner} {what} {path}{covering} ({lock.id}, {lock.mode}{why}) until "
+        f"{lock.owner} {what} {shown}{covering} ({lock.id}, {lock.mode}{why}) until "
         f"{moment(lock.lease_until)}, {left} from now unless renewed; wait in line for it, or work "
         "on something else.",
         path=path,

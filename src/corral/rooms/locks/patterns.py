@@ -20,14 +20,15 @@ MAX_PATTERN = 500
 WHOLE = "."
 
 
-def normalise(given: str, root: str, *, folded: bool = False) -> str:
+def normalise(given: str, root: str, *, folded: bool = False, lockable: bool = True) -> str:
     """The one pattern that a path has in a project, however it was written.
 
     `root` is the project's real directory. What leads out of it, by `..` or by a symlink, is
-    refused. `folded` is for file systems that take `A` and `a` for the same name.
+    refused. `folded` is for file systems that take `A` and `a` for the same name. What is only
+    looked for may have a name that is not `lockable`: the folder that it is in may be locked.
     """
     clean_text(given, "The path", most=4_096)
-    if not given.isprintable():
+    if lockable and not given.isprintable():
         raise Invalid(
             f"The path {given!r} holds a line break or another character that cannot be shown; "
             "leave it out.",
@@ -50,7 +51,7 @@ def normalise(given: str, root: str, *, folded: bool = False) -> str:
         return WHOLE
     if folder or (not wild and os.path.isdir(real)):
         pattern += "/"
-    if len(pattern) > MAX_PATTERN:
+    if lockable and len(pattern) > MAX_PATTERN:
         raise Invalid(
             f"The path has {len(pattern):,} characters and {MAX_PATTERN} are allowed; lock the "
             "folder that it is in.",

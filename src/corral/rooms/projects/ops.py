@@ -12,7 +12,6 @@ from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.projects import sql
 from corral.rooms.projects.model import Project, ProjectState
-from corral.rooms.settings import ops as settings
 
 MAX_DIR = 4_096
 _LAST = 1 << 62
@@ -110,6 +109,8 @@ def archive(tx: Tx, id: str) -> Project:
 
 def delete(tx: Tx, id: str) -> Project:
     """Forget a project and what was chosen for it. Letters, events and the directory stay."""
+    from corral.rooms.settings import ops as settings  # not for those who only look
+
     project = get(tx, id)
     settings.forget_scope(tx, f"project:{project.id}")
     if not tx.run(sql.DELETE, id=project.id):

@@ -96,6 +96,13 @@ KNOWN: dict[str, Known] = {
     "alerts.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global",)
     ),
+    "locks.edit_ms": Known(
+        int,
+        0,
+        0,
+        DAY,
+        "An edit locks its file for so long, where hooks are installed; 0: only locks are obeyed.",
+    ),
     "locks.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a lock that has ended is kept.", ("global",)
     ),

@@ -56,7 +56,7 @@ def place_of(app: App, project: str | None, path: str) -> tuple[str, str]:
     """The project and the path that somebody typed: seen from here where here is in the project,
     else from the project."""
     if project is None:
-        place = app.store.locks.place_of(os.path.join(os.getcwd(), path) if path else os.getcwd())
+        place = app.store.guard.place_of(os.path.join(os.getcwd(), path) if path else os.getcwd())
         # Joined again by hand: the end of what was typed may be a pattern or a slash.
         return place.project.id, place.path + ("/" if path.endswith("/") else "")
     return str(app.project_id(project)), path
@@ -211,7 +211,7 @@ def check(app: App, paths: tuple[str, ...], project: str | None, agent: str | No
     found = []
     for path in paths:
         where, there = place_of(app, project, path)
-        found += app.store.locks.in_the_way(where, [there], me, run=config.run_id())
+        found += app.store.guard.in_the_way(where, [there], me, run=config.run_id())
     app.show_all(found, IN_THE_WAY, empty="Nothing is in your way.")
     return 4 if found else 0
 
