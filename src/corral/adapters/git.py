@@ -43,15 +43,25 @@ def main_worktree(top: str) -> str | None:
     return os.path.dirname(common) if os.path.basename(common) == ".git" else None
 
 
+def hooks_folder(top: str) -> str | None:
+    """Where a worktree's hooks are; None when git does not know it."""
+    told = _ask(top, "rev-parse", "--git-path", "hooks")
+    return None if told is None else os.path.join(top, os.fsdecode(told.rstrip(b"\n")))
+
+
 def staged(top: str) -> list[str]:
     """The files of the commit that is being made, removed ones too, from the worktree's top."""
     return _names(top, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
 
 
 def _names(top: str, *words: str) -> list[str]:
-    from corral.adapters.calls import output_of  # not in hooks that only read a worktree's files
-
-    told = output_of(["git", "-C", top, *words], {"GIT_OPTIONAL_LOCKS": "0"}, SECONDS)
+    told = _ask(top, *words)
     if told is None:
         raise Refused(f"git could not say what is in {top}; look at it with `git status`.", dir=top)
     return [name.decode(errors="replace") for name in told.split(b"\0") if name]
+
+
+def _ask(top: str, *words: str) -> bytes | None:
+    from corral.adapters.calls import output_of  # not in hooks that only read a worktree's files
+
+    return output_of(["git", "-C", top, *words], {"GIT_OPTIONAL_LOCKS": "0"}, SECONDS)

@@ -1,14 +1,21 @@
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from corral.db.tx import Tx
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.page import Page
+from corral.library.guard import Guard
 from corral.library.operation import Room, read, write
+from corral.library.projects import Projects
 from corral.rooms.locks import looking, naming, ops
 from corral.rooms.locks.model import Lock, LockState
+from corral.rooms.projects.ops import real_dir
+
+if TYPE_CHECKING:
+    from corral.library.installing import Installed
 
 # A process that waits keeps its place in line for so long after its last word.
 PLACE_MS = 30_000
@@ -118,6 +125,24 @@ class Locks(Room):
     def _leave(self, lock: Lock) -> None:
         with suppress(Held):  # it ran out meanwhile: nothing is left to give back
             self.release(lock)
+
+    def install(self, folder: str | Path, *, targets: Sequence[str] = ()) -> Sequence["Installed"]:
+        """Set up the hooks that refuse changes of what others hold: of git and of agent CLIs (git
+        and claude, unless said otherwise). The folder becomes a project if it is in none."""
+        from corral.library import installing
+
+        real = real_dir(folder, must_exist=True)
+        if Guard(self._database)._around(real) is None:
+            Projects(self._database).register(real)
+        return installing.install(real, targets)
+
+    def uninstall(
+        self, folder: str | Path, *, targets: Sequence[str] = ()
+    ) -> Sequence["Installed"]:
+        """Take the hooks out again, and leave all else in their files as it was."""
+        from corral.library import installing
+
+        return installing.uninstall(real_dir(folder, must_exist=True), targets)
 
     def end_of_run(self, run: str) -> Sequence[Lock]:
         """Give back everything that a run has locked, or waits for; done at its end."""

@@ -37,6 +37,14 @@ IN_THE_WAY = [
 ]
 
 
+INSTALLED = [
+    ("TARGET", lambda one: one.target),
+    ("DID", lambda one: one.did),
+    ("PATH", lambda one: one.file),
+    ("", lambda one: one.note),
+]
+
+
 @click.group("lock", cls=Noun, help="Locks on files: take, wait, release; hooks that keep to them.")
 def command() -> None:
     pass
@@ -227,3 +235,33 @@ def touches(app: App, /, path: str, project: str | None, **given: Any) -> None:
     where, there = place_of(app, project, path or ("." if project else ""))
     page = app.store.locks.touches(where, there, **given)
     app.show_page(page, TOUCHES, empty="No change of a file is known; the hooks note them.")
+
+
+def target_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--for",
+        "targets",
+        multiple=True,
+        metavar="NAME",
+        help="git, claude, codex, copilot or gemini; several times for several.",
+    )(function)
+
+
+@command.command()
+@click.argument("folder", default=".")
+@target_option
+@pass_app
+def install(app: App, folder: str, targets: tuple[str, ...]) -> None:
+    """Set up hooks in FOLDER that refuse changes of what others hold: git and claude."""
+    did = app.store.locks.install(folder, targets=targets)
+    app.show_all(did, INSTALLED, empty="Nothing was to do.")
+
+
+@command.command()
+@click.argument("folder", default=".")
+@target_option
+@pass_app
+def uninstall(app: App, folder: str, targets: tuple[str, ...]) -> None:
+    """Take the hooks out of FOLDER again; all else in their files stays."""
+    did = app.store.locks.uninstall(folder, targets=targets)
+    app.show_all(did, INSTALLED, empty="Nothing was to do.")
