@@ -31,6 +31,7 @@ ELSEWHERE = {
     "events.after": "`corral events --after`",
     "events.follow": "`corral events -f`",
     "events.newest": "`corral events`",
+    "locks.commit": "`corral commit`",
     "locks.end_of_run": "done at the end of every run",
     "locks.expire_due": "the janitor's work, and done by `corral lock list`",
     "locks.get": "`corral lock show`",

@@ -124,7 +124,7 @@ def _before_commit(_: str, event: str, url: str | None) -> int:
             place = store.guard.place_of(top)
         except NotFound:
             return 0
-        paths = [os.path.join(place.path, name) for name in staged]
+        paths = [os.path.join(place.path, git.storable(name)) for name in staged]
         found = store.guard.in_the_way(place.project.id, paths, config.owner(), run=config.run_id())
     for one in found[:SHOWN]:
         sys.stderr.write(f"corral: {one.text}\n")

@@ -1,3 +1,4 @@
+import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +16,8 @@ from corral.rooms.locks.model import Lock, LockState
 from corral.rooms.projects.ops import real_dir
 
 if TYPE_CHECKING:
+    from corral.library.committing import Committed
+    from corral.library.forecasting import Clash
     from corral.library.installing import Installed
 
 # A process that waits keeps its place in line for so long after its last word.
@@ -143,6 +146,30 @@ class Locks(Room):
         from corral.library import installing
 
         return installing.uninstall(real_dir(folder, must_exist=True), targets)
+
+    def commit(
+        self,
+        folder: str | Path,
+        message: str,
+        *,
+        agent: str,
+        files: Sequence[str] = (),
+        run: str | None = None,
+        dry_run: bool = False,
+    ) -> "Committed":
+        """Commit exactly what an owner has locked, or names, in a git worktree; Held when another
+        holds some of it. The answer tells what else has changed and was left out."""
+        from corral.library.committing import commit
+
+        owner = self._database.read(lambda tx: naming.owner_of(tx, agent))
+        return commit(self._database, os.fspath(folder), message, files, owner, run, dry_run)
+
+    def forecast(self, folder: str | Path, *, tell: bool = False) -> Sequence["Clash"]:
+        """Which worktrees of a repository would conflict if they were merged as they are now, and
+        in which files; nothing is changed. With `tell`, both owners get a letter."""
+        from corral.library.forecasting import forecast
+
+        return forecast(self._database, os.fspath(folder), tell=tell)
 
     def end_of_run(self, run: str) -> Sequence[Lock]:
         """Give back everything that a run has locked, or waits for; done at its end."""

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "session": ("session", "Conversations of agents, turn by turn."),
     "search": ("search", "Find what was said, printed or noted."),
     "lock": ("lock", "Locks on files: take, wait, release; hooks that keep to them."),
+    "commit": ("commit", "Commit what you have locked, or name; nothing else."),
     "hook": ("hook", "What hooks of agent CLIs and git call; fast."),
     "mail": ("mail", "Letters: put, claim, acknowledge; dead letters."),
     "timer": ("timer", "Send a letter later, once."),

@@ -119,7 +119,7 @@ def touch(tx: Tx, project: str, path: str, agent: str) -> Touch:
     touched = tx.one(
         sql.TOUCH,
         project_id=where.id,
-        path=naming.pattern_of(where, path),
+        path=naming.pattern_of(where, path, lockable=False),
         owner=naming.owner_of(tx, agent),
         now=tx.now,
     )

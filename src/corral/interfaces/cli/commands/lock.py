@@ -45,6 +45,14 @@ INSTALLED = [
 ]
 
 
+CLASHES = [
+    ("ONE", lambda clash: clash.one.owner or clash.one.branch or clash.one.folder),
+    ("OTHER", lambda clash: clash.other.owner or clash.other.branch or clash.other.folder),
+    ("FILES", lambda clash: len(clash.files)),
+    ("PATH", lambda clash: " ".join(clash.files)),
+]
+
+
 @click.group("lock", cls=Noun, help="Locks on files: take, wait, release; hooks that keep to them.")
 def command() -> None:
     pass
@@ -265,3 +273,14 @@ def uninstall(app: App, folder: str, targets: tuple[str, ...]) -> None:
     """Take the hooks out of FOLDER again; all else in their files stays."""
     did = app.store.locks.uninstall(folder, targets=targets)
     app.show_all(did, INSTALLED, empty="Nothing was to do.")
+
+
+@command.command()
+@click.argument("folder", default=".")
+@click.option("--tell", is_flag=True, help="Write a letter to both owners, once.")
+@pass_app
+def forecast(app: App, folder: str, tell: bool) -> int:
+    """Which worktrees of the repository in FOLDER would conflict if they were merged now."""
+    clashes = app.store.locks.forecast(folder, tell=tell)
+    app.show_all(clashes, CLASHES, empty="All worktrees can be merged as they are.")
+    return 1 if clashes else 0
