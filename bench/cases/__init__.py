@@ -6,6 +6,7 @@ from typing import NamedTuple
 from bench.cases import (
     group_commit,
     history,
+    locks,
     mail_on_postgres,
     mail_on_sqlite,
     output,
@@ -39,6 +40,7 @@ CASES = [
         "sessions": sessions,
         "start-up": start_up,
         "runs": runs,
+        "locks": locks,
         "output": output,
     }.items()
 ]

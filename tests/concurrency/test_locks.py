@@ -37,6 +37,7 @@ def hold(store: Corral, project: str, path: str) -> Stretch:
 def test_of_processes_that_wait_for_paths_that_meet_one_holds_them_at_a_time_in_order(
     url: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "src").mkdir()
     with corral.open(url) as store:
         project = store.projects.register(tmp_path).id
     paths = ["src/*", "./src/a.py", "src", "**/a.py"]

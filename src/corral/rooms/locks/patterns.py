@@ -12,6 +12,7 @@ their characters: no pattern, however wild, makes it take longer than the produc
 
 import os
 from functools import lru_cache
+from stat import S_IFDIR, S_ISDIR, S_ISLNK
 
 from corral.kernel.errors import Invalid
 from corral.kernel.text import clean_text
@@ -37,9 +38,9 @@ def normalise(given: str, root: str, *, folded: bool = False, lockable: bool = T
     plain, wild = _divided(given)
     folder = given.endswith("/")
     while wild and wild[-1] in ("*", "**"):
-        folder = bool(wild.pop())
-    real = os.path.realpath(os.path.join(root, plain))
+        folder, wild = True, wild[:-1]
     inside = root if root.endswith("/") else root + "/"
+    real, is_folder = _resolved(inside, plain)
     if real != root and not real.startswith(inside):
         raise Invalid(
             f"{given} is outside of the project {root}; lock paths inside of it.",
@@ -49,7 +50,7 @@ def normalise(given: str, root: str, *, folded: bool = False, lockable: bool = T
     pattern = "/".join([part for part in (real[len(inside) :], *wild) if part])
     if not pattern:
         return WHOLE
-    if folder or (not wild and os.path.isdir(real)):
+    if folder or (is_folder and not wild):
         pattern += "/"
     if lockable and len(pattern) > MAX_PATTERN:
         raise Invalid(
@@ -58,6 +59,28 @@ def normalise(given: str, root: str, *, folded: bool = False, lockable: bool = T
             path=pattern[:MAX_PATTERN],
         )
     return fold(pattern) if folded else composed(pattern)
+
+
+def _resolved(inside: str, plain: str) -> tuple[str, bool]:
+    """The real path of what is below a folder that is real itself, and whether it is a folder.
+
+    The same as `realpath`, which would look at everything above it once more.
+    """
+    parts = [part for part in plain.split("/") if part not in ("", ".")]
+    if not plain.startswith("/") and ".." not in parts:
+        path, mode = inside.rstrip("/"), S_IFDIR
+        for number, part in enumerate(parts):
+            try:
+                mode = os.lstat(f"{path}/{part}").st_mode
+            except (OSError, ValueError):  # not there yet, nor what is below it
+                return "/".join([path, *parts[number:]]), False
+            if S_ISLNK(mode):
+                break
+            path = f"{path}/{part}"
+        else:
+            return path or "/", S_ISDIR(mode)
+    real = os.path.realpath(os.path.join(inside, plain))
+    return real, os.path.isdir(real)
 
 
 @lru_cache(256)
@@ -83,7 +106,8 @@ def composed(pattern: str) -> str:
     return normalize("NFC", pattern)
 
 
-def _divided(given: str) -> tuple[str, list[str]]:
+@lru_cache(1_024)  # every lock and every hook asks, mostly for the same few
+def _divided(given: str) -> tuple[str, tuple[str, ...]]:
     """The plain beginning of a path, and its parts from the first one with a wildcard on."""
     parts = given.split("/")
     first = next((n for n, part in enumerate(parts) if is_wild(part)), len(parts))
@@ -101,7 +125,7 @@ def _divided(given: str) -> tuple[str, list[str]]:
             part = part.replace("**", "*")
         if part != "**" or wild[-1:] != ["**"]:
             wild.append(part)
-    return "/".join(parts[:first]) or ("/" if first and given.startswith("/") else ""), wild
+    return "/".join(parts[:first]) or ("/" if first and given.startswith("/") else ""), tuple(wild)
 
 
 def parts_of(pattern: str) -> list[str]:
@@ -111,6 +135,7 @@ def parts_of(pattern: str) -> list[str]:
     return [*parts[:-1], "**"] if not parts[-1] else parts
 
 
+@lru_cache(1_024)
 def head_of(pattern: str) -> str:
     """The parts before the first wildcard, each with a slash behind it.
 

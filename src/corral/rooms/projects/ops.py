@@ -7,6 +7,7 @@ from typing import Any
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound
+from corral.kernel.ids import LENGTH
 from corral.kernel.keep import KEEP
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
@@ -15,6 +16,7 @@ from corral.rooms.projects.model import Project, ProjectState
 
 MAX_DIR = 4_096
 _LAST = 1 << 62
+_WHOLE_ID = len("prj_") + LENGTH
 
 
 def register(
@@ -68,7 +70,8 @@ def around(tx: Tx, path: str | Path) -> Project | None:
 
 def get(tx: Tx, id: str) -> Project:
     """A project by its id, which may be shortened."""
-    return sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
+    whole = tx.one(sql.PROJECTS.by_key, key_=id) if len(id) == _WHOLE_ID else None
+    return whole or sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
 
 
 def list_projects(
