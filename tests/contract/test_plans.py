@@ -573,8 +573,8 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.locks.holders(RUNS_PROJECT, "src/*"),
         {"projects_pkey", "locks_live"},
     ),
-    "locks.in_the_way": (
-        lambda c: c.locks.in_the_way(RUNS_PROJECT, ["src/7"], "ada"),
+    "guard.in_the_way": (
+        lambda c: c.guard.in_the_way(RUNS_PROJECT, ["src/7"], "ada"),
         {"projects_pkey", "locks_live"},
     ),
     "locks.list": (lambda c: c.locks._live(limit=5), {"locks_live"}),

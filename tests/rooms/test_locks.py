@@ -123,10 +123,10 @@ def test_two_runs_of_one_agent_are_two_owners(store: Corral, project: Project) -
     store.locks.acquire(project.id, "a", "ada", run="run_1")
     with refuses(store, Held):
         store.locks.acquire(project.id, "a", "ada", run="run_2")
-    (found,) = store.locks.in_the_way(project.id, ["a"], "ada", run="run_2")
+    (found,) = store.guard.in_the_way(project.id, ["a"], "ada", run="run_2")
     assert found.lock.run_id == "run_1"
-    assert store.locks.in_the_way(project.id, ["a"], "ada", run="run_1") == []
-    assert store.locks.in_the_way(project.id, ["a"], "ada") == []
+    assert store.guard.in_the_way(project.id, ["a"], "ada", run="run_1") == []
+    assert store.guard.in_the_way(project.id, ["a"], "ada") == []
 
 
 def test_a_released_path_is_free_and_releasing_twice_is_fine(
@@ -310,10 +310,10 @@ def test_of_many_paths_those_are_named_that_others_hold(store: Corral, project: 
     lock = store.locks.acquire(project.id, "src/", "x")
     store.locks.acquire(project.id, "docs/", "y")
     for paths in (["src/1", "docs/1"], ["src/1", *(f"docs/{n}" for n in range(9))]):
-        (found,) = store.locks.in_the_way(project.id, paths, "y")
+        (found,) = store.guard.in_the_way(project.id, paths, "y")
         assert (found.path, found.lock) == ("src/1", lock)
         assert "agent:x" in found.text
-    assert store.locks.in_the_way(project.id, [], "y") == []
+    assert store.guard.in_the_way(project.id, [], "y") == []
 
 
 def test_old_locks_and_touches_are_forgotten(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from corral.library.alerts import Alerts
     from corral.library.charges import Budgets, Charges
     from corral.library.events import Events
+    from corral.library.guard import Guard
     from corral.library.imports import Imports
     from corral.library.insights import Insights
     from corral.library.locks import Locks
@@ -130,6 +131,12 @@ class Corral:
         from corral.library.locks import Locks
 
         return Locks(self._database)
+
+    @cached_property
+    def guard(self) -> "Guard":
+        from corral.library.guard import Guard
+
+        return Guard(self._database)
 
     @cached_property
     def schedules(self) -> "Schedules":

@@ -3,30 +3,27 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Literal
 
 from corral.db.tx import Tx
-from corral.kernel.errors import Held, Invalid, NotFound
+from corral.kernel.errors import Held, Invalid
 from corral.kernel.page import Page
+from corral.library.guard import Guard
 from corral.library.operation import Room, read, write
 from corral.library.projects import Projects
 from corral.rooms.locks import looking, naming, ops
 from corral.rooms.locks.model import Lock, LockState
-from corral.rooms.projects.model import Project
+from corral.rooms.projects.ops import real_dir
+
+if TYPE_CHECKING:
+    from corral.library.committing import Committed
+    from corral.library.forecasting import Clash
+    from corral.library.installing import Installed
 
 # A process that waits keeps its place in line for so long after its last word.
 PLACE_MS = 30_000
 PLACE_SECONDS = 10.0
 LONGEST_SLEEP = 1.0
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A path, and the project that it is in."""
-
-    project: Project
-    path: str
 
 
 class Locks(Room):
@@ -41,7 +38,6 @@ class Locks(Room):
     expire_due = write(ops.expire_due, repeatable=True)
     get = read(ops.get, mode="one")
     holders = read(looking.holders)
-    in_the_way = read(looking.in_the_way)
     touch = write(looking.touch)
     touches = read(looking.touches)
 
@@ -103,22 +99,6 @@ class Locks(Room):
                 self.expire_due()
             raise
 
-    def place_of(self, path: str | Path) -> Place:
-        """The project that a file is in, and its path there: in a linked git worktree, those of the
-        repository's main one, so that locks bind in all of them."""
-        from corral.adapters.git import main_path
-
-        real = os.path.realpath(path)
-        main = main_path(real)
-        around = Projects(self._database).around
-        for candidate in dict.fromkeys((main, real)):
-            if (project := around(candidate)) is not None:
-                return Place(project, candidate)
-        raise NotFound(
-            f"{real} is in no project; `corral project register DIR` makes its directory one.",
-            path=real,
-        )
-
     def wait(self, lock: str, *, timeout_ms: int | None = None) -> Lock:
         """Wait until a lock in line is granted; Held when it is not within the time, or was lost.
 
@@ -148,6 +128,48 @@ class Locks(Room):
     def _leave(self, lock: Lock) -> None:
         with suppress(Held):  # it ran out meanwhile: nothing is left to give back
             self.release(lock)
+
+    def install(self, folder: str | Path, *, targets: Sequence[str] = ()) -> Sequence["Installed"]:
+        """Set up the hooks that refuse changes of what others hold: of git and of agent CLIs (git
+        and claude, unless said otherwise). The folder becomes a project if it is in none."""
+        from corral.library import installing
+
+        real = real_dir(folder, must_exist=True)
+        if Guard(self._database)._around(real) is None:
+            Projects(self._database).register(real)
+        return installing.install(real, targets)
+
+    def uninstall(
+        self, folder: str | Path, *, targets: Sequence[str] = ()
+    ) -> Sequence["Installed"]:
+        """Take the hooks out again, and leave all else in their files as it was."""
+        from corral.library import installing
+
+        return installing.uninstall(real_dir(folder, must_exist=True), targets)
+
+    def commit(
+        self,
+        folder: str | Path,
+        message: str,
+        *,
+        agent: str,
+        files: Sequence[str] = (),
+        run: str | None = None,
+        dry_run: bool = False,
+    ) -> "Committed":
+        """Commit exactly what an owner has locked, or names, in a git worktree; Held when another
+        holds some of it. The answer tells what else has changed and was left out."""
+        from corral.library.committing import commit
+
+        owner = self._database.read(lambda tx: naming.owner_of(tx, agent))
+        return commit(self._database, os.fspath(folder), message, files, owner, run, dry_run)
+
+    def forecast(self, folder: str | Path, *, tell: bool = False) -> Sequence["Clash"]:
+        """Which worktrees of a repository would conflict if they were merged as they are now, and
+        in which files; nothing is changed. With `tell`, both owners get a letter."""
+        from corral.library.forecasting import forecast
+
+        return forecast(self._database, os.fspath(folder), tell=tell)
 
     def end_of_run(self, run: str) -> Sequence[Lock]:
         """Give back everything that a run has locked, or waits for; done at its end."""

@@ -30,6 +30,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "What agents say they will do."),
     "progress": ("progress", "How far agents say they have come."),
     "lock": ("lock", "Locks on files: take, wait, release; hooks that keep to them."),
+    "commit": ("commit", "Commit what you have locked, or name; nothing else."),
+    "hook": ("hook", "What hooks of agent CLIs and git call; fast."),
     "mail": ("mail", "Letters: put, claim, acknowledge; dead letters."),
     "timer": ("timer", "Send a letter later, once."),
     "schedule": ("schedule", "Send a letter again and again."),

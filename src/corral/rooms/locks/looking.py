@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from corral.db.tx import Tx
+from corral.kernel.clock import SECOND
 from corral.kernel.errors import Invalid
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.rooms.locks import line, naming, patterns, sql
 from corral.rooms.locks.model import InTheWay, Lock, LockState, Touch
+from corral.rooms.settings import ops as settings
 
 MAX_PATHS = 100_000
 FEW = 4  # paths that are looked for one by one, and not among all locks of the project
@@ -32,7 +34,7 @@ def in_the_way(
     if len(paths) > MAX_PATHS:
         raise Invalid(f"Ask for {MAX_PATHS:,} paths at the most, not {len(paths):,}.")
     owner = naming.owner_of(tx, agent)
-    wanted = {path: naming.pattern_of(where, path) for path in paths}
+    wanted = {path: naming.pattern_of(where, path, lockable=False) for path in paths}
     few = len(wanted) <= FEW
     others = [] if few else _of_others(tx.all(sql.LIVE_OF_PROJECT, project_id=where.id), owner, run)
     found = []
@@ -49,6 +51,13 @@ def ahead_of(tx: Tx, lock: Lock) -> list[Lock]:
     """Whom a lock in line waits for: those who hold what it meets, and those who asked before."""
     near = naming.read_near(tx, lock.project_id, lock.path)
     return line.in_the_way(lock, [other for other in near if other.is_live(tx.now)])
+
+
+def edit_term(tx: Tx, project: str, agent: str) -> int:
+    """For how long an edit locks its file; 0 when it does not."""
+    name = agent.removeprefix("agent:")
+    term = int(settings.value(tx, "locks.edit_ms", agent=name, project=project))
+    return max(term, SECOND) if term else 0
 
 
 def _of_others(locks: Sequence[Lock], owner: str, run: str | None) -> list[Lock]:
@@ -110,7 +119,7 @@ def touch(tx: Tx, project: str, path: str, agent: str) -> Touch:
     touched = tx.one(
         sql.TOUCH,
         project_id=where.id,
-        path=naming.pattern_of(where, path),
+        path=naming.pattern_of(where, path, lockable=False),
         owner=naming.owner_of(tx, agent),
         now=tx.now,
     )

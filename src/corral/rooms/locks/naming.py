@@ -2,18 +2,20 @@
 
 import re
 import time
+from functools import lru_cache
+from typing import Any
 
 from corral.db.tx import Tx
 from corral.kernel.clock import SECOND, format_duration
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.ids import number_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
-from corral.rooms.agents import ops as agents
 from corral.rooms.locks import line, patterns, sql
 from corral.rooms.locks.model import Lock, LockState, Mode
 from corral.rooms.projects import ops as projects
 from corral.rooms.projects.model import Project
 
+_MODES = {mode.value: mode for mode in Mode}
 ABOVE_ALL = "\U0010ffff"
 _OWNER = re.compile(r"(agent|user|session|run):[^\s\x00-\x1f\x7f]{1,200}")
 
@@ -25,23 +27,34 @@ def project_of(tx: Tx, project: str) -> Project:
     return projects.get(tx, project)
 
 
-def pattern_of(project: Project, path: str) -> str:
-    return patterns.normalise(path, project.dir, folded=patterns.ignores_case(project.dir))
+def pattern_of(project: Project, path: str, *, lockable: bool = True) -> str:
+    folded = patterns.ignores_case(project.dir)
+    return patterns.normalise(path, project.dir, folded=folded, lockable=lockable)
 
 
 def owner_of(tx: Tx, agent: str) -> str:
     """Who holds a lock: an agent by its name or id, or anybody as user:NAME, run:ID and so on."""
+    if not agent.startswith("agt_"):
+        return _named(agent)
+    from corral.rooms.agents import ops as agents  # hooks name themselves, and are called often
+
+    return f"agent:{agents.get(tx, agent).name}"
+
+
+@lru_cache(1_024)
+def _named(agent: str) -> str:
     if _OWNER.fullmatch(agent):
         return clean_text(agent, "The owner", most=MAX_NAME)
-    if agent.startswith("agt_"):
-        return f"agent:{agents.get(tx, agent).name}"
+    from corral.rooms.agents import ops as agents
+
     return f"agent:{agents.check_name(agent)}"
 
 
 def check_mode(mode: str) -> Mode:
-    if mode not in [*Mode]:
+    found = _MODES.get(mode)
+    if found is None:
         raise Invalid(f"A lock is exclusive or shared, not {mode!r}.", mode=mode)
-    return Mode(mode)
+    return found
 
 
 def of_owner(tx: Tx, lock: Lock | str, agent: str | None) -> Lock:
@@ -88,11 +101,12 @@ def lost(tx: Tx, lock: Lock) -> Held:
 def held(now: int, path: str, lock: Lock) -> Held:
     """The refusal that names who is in the way, and until when."""
     covering = f" by its lock on {lock.path}" if lock.path != path else ""
+    shown = path if path.isprintable() else repr(path)
     what = "holds" if lock.state is LockState.HELD else "is in line before you for"
     why = f", for: {lock.reason}" if lock.reason else ""
     left = format_duration(max(lock.lease_until - now, SECOND) // SECOND * SECOND)
     return Held(
-        f"{lock.owner} {what} {path}{covering} ({lock.id}, {lock.mode}{why}) until "
+        f"{lock.owner} {what} {shown}{covering} ({lock.id}, {lock.mode}{why}) until "
         f"{moment(lock.lease_until)}, {left} from now unless renewed; wait in line for it, or work "
         "on something else.",
         path=path,
@@ -110,11 +124,14 @@ def moment(ms: int) -> str:
 
 def read_near(tx: Tx, project_id: str, path: str) -> list[Lock]:
     """The locks that can meet a pattern, also those that have run out."""
+    return tx.all(sql.NEAR, project_id=project_id, **_around(path))
+
+
+@lru_cache(1_024)
+def _around(path: str) -> dict[str, Any]:
     head = patterns.head_of(path)
-    return tx.all(
-        sql.NEAR,
-        project_id=project_id,
-        heads=encode_json(patterns.heads_above(head), "The path"),
-        low=head,
-        high=f"{head[:-1]}0" if head else ABOVE_ALL,  # "0" is what follows "/"
-    )
+    return {
+        "heads": encode_json(patterns.heads_above(head), "The path"),
+        "low": head,
+        "high": f"{head[:-1]}0" if head else ABOVE_ALL,  # "0" is what follows "/"
+    }

@@ -12,6 +12,7 @@ their characters: no pattern, however wild, makes it take longer than the produc
 
 import os
 from functools import lru_cache
+from stat import S_IFDIR, S_ISDIR, S_ISLNK
 
 from corral.kernel.errors import Invalid
 from corral.kernel.text import clean_text
@@ -20,14 +21,15 @@ MAX_PATTERN = 500
 WHOLE = "."
 
 
-def normalise(given: str, root: str, *, folded: bool = False) -> str:
+def normalise(given: str, root: str, *, folded: bool = False, lockable: bool = True) -> str:
     """The one pattern that a path has in a project, however it was written.
 
     `root` is the project's real directory. What leads out of it, by `..` or by a symlink, is
-    refused. `folded` is for file systems that take `A` and `a` for the same name.
+    refused. `folded` is for file systems that take `A` and `a` for the same name. What is only
+    looked for may have a name that is not `lockable`: the folder that it is in may be locked.
     """
     clean_text(given, "The path", most=4_096)
-    if not given.isprintable():
+    if lockable and not given.isprintable():
         raise Invalid(
             f"The path {given!r} holds a line break or another character that cannot be shown; "
             "leave it out.",
@@ -36,9 +38,9 @@ def normalise(given: str, root: str, *, folded: bool = False) -> str:
     plain, wild = _divided(given)
     folder = given.endswith("/")
     while wild and wild[-1] in ("*", "**"):
-        folder = bool(wild.pop())
-    real = os.path.realpath(os.path.join(root, plain))
+        folder, wild = True, wild[:-1]
     inside = root if root.endswith("/") else root + "/"
+    real, is_folder = _resolved(inside, plain)
     if real != root and not real.startswith(inside):
         raise Invalid(
             f"{given} is outside of the project {root}; lock paths inside of it.",
@@ -48,15 +50,37 @@ def normalise(given: str, root: str, *, folded: bool = False) -> str:
     pattern = "/".join([part for part in (real[len(inside) :], *wild) if part])
     if not pattern:
         return WHOLE
-    if folder or (not wild and os.path.isdir(real)):
+    if folder or (is_folder and not wild):
         pattern += "/"
-    if len(pattern) > MAX_PATTERN:
+    if lockable and len(pattern) > MAX_PATTERN:
         raise Invalid(
             f"The path has {len(pattern):,} characters and {MAX_PATTERN} are allowed; lock the "
             "folder that it is in.",
             path=pattern[:MAX_PATTERN],
         )
     return fold(pattern) if folded else composed(pattern)
+
+
+def _resolved(inside: str, plain: str) -> tuple[str, bool]:
+    """The real path of what is below a folder that is real itself, and whether it is a folder.
+
+    The same as `realpath`, which would look at everything above it once more.
+    """
+    parts = [part for part in plain.split("/") if part not in ("", ".")]
+    if not plain.startswith("/") and ".." not in parts:
+        path, mode = inside.rstrip("/"), S_IFDIR
+        for number, part in enumerate(parts):
+            try:
+                mode = os.lstat(f"{path}/{part}").st_mode
+            except (OSError, ValueError):  # not there yet, nor what is below it
+                return "/".join([path, *parts[number:]]), False
+            if S_ISLNK(mode):
+                break
+            path = f"{path}/{part}"
+        else:
+            return path or "/", S_ISDIR(mode)
+    real = os.path.realpath(os.path.join(inside, plain))
+    return real, os.path.isdir(real)
 
 
 @lru_cache(256)
@@ -82,7 +106,8 @@ def composed(pattern: str) -> str:
     return normalize("NFC", pattern)
 
 
-def _divided(given: str) -> tuple[str, list[str]]:
+@lru_cache(1_024)  # every lock and every hook asks, mostly for the same few
+def _divided(given: str) -> tuple[str, tuple[str, ...]]:
     """The plain beginning of a path, and its parts from the first one with a wildcard on."""
     parts = given.split("/")
     first = next((n for n, part in enumerate(parts) if is_wild(part)), len(parts))
@@ -100,7 +125,7 @@ def _divided(given: str) -> tuple[str, list[str]]:
             part = part.replace("**", "*")
         if part != "**" or wild[-1:] != ["**"]:
             wild.append(part)
-    return "/".join(parts[:first]) or ("/" if first and given.startswith("/") else ""), wild
+    return "/".join(parts[:first]) or ("/" if first and given.startswith("/") else ""), tuple(wild)
 
 
 def parts_of(pattern: str) -> list[str]:
@@ -110,6 +135,7 @@ def parts_of(pattern: str) -> list[str]:
     return [*parts[:-1], "**"] if not parts[-1] else parts
 
 
+@lru_cache(1_024)
 def head_of(pattern: str) -> str:
     """The parts before the first wildcard, each with a slash behind it.
 

@@ -172,6 +172,13 @@ KNOWN: dict[str, Known] = {
     "plans.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long plans and progress are kept.", ("global",)
     ),
+    "locks.edit_ms": Known(
+        int,
+        0,
+        0,
+        DAY,
+        "An edit locks its file for so long, where hooks are installed; 0: only locks are obeyed.",
+    ),
     "locks.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a lock that has ended is kept.", ("global",)
     ),

@@ -37,6 +37,22 @@ IN_THE_WAY = [
 ]
 
 
+INSTALLED = [
+    ("TARGET", lambda one: one.target),
+    ("DID", lambda one: one.did),
+    ("PATH", lambda one: one.file),
+    ("", lambda one: one.note),
+]
+
+
+CLASHES = [
+    ("ONE", lambda clash: clash.one.owner or clash.one.branch or clash.one.folder),
+    ("OTHER", lambda clash: clash.other.owner or clash.other.branch or clash.other.folder),
+    ("FILES", lambda clash: len(clash.files)),
+    ("PATH", lambda clash: " ".join(clash.files)),
+]
+
+
 @click.group("lock", cls=Noun, help="Locks on files: take, wait, release; hooks that keep to them.")
 def command() -> None:
     pass
@@ -56,7 +72,7 @@ def place_of(app: App, project: str | None, path: str) -> tuple[str, str]:
     """The project and the path that somebody typed: seen from here where here is in the project,
     else from the project."""
     if project is None:
-        place = app.store.locks.place_of(os.path.join(os.getcwd(), path) if path else os.getcwd())
+        place = app.store.guard.place_of(os.path.join(os.getcwd(), path) if path else os.getcwd())
         # Joined again by hand: the end of what was typed may be a pattern or a slash.
         return place.project.id, place.path + ("/" if path.endswith("/") else "")
     return str(app.project_id(project)), path
@@ -211,7 +227,7 @@ def check(app: App, paths: tuple[str, ...], project: str | None, agent: str | No
     found = []
     for path in paths:
         where, there = place_of(app, project, path)
-        found += app.store.locks.in_the_way(where, [there], me, run=config.run_id())
+        found += app.store.guard.in_the_way(where, [there], me, run=config.run_id())
     app.show_all(found, IN_THE_WAY, empty="Nothing is in your way.")
     return 4 if found else 0
 
@@ -227,3 +243,44 @@ def touches(app: App, /, path: str, project: str | None, **given: Any) -> None:
     where, there = place_of(app, project, path or ("." if project else ""))
     page = app.store.locks.touches(where, there, **given)
     app.show_page(page, TOUCHES, empty="No change of a file is known; the hooks note them.")
+
+
+def target_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--for",
+        "targets",
+        multiple=True,
+        metavar="NAME",
+        help="git, claude, codex, copilot or gemini; several times for several.",
+    )(function)
+
+
+@command.command()
+@click.argument("folder", default=".")
+@target_option
+@pass_app
+def install(app: App, folder: str, targets: tuple[str, ...]) -> None:
+    """Set up hooks in FOLDER that refuse changes of what others hold: git and claude."""
+    did = app.store.locks.install(folder, targets=targets)
+    app.show_all(did, INSTALLED, empty="Nothing was to do.")
+
+
+@command.command()
+@click.argument("folder", default=".")
+@target_option
+@pass_app
+def uninstall(app: App, folder: str, targets: tuple[str, ...]) -> None:
+    """Take the hooks out of FOLDER again; all else in their files stays."""
+    did = app.store.locks.uninstall(folder, targets=targets)
+    app.show_all(did, INSTALLED, empty="Nothing was to do.")
+
+
+@command.command()
+@click.argument("folder", default=".")
+@click.option("--tell", is_flag=True, help="Write a letter to both owners, once.")
+@pass_app
+def forecast(app: App, folder: str, tell: bool) -> int:
+    """Which worktrees of the repository in FOLDER would conflict if they were merged now."""
+    clashes = app.store.locks.forecast(folder, tell=tell)
+    app.show_all(clashes, CLASHES, empty="All worktrees can be merged as they are.")
+    return 1 if clashes else 0
