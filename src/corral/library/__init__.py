@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from corral.library.settings import Secrets, Settings
     from corral.library.store import Store
     from corral.library.tasks import Delegations, Tasks
+    from corral.library.teams import Teams
     from corral.library.tokens import Tokens
 
 
@@ -227,6 +228,12 @@ class Corral:
         from corral.library.imports import Imports
 
         return Imports(self._database)
+
+    @cached_property
+    def teams(self) -> "Teams":
+        from corral.library.teams import Teams
+
+        return Teams(self._database)
 
     @cached_property
     def tokens(self) -> "Tokens":

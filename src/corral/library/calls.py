@@ -82,6 +82,7 @@ LOCAL = {
     "secrets.keep": _VALUES,
     "secrets.resolve": _VALUES,
     "secrets.value_of": _VALUES,
+    "teams.start": _FILES,
     "tokens.check": "the API's own work",
     "tokens.in_file": _FILES,
     "tokens.note_use": "the API's own work",

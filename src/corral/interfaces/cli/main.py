@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "delegation": ("delegation", "Work that one handed to another."),
     "plan": ("plan", "What agents say they will do."),
     "progress": ("progress", "How far agents say they have come."),
+    "team": ("team", "Start a lead and workers from a file."),
     "lock": ("lock", "Locks on files: take, wait, release; hooks that keep to them."),
     "commit": ("commit", "Commit what you have locked, or name; nothing else."),
     "hook": ("hook", "What hooks of agent CLIs and git call; fast."),

@@ -112,6 +112,9 @@ KNOWN: dict[str, Known] = {
     "alerts.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global",)
     ),
+    "runs.tools": Known(
+        bool, False, 0, 1, "Give agents Corral's own tools (MCP) when they are started."
+    ),
     "tasks.max_attempts": Known(
         int, 3, 1, 1_000, "Silent attempts after which a task has failed.", ("global", "project")
     ),
