@@ -147,6 +147,7 @@ ELSEWHERE = {
     "tasks.check_next": "`corral task check`",
     "tasks.conclude_check": "part of `corral task check`",
     "tasks.get": "`corral task show`",
+    "projects.equip": "`corral init --agents`",
     "tasks.next_lease_end": "for programs that wait",
     "tasks.start_ready": "the foreman's work",
     "tasks.release_due": "done by every claim and list, and the janitor's work",

@@ -59,6 +59,7 @@ LOCAL = {
     "outputs.seal": _KEEPER,
     "outputs.seal_folder": _FILES,
     "outputs.unsealed": _PART,
+    "projects.equip": _FILES,
     "runs.add_sample": _KEEPER,
     "runs.after_end": _KEEPER,
     "runs.begin_to_stop": "`runs.stop` does it and sees to the end",

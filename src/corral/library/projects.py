@@ -1,7 +1,14 @@
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from corral.db.tx import Tx
 from corral.library.operation import Room, read, write
 from corral.rooms.projects import ops
 from corral.rooms.projects.model import Project
+
+if TYPE_CHECKING:
+    from corral.library.equipping import Equipped
 
 
 def delete(tx: Tx, id: str) -> Project:
@@ -40,6 +47,13 @@ class Projects(Room):
     touch = write(ops.touch, repeatable=True)
     archive = write(ops.archive)
     _delete = write(delete)
+
+    def equip(self, folder: str | Path, *, remove: bool = False) -> "Sequence[Equipped]":
+        """Write what agents read of Corral into a folder (a section of AGENTS.md, a skill), or take
+        it out again."""
+        from corral.library.equipping import equip
+
+        return equip(str(folder), remove=remove)
 
     def delete(self, id: str) -> Project:
         """Forget a project with its runs, their output and files, its settings, budgets and

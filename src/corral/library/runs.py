@@ -11,11 +11,9 @@ from corral.config import run_folder
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, NotFound, Refused
 from corral.kernel.text import clean_text
-from corral.library.locks import Locks
 from corral.library.operation import Room, read, write
 from corral.library.outputs import Outputs
 from corral.library.recovery import Recovery
-from corral.rooms.locks import ops as locks
 from corral.rooms.outputs.model import OutputState
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs import keeping, ops
@@ -51,6 +49,7 @@ def heartbeat(
 
     Held when another keeper took it over, or a recovery gave it up.
     """
+    from corral.rooms.locks import ops as locks
     from corral.rooms.tasks import holding
 
     renewed = keeping.heartbeat(
@@ -300,8 +299,10 @@ class Runs(Room):
             self._give_tasks_back(run)
         self.start_queued()
         if not run.is_live:
-            Locks(self._database).end_of_run(run.id)
             from corral.library.alerts import Alerts
+            from corral.library.locks import Locks
+
+            Locks(self._database).end_of_run(run.id)
             from corral.library.findable import make_findable
 
             Alerts(self._database).see_to_delivery()

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("show", "Anything by its id."),
     "wait": ("wait", "Wait for a run to end."),
     "recover": ("recover", "Find dead runs now, and say what was found."),
+    "init": ("init", "Make this directory a project; --agents tells agents of Corral."),
     "project": ("project", "Directories that agents work in."),
     "agent": ("agent", "Agents: who they are, what they are told, what they may."),
     "session": ("session", "Conversations of agents, turn by turn."),
