@@ -46,6 +46,18 @@ def actor() -> str:
     return f"user:{os.environ.get('USER') or os.environ.get('LOGNAME') or os.getuid()}"
 
 
+def mailbox() -> str:
+    """Where letters for this process go: to the agent or the conversation that Corral started,
+    else to the user."""
+    session = os.environ.get("CORRAL_SESSION")
+    return f"session:{session}" if session and not os.environ.get("CORRAL_AGENT") else actor()
+
+
+def run_id() -> str | None:
+    """The run that this process belongs to, if Corral started it."""
+    return os.environ.get("CORRAL_RUN") or None
+
+
 def token() -> str:
     """The secret that a daemon is called with: `$CORRAL_TOKEN`."""
     return os.environ.get("CORRAL_TOKEN", "")

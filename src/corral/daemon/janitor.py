@@ -1,4 +1,5 @@
-"""What is older than its setting says is forgotten, and letters that nobody took in time end."""
+"""What is older than its setting says is forgotten; letters that nobody took, questions that nobody
+answered and decisions that nobody confirmed end in time."""
 
 import time
 
@@ -19,6 +20,7 @@ class Janitor(Plain):
 
     def round(self, store: Corral) -> int:
         done = len(store.mail.expire_due())
+        done += len(store.questions.expire_due()) + len(store.decisions.expire_due())
         if time.monotonic() >= self._next_prune:
             done += sum(pruned.rows for pruned in store.db.prune())
             self._next_prune = time.monotonic() + PRUNE

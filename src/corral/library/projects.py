@@ -5,15 +5,24 @@ from corral.rooms.projects.model import Project
 
 
 def delete(tx: Tx, id: str) -> Project:
-    """Forget a project that has no runs any more, its settings, budgets, schedules and sessions."""
+    """Forget a project that has no runs any more, its settings, budgets, schedules, sessions and
+    notes; what is still asked or proposed in it is withdrawn, and its groups are archived."""
+    from corral.library import notes
     from corral.library.sessions import forget_project
     from corral.rooms.charges import ops as charges
+    from corral.rooms.decisions import ops as decisions
+    from corral.rooms.groups import ops as groups
+    from corral.rooms.questions import ops as questions
     from corral.rooms.schedules import ops as schedules  # brings calendars along
 
     project = ops.get(tx, id)
     schedules.cancel_all(tx, project.id)
     charges.forget_scope(tx, f"project:{project.id}")
     forget_project(tx, project.id)
+    questions.withdraw_all(tx, project.id)
+    notes.forget_project(tx, project.id)
+    decisions.dismiss_all(tx, project.id)
+    groups.archive_all(tx, project.id)
     return ops.delete(tx, project.id)
 
 
@@ -32,8 +41,8 @@ class Projects(Room):
     _delete = write(delete)
 
     def delete(self, id: str) -> Project:
-        """Forget a project with its runs, their output and files, its settings, budgets and
-        schedules. Sessions, letters, events, charges and the directory stay."""
+        """Forget a project with its runs, their output and files, its settings, budgets,
+        schedules, sessions and notes. Letters, events, charges and the directory stay."""
         from corral.library.runs import Runs
 
         Runs(self._database).delete_all(project=id)
