@@ -16,6 +16,7 @@ from bench.cases import (
     sessions,
     start_up,
     wakeups,
+    web,
 )
 from bench.harness import Bench, Row
 
@@ -42,5 +43,6 @@ CASES = [
         "runs": runs,
         "output": output,
         "http": http,
+        "web": web,
     }.items()
 ]

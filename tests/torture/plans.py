@@ -133,7 +133,7 @@ def _end(run: Run, plan: Plan) -> list[str]:
     elif run.signal is not None:
         if run.signal not in _signals(plan) and meant != f"signal{run.signal}":
             return [f"signal {run.signal} was sent by nobody"]
-    elif not plan.killed["guard"] and began:
+    elif not plan.killed["guard"] and began and not _left_the_line(run, plan):
         return ["how it ended is unknown, though its guard lived"]
     if run.exit_code != 0 and not plan.stopped and run.attempts <= plan.restarts:
         return ["it had attempts left"]
@@ -143,6 +143,12 @@ def _end(run: Run, plan: Plan) -> list[str]:
     else:
         states.add(RunState.COMPLETED if run.exit_code == 0 else RunState.FAILED)
     return [] if run.state in states else [f"state {run.state}"]
+
+
+def _left_the_line(run: Run, plan: Plan) -> bool:
+    """Whether it was stopped while it waited in line for its next attempt, of which there is no
+    end to tell."""
+    return run.state is RunState.CANCELLED and plan.stopped and run.attempts <= plan.restarts
 
 
 def _signals(plan: Plan) -> set[int]:

@@ -144,6 +144,11 @@ class Field(NamedTuple):
     record: type[Any] | None
     """The record that its id stands for, where the operation wants the record."""
 
+    @property
+    def is_list(self) -> bool:
+        """Whether it may be given several times in the query of a URL."""
+        return any(typing.get_origin(kind) is list for kind in _options(self.type))
+
 
 class Call(NamedTuple):
     """One operation, as a request."""

@@ -172,6 +172,9 @@ KNOWN: dict[str, Known] = {
         "How long a note is kept that was superseded or has expired.",
         ("global",),
     ),
+    "otel.enabled": Known(
+        bool, False, 0, 1, "Whether runs are told to an OpenTelemetry collector.", ("global",)
+    ),
     "schedules.max_timers": Known(int, 20, 1, 20, "Timers that one mailbox may have pending."),
 }
 
