@@ -635,8 +635,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "insights.overview": (
         lambda c: c.insights.overview(),
         {
+            "decisions_due",
             "letters_by_state",
             "projects_pkey",
+            "questions_due",
             "runs_by_state",
             "runs_ended",
             "runs_failed",

@@ -12,6 +12,7 @@ from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.groups import ops, sql
 from corral.rooms.groups.model import (
     Group,
+    Kind,
     Member,
     Post,
     Said,
@@ -220,6 +221,8 @@ def _tell(tx: Tx, group: Group, made: Post) -> None:
                 other.member,
                 body,
                 key=key,
+                # Told when it never arrives; a group would be told of everyone who is away.
+                sender=made.author if group.kind is Kind.DIRECT else None,
                 due_at=made.at,  # rises with the number, as a transaction's own time may not
                 expires_at=made.at + LETTER_MS,
                 project=group.project_id,
