@@ -18,6 +18,7 @@ from bench.cases import (
     sessions,
     start_up,
     wakeups,
+    web,
 )
 from bench.harness import Bench, Row
 
@@ -46,5 +47,6 @@ CASES = [
         "output": output,
         "http": http,
         "mcp": mcp,
+        "web": web,
     }.items()
 ]

@@ -36,6 +36,8 @@ DIFFER = {
     "a common word": {"sqlite": "passages_words", "postgres": "passages_pkey"},
     "an open session": {"sqlite": "sessions_pkey", "postgres": "sessions_open"},
     "live runs of a project": {"sqlite": "runs_live_of_project", "postgres": "runs_live"},
+    "an open group": {"sqlite": "groups_pkey", "postgres": "groups_open"},
+    "an open question": {"sqlite": "questions_pkey", "postgres": "questions_open"},
     "an open schedule": {"sqlite": "schedules_pkey", "postgres": "schedules_open"},
 }
 
@@ -73,6 +75,9 @@ LINE = {
 
 # The ids of that past begin with a number and an x, so this much of one is enough.
 PROJECT = "prj_7x"
+QUESTION = "qst_40x"
+DECISION = "dec_40x"
+GROUP = "grp_20x"
 LETTER = {"mailbox": "queue:other", "body": 1}
 SCHEDULE = "sch_4x"
 RUN = "run_7x" + "0" * 24
@@ -460,7 +465,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "delegations_by_project",
             "plans_by_project",
             "progress_by_project",
+            "decisions_by_project",
+            "groups_by_project",
+            "notes_by_scope",
             "projects_pkey",
+            "questions_by_project",
             "outputs_uncleared",
             "runs_by_project",
             "live runs of a project",
@@ -506,10 +515,17 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "charges_pkey",
             "delegations_pkey",
             "edges_by_need",
+            "decisions_pkey",
             "events_pkey",
+            "groups_ended",
             "imports_pkey",
             "letters_pkey",
             "outputs_sealed",
+            "notes_ended",
+            "notes_expiring",
+            "posts_pkey",
+            "questions_pkey",
+            "reactions_pkey",
             "runs_ended",
             "nodes_pkey",
             "plans_pkey",
@@ -611,6 +627,99 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.search.index_turns(limit=10),
         {"turns_pkey", "sessions_pkey", "search_cursors_pkey"},
     ),
+    "questions.ask": (
+        lambda c: c.questions.ask("x", asker="agent:a5", key="new"),
+        {"questions_by_key", "questions_open_by_asker", "settings_pkey"},
+    ),
+    "questions.answer": (
+        lambda c: c.questions.answer(QUESTION, "x", by="user:x"),
+        {"an open question", "questions_pkey"},
+    ),
+    "questions.expire_due": (
+        lambda c: c.questions.expire_due(limit=3),
+        {"questions_due", "an open question"},
+    ),
+    "questions.next_due": (lambda c: c.questions.next_due(), {"questions_due"}),
+    "questions.list": (lambda c: c.questions._list(), {"questions_open"}),
+    "questions.list all": (lambda c: c.questions._list(all=True), {"questions_pkey"}),
+    "questions.list of an asker": (
+        lambda c: c.questions._list(asker="agent:a5"),
+        {"questions_open_by_asker"},
+    ),
+    "questions.list all of an asker": (
+        lambda c: c.questions._list(asker="agent:a5", all=True),
+        {"questions_by_asker"},
+    ),
+    "decisions.record": (
+        lambda c: c.decisions.record("x", author="agent:a5", key="new", confirm=True),
+        {
+            "decisions_by_key",
+            "decisions_pkey",
+            "decisions_proposed_by_author",
+            "settings_pkey",
+        },
+    ),
+    "decisions.confirm": (
+        lambda c: c.decisions.confirm(DECISION, by="user:x"),
+        {"decisions_pkey"},
+    ),
+    "decisions.expire_due": (
+        lambda c: c.decisions.expire_due(limit=3),
+        {"decisions_due", "decisions_pkey"},
+    ),
+    "decisions.next_due": (lambda c: c.decisions.next_due(), {"decisions_due"}),
+    "decisions.list": (lambda c: c.decisions._list(), {"decisions_pkey"}),
+    "decisions.list proposed": (
+        lambda c: c.decisions._list(proposed=True),
+        {"decisions_proposed"},
+    ),
+    "decisions.list of a project": (
+        lambda c: c.decisions._list(project="prj_7", limit=5),
+        {"decisions_by_project"},
+    ),
+    "groups.post": (
+        lambda c: c.groups.post(GROUP, "x", author="user:x", key="new"),
+        {"an open group", "groups_pkey", "members_pkey", "posts_by_key"},
+    ),
+    "groups.read": (
+        lambda c: c.groups.read("g20", member="user:x"),
+        {"groups_by_name", "members_pkey", "posts_by_number", "reactions_pkey"},
+    ),
+    "groups.read newest": (
+        lambda c: c.groups.read(GROUP, newest=True),
+        {"groups_pkey", "posts_by_number", "reactions_pkey"},
+    ),
+    "groups.mark": (
+        lambda c: c.groups.mark(GROUP, 5, member="user:x"),
+        {"groups_pkey", "letters_by_key", "members_pkey"},
+    ),
+    "groups.unread": (
+        lambda c: c.groups.unread(member="agent:a5", limit=5),
+        {"groups_pkey", "members_by_member"},
+    ),
+    "groups.list": (lambda c: c.groups.list(limit=5), {"groups_open"}),
+    "notes.add": (
+        lambda c: c.notes.add("x", key="new", agent="a5"),
+        {
+            "agent_versions_pkey",
+            "agents_name_key",
+            "notes_by_key",
+            "notes_current_by_scope",
+            "passages_by_subject",
+            "passages_pkey",
+            "settings_pkey",
+        },
+    ),
+    "notes.search": (
+        lambda c: c.notes.search("text", agent="a5"),
+        {"agent_versions_pkey", "agents_name_key", "notes_current_by_scope"},
+    ),
+    "notes.list": (lambda c: c.notes.list(limit=5), {"notes_current"}),
+    "notes.list of a scope": (
+        lambda c: c.notes.list(everyone=True, limit=5),
+        {"notes_current_by_scope"},
+    ),
+    "notes.use": (lambda c: c.notes.use(["nte_10x"]), {"notes_pkey"}),
     "secrets.get": (lambda c: c.secrets.get("s7"), {"secrets_pkey"}),
     "charges.add": (lambda c: c.charges.add(Used(model="m1", input=1), run_id="run_7"), set()),
     "charges.add of a counter, with a key": (
@@ -672,8 +781,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "insights.overview": (
         lambda c: c.insights.overview(),
         {
+            "decisions_due",
             "letters_by_state",
             "projects_pkey",
+            "questions_due",
             "runs_by_state",
             "runs_ended",
             "runs_failed",

@@ -22,9 +22,12 @@ HEAVY = {
     "asyncio",
     "dataclasses",
     "hashlib",
+    "http.client",
+    "jinja2",
     "json",
     "keyring",
     "mcp",
+    "opentelemetry",
     "psycopg",
     "pydantic",
     "pyte",
@@ -33,6 +36,7 @@ HEAVY = {
     "sqlite3",
     "starlette",
     "subprocess",
+    "uvicorn",
     "zoneinfo",
     "zstandard",
 }
@@ -72,6 +76,7 @@ def test_the_version_needs_next_to_nothing(tmp_path: Path) -> None:
         ["project", "list", "--json"],
         ["events", "--json"],
         ["setting", "get", "mail.keep_ms", "--json"],
+        ["token", "list", "--json"],
         ["--json"],
         ["alert", "list", "--json"],
         ["budget", "list", "--json"],
@@ -137,7 +142,7 @@ def test_a_keeper_has_loaded_what_a_plain_run_needs_and_no_more_before_it_is_tol
     os.close(order)
     loaded = {line.rpartition("|")[2].strip() for line in told.stderr.splitlines()}
     rooms = {name.split(".")[2] for name in loaded if name.startswith("corral.rooms.")}
-    assert rooms == {"runs", "outputs", "charges", "projects", "settings"}
+    assert rooms == {"runs", "outputs", "charges", "nodes", "projects", "settings"}
     assert {"apsw", "corral.library.asking", "corral.db.sqlite"} <= loaded
     assert not loaded & (HEAVY | {"inspect", "random", "shutil", "struct"})
     assert "corral.adapters.output.shapes" not in loaded

@@ -13,12 +13,17 @@ if TYPE_CHECKING:
 
 def delete(tx: Tx, id: str) -> Project:
     """Forget a project that has no runs any more, its settings, budgets, schedules, sessions,
-    tasks, delegations, plans and locks."""
+    notes, tasks, delegations, plans and locks; what is still asked or proposed in it is withdrawn,
+    and its groups are archived."""
+    from corral.library import notes
     from corral.library.sessions import forget_project
     from corral.rooms.charges import ops as charges
+    from corral.rooms.decisions import ops as decisions
     from corral.rooms.delegations import ops as delegations
+    from corral.rooms.groups import ops as groups
     from corral.rooms.locks import ops as locks
     from corral.rooms.plans import ops as plans
+    from corral.rooms.questions import ops as questions
     from corral.rooms.schedules import ops as schedules  # brings calendars along
     from corral.rooms.tasks import forgetting
 
@@ -30,6 +35,10 @@ def delete(tx: Tx, id: str) -> Project:
     delegations.forget_project(tx, project.id)
     plans.forget_project(tx, project.id)
     locks.forget_project(tx, project.id)
+    questions.withdraw_all(tx, project.id)
+    notes.forget_project(tx, project.id)
+    decisions.dismiss_all(tx, project.id)
+    groups.archive_all(tx, project.id)
     return ops.delete(tx, project.id)
 
 
@@ -56,8 +65,8 @@ class Projects(Room):
         return equip(str(folder), remove=remove)
 
     def delete(self, id: str) -> Project:
-        """Forget a project with its runs, their output and files, its settings, budgets and
-        schedules. Sessions, letters, events, charges and the directory stay."""
+        """Forget a project with its runs, their output and files, its settings, budgets,
+        schedules, sessions and notes. Letters, events, charges and the directory stay."""
         from corral.library.runs import Runs
 
         Runs(self._database).delete_all(project=id)

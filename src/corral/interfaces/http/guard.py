@@ -16,10 +16,10 @@ from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.interfaces.http.answers import JSON, NO_STORE, SECURITY, Problem, body_of, problem_of
 from corral.interfaces.http.callers import Callers
 from corral.interfaces.http.limits import Buckets, Rate, retry_after
 from corral.interfaces.http.metrics import Metrics
+from corral.interfaces.http.problems import JSON, NO_STORE, SECURITY, Problem, body_of, problem_of
 from corral.kernel.errors import CorralError
 from corral.library import Corral
 from corral.library.tokens import Who
@@ -130,8 +130,12 @@ class Guard:
             return None
         who = self._callers.known(secret)
         if who is None:
-            self._allow(STRANGER + _address_of(scope), STRANGERS)
-            who = await to_thread.run_sync(self._callers.look_up, secret, limiter=self._threads)
+            try:
+                who = await to_thread.run_sync(self._callers.look_up, secret, limiter=self._threads)
+            except Problem:
+                # Counted for those who are refused alone, so that they cannot lock others out.
+                self._allow(STRANGER + _address_of(scope), STRANGERS)
+                raise
         self._allow(who.id, self._rates[who.scope.partition(":")[0]])
         return who
 

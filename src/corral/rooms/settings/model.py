@@ -199,6 +199,63 @@ KNOWN: dict[str, Known] = {
     "answers.keep_ms": Known(
         int, DAY, MINUTE, TEN_YEARS, "How long a call can be repeated by its key.", ("global",)
     ),
+    "questions.deadline_ms": Known(
+        int, 7 * DAY, SECOND, 365 * DAY, "How long an answer is waited for, if nothing is said."
+    ),
+    "questions.max_open": Known(
+        int, 100, 1, 10_000, "Questions of one asker that may wait for an answer."
+    ),
+    "questions.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended question is kept.", ("global",)
+    ),
+    "decisions.deadline_ms": Known(
+        int,
+        DAY,
+        SECOND,
+        365 * DAY,
+        "How long a decision waits to be confirmed, if nothing is said.",
+    ),
+    "decisions.max_proposed": Known(
+        int, 100, 1, 10_000, "Decisions of one author that may wait to be confirmed."
+    ),
+    "decisions.keep_ms": Known(
+        int,
+        2 * 365 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long a decision is kept that nobody waits for.",
+        ("global",),
+    ),
+    "groups.max_members": Known(
+        int,
+        200,
+        2,
+        1_000,
+        "Members of a group; each post is a letter to each.",
+        ("global", "project"),
+    ),
+    "groups.keep_ms": Known(
+        int,
+        365 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long a post is kept, and a group that was archived.",
+        ("global",),
+    ),
+    "notes.max": Known(
+        int, 500, 1, 5_000, "Notes that are remembered for an agent, a project, or everyone."
+    ),
+    "notes.keep_ms": Known(
+        int,
+        90 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long a note is kept that was superseded or has expired.",
+        ("global",),
+    ),
+    "otel.enabled": Known(
+        bool, False, 0, 1, "Whether runs are told to an OpenTelemetry collector.", ("global",)
+    ),
     "schedules.max_timers": Known(int, 20, 1, 20, "Timers that one mailbox may have pending."),
 }
 
