@@ -85,7 +85,7 @@ def begin(tx: Tx, start: Start, dir: str) -> Run:
             approvals=APPROVALS,
         ),
     )
-    doing.claim(tx, project.id, agent.id, key=task.key, run=run.id, dir=dir)
+    doing.claim_started(tx, task, agent.id, run=run.id, dir=dir)
     return run
 
 

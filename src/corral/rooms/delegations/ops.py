@@ -124,9 +124,13 @@ def cancel(
             f"{found.id} was handed over by {found.from_mailbox}, who can take it back.",
             id=found.id,
         )
-    why = clean_text(reason, "The reason") if reason else None
+    return take_back(tx, found.id, clean_text(reason, "The reason") if reason else None)
+
+
+def take_back(tx: Tx, id: str, why: str | None) -> list[Delegation]:
+    """Cancel a delegation with its parts, for whoever was found to be allowed to."""
     cancelled = []
-    open_ = [found.id]
+    open_ = [id]
     for id in open_:  # it grows while we go
         each = move(tx, sql.DELEGATIONS, "cancel", id, ended_at=tx.now, reason=why)
         _call_back(tx, each)

@@ -37,7 +37,6 @@ def claim(
     key: str | None = None,
     role: str | None = None,
     run: str | None = None,
-    dir: str | None = None,
     lease_ms: int | None = None,
 ) -> Task | None:
     """Take the next task that is ready, or the one with this key; None when there is none.
@@ -56,9 +55,23 @@ def claim(
     else:
         wanted = clean_text(role, "The role", most=MAX_NAME) if role else None
         task = _next(tx, project_id, doer, wanted)
-    if task is None:
-        return None
-    taken = move(
+    return None if task is None else whole(tx, _take(tx, task, doer, until, run))
+
+
+def claim_started(tx: Tx, task: Task, agent: str, *, run: str, dir: str) -> Task:
+    """Take a task for the agent that Corral starts for it, in a place that Corral made.
+
+    Where a task is done, its check is run; so nobody else has a say in that.
+    """
+    doer = working(tx, agent)
+    until = _lease(tx, lock(tx, task.project_id), None)
+    return _take(tx, _named(tx, sql.TASKS.get(tx, task.id), doer), doer, until, run, dir)
+
+
+def _take(
+    tx: Tx, task: Task, doer: Agent, until: int, run: str | None, dir: str | None = None
+) -> Task:
+    return move(
         tx,
         sql.TASKS,
         "claim",
@@ -72,7 +85,6 @@ def claim(
         attempts=task.attempts + 1,
         started_at=tx.now,
     )
-    return whole(tx, taken)
 
 
 def _lease(tx: Tx, project_id: str, lease_ms: int | None) -> int:

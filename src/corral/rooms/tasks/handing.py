@@ -26,7 +26,7 @@ def delegate(
     as a letter. Earlier delegations of it are taken back."""
     found = steered(tx, task, agent)
     for earlier in delegations.active_of_task(tx, found.id):
-        delegations.cancel(tx, earlier.id, reason=f"{found.key} was given to another")
+        delegations.take_back(tx, earlier.id, f"{found.key} was given to another")
     reassign(tx, found, to, agent=agent)
     text = f"{found.title}\n\n{found.description}" if found.description else found.title
     return delegations.delegate(

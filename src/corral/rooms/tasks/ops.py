@@ -336,6 +336,8 @@ def edit(
         files=encode_json(paths, "The files"),
     )
     assert changed is not None
+    if before.state is S.RUNNING:  # it may keep other files busy now
+        tx.run(sql.LET_GO, held_by=before.id)
     tx.note("task", "edit", before.id, project_id=before.project_id)
     return whole(tx, changed)
 
