@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import corral
 from corral.adapters.providers.facts import Said
@@ -45,3 +46,26 @@ def test_a_real_edit_of_claude_is_refused_and_told_and_another_one_is_noted(
     assert "agent:ada holds held.txt" in answers[0].content
     (touch,) = store.locks.touches(str(machine.work)).items
     assert (touch.path, touch.owner) == ("free.txt", "agent:ben")
+
+
+def test_a_real_patch_of_codex_is_refused_once_its_hooks_are_trusted(
+    codex: Agent, machine: Machine, store: Corral
+) -> None:
+    store.locks.install(machine.work, targets=["codex"])
+
+    def patch(name: str) -> dict[str, object]:
+        text = f"*** Begin Patch\n*** Add File: {name}\n+hi\n*** End Patch"
+        return {"tool": "exec_command", "args": {"cmd": f"apply_patch <<'EOF'\n{text}\nEOF"}}
+
+    start = codex.start(
+        Ask(steps(patch("held.txt"), patch("free.txt"), {"text": "done"}), approvals=("all",))
+    )
+    where = start.args.index("exec") + 1
+    trusted = ["--dangerously-bypass-hook-trust", "--skip-git-repo-check"]
+    trusted = [word for word in trusted if word not in start.args]
+    start = replace(start, args=[*start.args[:where], *trusted, *start.args[where:]])
+    done = machine.run(codex.provider, start)
+    assert done.code == 0, done
+    assert (machine.work / "free.txt").exists(), done
+    assert not (machine.work / "held.txt").exists(), done
+    assert b"agent:ada holds held.txt" in done.err, done
