@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bench.harness import Bar, Bench, Rates, Rival, Row, Spread
+from bench.harness import Bar, Bench, Rates, Rival, Row, Spread, percentile
 from bench.opponents import BODY, MAILBOX, open_store
 
 TITLE = "Requests to the API, one process, 16 clients"
@@ -25,6 +25,7 @@ ABOUT = """
 """
 CLIENTS = 16
 BAR = Bar(">=", 0.5)
+FEED = Bar("<", 250)
 WAITING = 100  # letters that are there to be listed
 
 
@@ -59,6 +60,8 @@ def measure(bench: Bench) -> list[Row]:
             [Rival("Corral", partial(_sample, ours.at, seconds))],
             rounds=bench.pick(7, 3),
         )
+        bench.told("the feed")
+        heard = Spread.of([_hear(ours.at, 100) for _ in range(bench.pick(7, 3))])
         bench.told("overload")
         before = _accepted(ours.at)
         told = asyncio.run(_load(ours.at, _put, 10 * CLIENTS, bench.pick(30.0, 5.0)))
@@ -70,6 +73,7 @@ def measure(bench: Bench) -> list[Row]:
     return [
         Row("ask for ten letters", found.speed_of("Corral", "read"), BAR),
         Row("put a letter", found.speed_of("Corral", "write"), BAR),
+        Row("another process's commit to its line on the feed, p99", heard, FEED, unit="ms"),
         Row("overload: answers that are neither 200 nor 429", _one(other), Bar("=", 0), unit=""),
         Row("overload: accepted letters that are lost", _one(lost), Bar("=", 0), unit=""),
         Row("overload: share that was accepted", _one(told[200] / sum(told.values())), unit=""),
@@ -131,6 +135,26 @@ async def _load(
 
     await asyncio.gather(*(client() for _ in range(clients)))
     return told
+
+
+def _hear(server: Server, count: int) -> float:
+    """How long it takes, in milliseconds, until a subscriber has the event of a commit."""
+    took = []
+    with (
+        open_store(f"sqlite:///{server.path}") as store,
+        socket.create_connection(("127.0.0.1", server.port)) as line,
+        line.makefile("rb") as told,
+    ):
+        line.sendall(_request(server, "GET /api/events", b""))
+        while not told.readline().startswith(b"retry"):
+            pass
+        for _ in range(count):
+            id = store.mail.put("queue:feed", BODY).id.encode()
+            began = time.perf_counter()
+            while id not in told.readline():
+                pass
+            took.append((time.perf_counter() - began) * 1_000)
+    return percentile(took, 99)
 
 
 def _accepted(server: Server) -> int:

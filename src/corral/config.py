@@ -38,12 +38,33 @@ def store_url(given: str | None = None) -> str:
     return given or os.environ.get("CORRAL_STORE") or f"sqlite:///{home() / 'corral.db'}"
 
 
+def owner() -> str:
+    """Who holds what this process locks: the agent, conversation or run that Corral started, else
+    the user."""
+    for name, kind in (("AGENT", "agent"), ("SESSION", "session"), ("RUN", "run")):
+        if given := os.environ.get(f"CORRAL_{name}"):
+            return f"{kind}:{given}"
+    return actor()
+
+
 def actor() -> str:
     """Who acts, for the record of changes: the agent that Corral started, else the user."""
     agent = os.environ.get("CORRAL_AGENT")
     if agent:
         return f"agent:{agent}"
     return f"user:{os.environ.get('USER') or os.environ.get('LOGNAME') or os.getuid()}"
+
+
+def mailbox() -> str:
+    """Where letters for this process go: to the agent or the conversation that Corral started,
+    else to the user."""
+    session = os.environ.get("CORRAL_SESSION")
+    return f"session:{session}" if session and not os.environ.get("CORRAL_AGENT") else actor()
+
+
+def run_id() -> str | None:
+    """The run that this process belongs to, if Corral started it."""
+    return os.environ.get("CORRAL_RUN") or None
 
 
 def token() -> str:

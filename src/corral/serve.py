@@ -28,6 +28,7 @@ from corral.adapters import process
 from corral.adapters.daemons import PORT, Daemon, Seat, file_of
 from corral.daemon.host import Host
 from corral.interfaces.http.app import LOCAL, create_app
+from corral.interfaces.mcp.http import routes as tool_routes
 from corral.interfaces.web.pages import error_page
 from corral.interfaces.web.pages import routes as page_routes
 from corral.kernel.errors import CorralError, Invalid, Refused
@@ -94,7 +95,7 @@ class Serving:
                 try:
                     app = create_app(
                         store,
-                        pages=page_routes(host.status),
+                        pages=[*tool_routes(), *page_routes(host.status)],
                         error_page=error_page,
                         status=host.status,
                         allowed_hosts=self._names(),
@@ -173,7 +174,10 @@ _EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 (only when it is asked for)
 def _listen(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        return socket.create_server((address, port), family=family, backlog=BACKLOG)
+        listening = socket.create_server((address, port), family=family, backlog=BACKLOG)
+        # Connections inherit it: an answer is two packets, and the second must not wait 40 ms.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except OSError as error:
         if port and error.errno in (98, 48):  # Linux, macOS
             raise Refused(

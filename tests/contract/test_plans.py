@@ -36,6 +36,8 @@ DIFFER = {
     "a common word": {"sqlite": "passages_words", "postgres": "passages_pkey"},
     "an open session": {"sqlite": "sessions_pkey", "postgres": "sessions_open"},
     "live runs of a project": {"sqlite": "runs_live_of_project", "postgres": "runs_live"},
+    "an open group": {"sqlite": "groups_pkey", "postgres": "groups_open"},
+    "an open question": {"sqlite": "questions_pkey", "postgres": "questions_open"},
     "an open schedule": {"sqlite": "schedules_pkey", "postgres": "schedules_open"},
 }
 
@@ -73,6 +75,9 @@ LINE = {
 
 # The ids of that past begin with a number and an x, so this much of one is enough.
 PROJECT = "prj_7x"
+QUESTION = "qst_40x"
+DECISION = "dec_40x"
+GROUP = "grp_20x"
 LETTER = {"mailbox": "queue:other", "body": 1}
 SCHEDULE = "sch_4x"
 RUN = "run_7x" + "0" * 24
@@ -81,6 +86,7 @@ SESSION = f"ses_20x{'0' * 23}"
 FORK = f"ses_50x{'0' * 23}"
 TURNS = {"sessions_pkey", "turns_by_number"}
 RUNS_PROJECT = f"prj_7x{'0' * 24}"
+QUIET_PROJECT = f"prj_60x{'0' * 23}"
 GRAPH = RUNS_PROJECT
 TASK = {"tasks_pkey", "edges_pkey"}
 AGENT_BY_NAME = {"agents_name_key", "agent_versions_pkey"}
@@ -136,6 +142,16 @@ def call_once(key: str) -> Operation:
     return call
 
 
+def lock_and(verb: str) -> Operation:
+    """A lock, made ready beside the measured call, and then a verb on it."""
+
+    def prepare(store: Corral) -> Operation:
+        lock = store.locks.acquire(QUIET_PROJECT, f"src/{verb}", "ada")
+        return lambda store: getattr(store.locks, verb)(lock)
+
+    return prepare
+
+
 def start_one(store: Corral) -> Operation:
     id = queued(store, budget_micros=1).id
     return lambda store: store.runs.start(id, held())
@@ -185,7 +201,10 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         },
     ),
     "runs.restart": (run_and("restart", held(), End(), quick_failures=0), {"runs_pkey"}),
-    "runs.heartbeat": (run_and("heartbeat", output_bytes=1), {"runs_pkey", "tasks_of_run"}),
+    "runs.heartbeat": (
+        run_and("heartbeat", output_bytes=1),
+        {"runs_pkey", "locks_of_run", "tasks_of_run"},
+    ),
     "runs.tell": (run_and("tell", tokens=1), {"runs_pkey"}),
     "runs.call_for": (run_and("call_for", Attention.STUCK), {"runs_pkey", "alerts_active"}),
     "runs.describe": (run_and("describe", {}), {"launches_pkey"}),
@@ -218,6 +237,8 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         next_page("runs", "list", project=RUNS_PROJECT),
         {"runs_by_project"},
     ),
+    "locks.release": (lock_and("release"), {"locks_pkey", "locks_waiting"}),
+    "locks.renew": (lock_and("renew"), {"locks_pkey"}),
     "mail.ack": (claim_and("queue:busy", "ack"), {"letters_pkey"}),
     "mail.renew": (claim_and("queue:busy", "renew"), {"letters_pkey"}),
     "mail.doubt": (claim_and("queue:busy", "doubt"), {"letters_pkey"}),
@@ -444,7 +465,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "delegations_by_project",
             "plans_by_project",
             "progress_by_project",
+            "decisions_by_project",
+            "groups_by_project",
+            "notes_by_scope",
             "projects_pkey",
+            "questions_by_project",
             "outputs_uncleared",
             "runs_by_project",
             "live runs of a project",
@@ -490,10 +515,17 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "charges_pkey",
             "delegations_pkey",
             "edges_by_need",
+            "decisions_pkey",
             "events_pkey",
+            "groups_ended",
             "imports_pkey",
             "letters_pkey",
             "outputs_sealed",
+            "notes_ended",
+            "notes_expiring",
+            "posts_pkey",
+            "questions_pkey",
+            "reactions_pkey",
             "runs_ended",
             "nodes_pkey",
             "plans_pkey",
@@ -549,6 +581,44 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "sessions.handoffs": (lambda c: c.sessions.handoffs(SESSION), {"handoffs_pkey"}),
     "sessions.retros": (lambda c: c.sessions.retros(SESSION), {"sessions_pkey", "retros_pkey"}),
+    "locks.acquire": (
+        lambda c: c.locks._acquire(RUNS_PROJECT, "src/new/x", "ada"),
+        {"projects_pkey", "locks_live", "locks_of_owner"},
+    ),
+    "locks.holders": (
+        lambda c: c.locks.holders(RUNS_PROJECT, "src/*"),
+        {"projects_pkey", "locks_live"},
+    ),
+    "guard.in_the_way": (
+        lambda c: c.guard.in_the_way(RUNS_PROJECT, ["src/7"], "ada"),
+        {"projects_pkey", "locks_live"},
+    ),
+    "locks.list": (lambda c: c.locks._live(limit=5), {"locks_live"}),
+    "locks.list of a project": (
+        lambda c: c.locks._live(project=RUNS_PROJECT, limit=5),
+        {"projects_pkey", "locks_live"},
+    ),
+    "locks.list all": (lambda c: c.locks._all(limit=5), {"locks_pkey"}),
+    "locks.list all of a project": (
+        lambda c: c.locks._all(project=RUNS_PROJECT),
+        {"projects_pkey", "locks_by_project"},
+    ),
+    "locks.list of an owner": (lambda c: c.locks._of("a400", limit=5), {"locks_of_owner"}),
+    "locks, whether any is due": (lambda c: c.locks._are_due(), {"locks_due"}),
+    "locks of a run": (lambda c: c.locks._has_run_locks("run_100"), {"locks_of_run"}),
+    "locks.touch": (
+        lambda c: c.locks.touch(RUNS_PROJECT, "src/7", "ada"),
+        {"projects_pkey"},
+    ),
+    "locks.touches": (
+        lambda c: c.locks.touches(RUNS_PROJECT, "src/7"),
+        {"projects_pkey", "touches_project_id_path_owner_key"},
+    ),
+    "locks.touches of an owner": (
+        lambda c: c.locks.touches(RUNS_PROJECT, "src", agent="a7"),
+        {"projects_pkey", "touches_of_owner"},
+    ),
+    "projects.around": (lambda c: c.projects.around("/srv/7/src/x"), {"projects_dir_key"}),
     "search.find of a rare word": (
         lambda c: c.search._find("zebra"),
         {"passages_pkey", "passages_words"},
@@ -557,6 +627,99 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.search.index_turns(limit=10),
         {"turns_pkey", "sessions_pkey", "search_cursors_pkey"},
     ),
+    "questions.ask": (
+        lambda c: c.questions.ask("x", asker="agent:a5", key="new"),
+        {"questions_by_key", "questions_open_by_asker", "settings_pkey"},
+    ),
+    "questions.answer": (
+        lambda c: c.questions.answer(QUESTION, "x", by="user:x"),
+        {"an open question", "questions_pkey"},
+    ),
+    "questions.expire_due": (
+        lambda c: c.questions.expire_due(limit=3),
+        {"questions_due", "an open question"},
+    ),
+    "questions.next_due": (lambda c: c.questions.next_due(), {"questions_due"}),
+    "questions.list": (lambda c: c.questions._list(), {"questions_open"}),
+    "questions.list all": (lambda c: c.questions._list(all=True), {"questions_pkey"}),
+    "questions.list of an asker": (
+        lambda c: c.questions._list(asker="agent:a5"),
+        {"questions_open_by_asker"},
+    ),
+    "questions.list all of an asker": (
+        lambda c: c.questions._list(asker="agent:a5", all=True),
+        {"questions_by_asker"},
+    ),
+    "decisions.record": (
+        lambda c: c.decisions.record("x", author="agent:a5", key="new", confirm=True),
+        {
+            "decisions_by_key",
+            "decisions_pkey",
+            "decisions_proposed_by_author",
+            "settings_pkey",
+        },
+    ),
+    "decisions.confirm": (
+        lambda c: c.decisions.confirm(DECISION, by="user:x"),
+        {"decisions_pkey"},
+    ),
+    "decisions.expire_due": (
+        lambda c: c.decisions.expire_due(limit=3),
+        {"decisions_due", "decisions_pkey"},
+    ),
+    "decisions.next_due": (lambda c: c.decisions.next_due(), {"decisions_due"}),
+    "decisions.list": (lambda c: c.decisions._list(), {"decisions_pkey"}),
+    "decisions.list proposed": (
+        lambda c: c.decisions._list(proposed=True),
+        {"decisions_proposed"},
+    ),
+    "decisions.list of a project": (
+        lambda c: c.decisions._list(project="prj_7", limit=5),
+        {"decisions_by_project"},
+    ),
+    "groups.post": (
+        lambda c: c.groups.post(GROUP, "x", author="user:x", key="new"),
+        {"an open group", "groups_pkey", "members_pkey", "posts_by_key"},
+    ),
+    "groups.read": (
+        lambda c: c.groups.read("g20", member="user:x"),
+        {"groups_by_name", "members_pkey", "posts_by_number", "reactions_pkey"},
+    ),
+    "groups.read newest": (
+        lambda c: c.groups.read(GROUP, newest=True),
+        {"groups_pkey", "posts_by_number", "reactions_pkey"},
+    ),
+    "groups.mark": (
+        lambda c: c.groups.mark(GROUP, 5, member="user:x"),
+        {"groups_pkey", "letters_by_key", "members_pkey"},
+    ),
+    "groups.unread": (
+        lambda c: c.groups.unread(member="agent:a5", limit=5),
+        {"groups_pkey", "members_by_member"},
+    ),
+    "groups.list": (lambda c: c.groups.list(limit=5), {"groups_open"}),
+    "notes.add": (
+        lambda c: c.notes.add("x", key="new", agent="a5"),
+        {
+            "agent_versions_pkey",
+            "agents_name_key",
+            "notes_by_key",
+            "notes_current_by_scope",
+            "passages_by_subject",
+            "passages_pkey",
+            "settings_pkey",
+        },
+    ),
+    "notes.search": (
+        lambda c: c.notes.search("text", agent="a5"),
+        {"agent_versions_pkey", "agents_name_key", "notes_current_by_scope"},
+    ),
+    "notes.list": (lambda c: c.notes.list(limit=5), {"notes_current"}),
+    "notes.list of a scope": (
+        lambda c: c.notes.list(everyone=True, limit=5),
+        {"notes_current_by_scope"},
+    ),
+    "notes.use": (lambda c: c.notes.use(["nte_10x"]), {"notes_pkey"}),
     "secrets.get": (lambda c: c.secrets.get("s7"), {"secrets_pkey"}),
     "charges.add": (lambda c: c.charges.add(Used(model="m1", input=1), run_id="run_7"), set()),
     "charges.add of a counter, with a key": (
@@ -618,8 +781,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "insights.overview": (
         lambda c: c.insights.overview(),
         {
+            "decisions_due",
             "letters_by_state",
             "projects_pkey",
+            "questions_due",
             "runs_by_state",
             "runs_ended",
             "runs_failed",

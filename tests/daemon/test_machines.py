@@ -117,7 +117,7 @@ def test_a_machine_that_lost_its_power_is_lost_and_its_run_goes_on_elsewhere(bot
     gone, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
     gone.lose_power()
     both.two = left  # who can still be asked
-    again = both.on(run.id, left.name)
+    again = both.on(run.id, left.name, 25)
     assert again.attempts == 2
     assert again.fence > first.fence
     until(lambda: both.state_of(gone.name) == "lost", "it is said to be lost")

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from corral import config
+from corral.adapters import process
 from corral.library import Corral
-from tests.support.runs import running
+from tests.support.runs import held, queued, running
 from tests.support.served import Served, serving
 from tests.support.store import rows, unchanged
 
@@ -109,6 +111,25 @@ def test_a_path_that_climbs_leads_nowhere(client: httpx.Client, served: Served) 
         told = client.send(client.build_request("GET", httpx.URL(served.url + path)))
         assert told.status_code in (400, 404), (path, told.text)
         assert "root:" not in told.text
+
+
+def test_no_file_but_its_output_is_read_by_a_run(client: httpx.Client, store: Corral) -> None:
+    asked = queued(store)
+    folder = config.run_folder(asked.id)
+    folder.mkdir(parents=True)
+    (folder / "output").write_bytes(b"hello\n")
+    (folder.parent / "secret").write_bytes(b"key")
+    store.runs.start(asked.id, held(host=process.host(), folder=str(folder)))
+    path = f"/api/runs/{asked.id}/output"
+    told = client.get(path)
+    assert told.content == b"hello\n"
+    assert told.headers["content-type"] == "application/octet-stream"
+    assert (told.headers["x-next-offset"], told.headers["x-more"]) == ("6", "true")
+    assert client.get(path, params={"tail": 1}).content == b"hello"
+    for stream in ("../secret", "/etc/passwd", "output/../../secret", "outputs"):
+        assert error(client.get(path, params={"stream": stream})) == (400, "invalid")
+    for wrong in ("offset=-1", "limit=0", "limit=9999999", "limit=x", "colour=red"):
+        assert error(client.get(f"{path}?{wrong}")) == (400, "invalid"), wrong
 
 
 # -- bodies -----------------------------------------------------------------------------------

@@ -144,6 +144,12 @@ def test_settings_budgets_and_money(either: Corral) -> None:
     assert either.insights.overview().queued == 0
 
 
+def test_several_of_a_kind_are_asked_for_at_once(either: Corral) -> None:
+    ids = [either.agents.create(name).id for name in ("ada", "ben")]
+    assert either.insights.names(ids) == dict(zip(ids, ("ada", "ben"), strict=True))
+    assert either.insights.names([]) == {}
+
+
 def test_a_run_and_what_it_wrote(either: Corral, store: Corral) -> None:
     asked = queued(store)
     wrote = b"one\ntwo\n\xff\x00three\n" + b"x" * 200_000

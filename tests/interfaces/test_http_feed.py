@@ -191,7 +191,7 @@ def test_a_browser_that_does_not_read_is_cut_off_and_the_others_are_not(
                 tx.note("letter", "put", f"let_{n}", data={"text": "x" * 50_000})
         browser.wait_for(300)
         deadline = time.monotonic() + 30
-        while "corral_feed_listeners 1\n" not in client.get("/metrics").text:
+        while "corral_feed_subscribers 1\n" not in client.get("/metrics").text:
             assert time.monotonic() < deadline, "it was not cut off"
             time.sleep(0.05)
         browser.close()

@@ -207,6 +207,17 @@ def test_whoever_asks_too_much_is_told_when_to_come_back(store: Corral) -> None:
         assert 1 <= int(answer.headers["retry-after"]) <= 2
 
 
+def test_whoever_guesses_tokens_is_slowed_down_and_locks_nobody_out(served: Served) -> None:
+    with served.stranger() as stranger:
+        told = [
+            stranger.get("/api/runs", headers={"Authorization": f"Bearer crl_{n:064x}"}).status_code
+            for n in range(150)
+        ]
+    assert {*told} == {401, 429}
+    with served.client(served.store.tokens.create("new").value) as client:
+        assert client.get("/").status_code == 200
+
+
 def test_a_bucket_fills_again_as_time_goes_by() -> None:
     now = 0.0
     buckets = Buckets(now=lambda: now)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 import corral
@@ -19,6 +20,7 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
 from corral.kernel.end import End
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
+from corral.library.once import Key, once
 from corral.rooms.runs.model import Sample
 from tests.support.invariants import check_store
 from tests.support.runs import held, running
@@ -82,6 +84,10 @@ def live(store: Corral, clock: SetClock, folder: Path) -> None:
     run = running(store, project_id=project.id)
     store.runs.add_sample(run, Sample(1, 2, 3, 4))
     imports(store, clock)
+    store.tokens.create("script", scope="read")
+    key = Key("tok_1", "k", "f")
+    sent = {"mailbox": "queue:y", "body": "ünï"}
+    once(store.mail, "put", sent, key=key, encode=msgspec.json.encode)
 
 
 def imports(store: Corral, clock: SetClock) -> None:

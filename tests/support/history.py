@@ -155,6 +155,60 @@ _FILL = [
     {_SERIES.format(count=MANY)}
     SELECT 'agt_' || substr((i % 400) || 'x0000000000000000000000000', 1, 26), 't' || i, 1,
         {{now}}, 'u' FROM n""",
+    f"""INSERT INTO questions (id, project_id, asker, key, text, options, free, answerers, state,
+        deadline_at, created_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'qst_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        CASE i % 7 WHEN 0 THEN 'prj_' || (i % 100) END, 'agent:a' || (i % 97), 'k' || i, 'x', '[]',
+        1, '[]', CASE i % 10 WHEN 0 THEN 'open' ELSE 'answered' END, {{now}} + i - 20, {{now}} - i,
+        CASE WHEN i % 10 > 0 THEN {{now}} - i END
+    FROM n""",
+    f"""INSERT INTO decisions (id, project_id, author, key, category, title, rationale,
+        alternatives, answerers, at_deadline, state, deadline_at, created_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'dec_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        CASE i % 7 WHEN 0 THEN 'prj_' || (i % 100) END, 'agent:a' || (i % 97), 'k' || i, 'general',
+        'x', '', '[]', '[]', 'reject',
+        CASE i % 10 WHEN 0 THEN 'proposed' WHEN 1 THEN 'recorded' ELSE 'confirmed' END,
+        CASE i % 10 WHEN 0 THEN {{now}} + i - 20 END, {{now}} - i,
+        CASE WHEN i % 10 > 1 THEN {{now}} - i END
+    FROM n""",
+    f"""INSERT INTO groups (id, name, project_id, kind, roles, state, posts, created_by, created_at,
+        updated_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'grp_' || substr(i || 'x0000000000000000000000000', 1, 26), 'g' || i,
+        CASE i % 7 WHEN 0 THEN 'prj_' || (i % 100) END, 'group', '[]',
+        CASE i % 10 WHEN 0 THEN 'open' ELSE 'archived' END, 10, 'user:x', {{now}}, {{now}},
+        CASE WHEN i % 10 > 0 THEN {{now}} - i END
+    FROM n""",
+    f"""INSERT INTO group_roles (role, group_id)
+    {_SERIES.format(count=MANY)}
+    SELECT 'r' || (i % 50), 'grp_' || substr(i || 'x0000000000000000000000000', 1, 26) FROM n
+    WHERE i % 10 = 0""",
+    f"""INSERT INTO members (group_id, member, role, read_number, joined_at)
+    {_SERIES.format(count=MANY * 4)}
+    SELECT 'grp_' || substr((i / 4) || 'x0000000000000000000000000', 1, 26),
+        CASE i % 4 WHEN 0 THEN 'user:x' ELSE 'agent:a' || (i % 997) END, NULL, 3, {{now}} FROM n""",
+    f"""INSERT INTO posts (id, group_id, number, author, text, key, at)
+    {_SERIES.format(count=MANY * 10)}
+    SELECT 'pst_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'grp_' || substr(((i - 1) / 10 + 1) || 'x0000000000000000000000000', 1, 26),
+        (i - 1) % 10 + 1, 'user:x', 'text', 'k' || i, {{now}} FROM n""",
+    f"""INSERT INTO reactions (post_id, sign, member, at)
+    {_SERIES.format(count=MANY * 4)}
+    SELECT 'pst_' || substr((i / 4) || 'x0000000000000000000000000', 1, 26), '+' || (i % 4),
+        'user:x', {{now}} FROM n""",
+    f"""INSERT INTO notes (id, scope, project_id, category, key, text, source, confidence, uses,
+        state, expires_at, created_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'nte_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        CASE i % 4 WHEN 0 THEN 'everyone' WHEN 1 THEN 'project:prj_' || (i % 100)
+            ELSE 'agent:a' || (i % 97) END,
+        CASE i % 4 WHEN 1 THEN 'prj_' || (i % 100) END, 'general', 'k' || i, 'text ' || i, 'user:x',
+        100, 0, CASE i % 10 WHEN 0 THEN 'current' ELSE 'superseded' END,
+        CASE i % 5 WHEN 0 THEN {{now}} + i END, {{now}} - i,
+        CASE WHEN i % 10 > 0 THEN {{now}} - i END
+    FROM n""",
     # Many closed sessions, some open ones; a few are forks of one another.
     f"""INSERT INTO sessions (id, project_id, agent_id, provider, provider_session, state, turns,
         cleared_turn, parent_id, parent_turn, created_at, updated_at, closed_at)
@@ -184,6 +238,19 @@ _FILL = [
     f"""INSERT INTO retros (session_id, number, body, created_at)
     {_SERIES.format(count=MANY)}
     SELECT 'ses_' || substr(i || 'x0000000000000000000000000', 1, 26), 1, '1', {{now}} FROM n""",
+    f"""INSERT INTO locks (state, project_id, path, head, mode, owner, run_id, ttl_ms, lease_until,
+        tells, created_at, held_at, ended_at)
+    {_SERIES.format(count=LETTERS)}
+    SELECT CASE WHEN i % 100 = 0 THEN 'held' WHEN i % 1000 = 1 THEN 'waiting' ELSE 'released' END,
+        'prj_' || substr((i % 997) || 'x0000000000000000000000000', 1, 26), 'src/' || i,
+        'src/' || i || '/', 'exclusive', 'agent:a' || (i % 500), 'run_' || i, 60000,
+        {{now}} + i - 150, 0, {{now}} - i, {{now}} - i,
+        CASE WHEN i % 100 = 0 OR i % 1000 = 1 THEN NULL ELSE {{now}} END
+    FROM n""",
+    f"""INSERT INTO touches (project_id, path, owner, count, first_at, last_at)
+    {_SERIES.format(count=LETTERS)}
+    SELECT 'prj_' || substr((i % 997) || 'x0000000000000000000000000', 1, 26), 'src/' || (i / 3),
+        'agent:a' || i, 1, {{now}}, {{now}} FROM n""",
     # One project has a large graph that is under way; many others have had theirs.
     f"""INSERT INTO tasks (id, project_id, key, state, role, title, files, priority, agent_id,
         run_id, assignee_id, fence, lease_until, attempts, open_needs, broken_needs, held_by,

@@ -1,7 +1,5 @@
 """A house that is lived in, served; and a real browser to look at it with."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,23 +9,12 @@ import pytest
 import corral
 from corral.interfaces.web.pages import error_page, routes
 from corral.library import Corral
+from tests.support.browsers import MISSING, quiet_browser
 from tests.support.lived_in import LivedIn
 from tests.support.served import Served, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-# What a browser must not do by itself on a machine without a display or a way out.
-QUIET = [
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-sync",
-    "--no-first-run",
-    "--no-sandbox",
-]
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 class House(NamedTuple):
@@ -66,34 +53,12 @@ def served(store: Corral) -> Iterator[Served]:
         yield running
 
 
-def find_browser() -> str | None:
-    """The program of a browser: the one that was named, one on the PATH, or playwright's own."""
-    named = os.environ.get("CORRAL_BROWSER")
-    if named:
-        return named
-    found = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
-    if found is not None:
-        return found
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        own = driver.chromium.executable_path
-    return own if Path(own).exists() else None
-
-
 @pytest.fixture(scope="session")
 def browser() -> Iterator["Browser"]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        pytest.skip("no playwright here: pip install playwright")
-    program = find_browser()
-    if program is None:
-        pytest.skip("no browser here: install chromium, or name one in CORRAL_BROWSER")
-    with sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=program, args=QUIET)
-        yield opened
-        opened.close()
+    with quiet_browser() as found:
+        if found is None:
+            pytest.skip(MISSING)
+        yield found
 
 
 @pytest.fixture(scope="session")

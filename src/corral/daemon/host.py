@@ -27,6 +27,7 @@ from corral.daemon.lookout import Lookout
 from corral.daemon.loop import Loop, LoopStatus, Runner
 from corral.daemon.reaper import Reaper
 from corral.daemon.scheduler import Scheduler
+from corral.daemon.telemetry import Telemetry
 from corral.kernel.errors import CorralError, Held, StoreUnavailable
 from corral.library import Corral
 from corral.rooms.nodes.model import Lead, Node
@@ -68,6 +69,7 @@ def all_loops() -> list[Loop]:
         Lookout(),
         Foreman(),
         Examiner(),
+        Telemetry(),
     ]
 
 
@@ -153,12 +155,16 @@ class Host:
         for thread in threads:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
+        if self._trouble is None:  # else the store is away, and would be waited for
+            self._say_good_bye()
+        return not any(thread.is_alive() for thread in threads)
+
+    def _say_good_bye(self) -> None:
         with suppress(CorralError):
             for name in self._led:
                 self._store.nodes.yield_lead(name, owner=self.owner)
             if self._node is not None:
                 self._store.nodes.leave(self._node)
-        return not any(thread.is_alive() for thread in threads)
 
     # -- its place among the nodes -------------------------------------------------------------
 

@@ -14,7 +14,7 @@ class Lookout(Plain):
     of them has a keeper with a lease of its own, and goes on while that one is renewed."""
 
     name = "lookout"
-    heeds = False
+    rest = 1.0
 
     def round(self, store: Corral) -> int:
         lost = len(store.nodes.lose_silent())

@@ -147,7 +147,7 @@ class Runner:
         self._errors += 1
         known = isinstance(error, CorralError)
         self._error = str(error) if known else f"{type(error).__name__}: {error}"
-        self._failed_at = time.time_ns() // 1_000_000  # the store's own time may be away with it
+        self._failed_at = self._store.now()  # known also while the store is away
         pause = min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
         log.error(
             "%s failed, and tries again in %.1f s: %s",

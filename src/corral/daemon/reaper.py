@@ -10,6 +10,7 @@ from corral.adapters import children, process
 from corral.adapters.process import Identity
 from corral.daemon.loop import Plain
 from corral.library import Corral
+from corral.library.recovery import identity_of
 from corral.rooms.runs.model import Mode, Run, RunState
 
 LOOK = 60.0  # behind a death that was not told
@@ -97,9 +98,6 @@ def _going_here(store: Corral) -> Iterator[Run]:
 
 def _keeper(run: Run) -> Identity | None:
     """Whose end matters: the keeper's; a process that Corral did not start has none."""
-    recorded = run.mode is Mode.RECORDED
-    pid = run.pid if recorded else run.keeper_pid
-    token = run.start_token if recorded else run.keeper_token
-    if run.host is None or run.boot_id is None or pid is None or token is None:
-        return None
-    return Identity(run.host, run.boot_id, pid, token)
+    if run.mode is Mode.RECORDED:
+        return identity_of(run, run.pid, run.start_token)
+    return identity_of(run, run.keeper_pid, run.keeper_token)

@@ -30,6 +30,7 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     "letters_keep_newest": {"sqlite": _keep_newest("letters"), "postgres": ""},
     "events_keep_newest": {"sqlite": _keep_newest("events"), "postgres": ""},
     "charges_keep_newest": {"sqlite": _keep_newest("charges"), "postgres": ""},
+    "locks_keep_newest": {"sqlite": _keep_newest("locks"), "postgres": ""},
     "turns_keep_newest": {"sqlite": _keep_newest("turns"), "postgres": ""},
     # 64 bits on both; PostgreSQL's INTEGER would overflow on milliseconds.
     "integer": {"sqlite": "INTEGER", "postgres": "BIGINT"},
@@ -94,8 +95,8 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "json_each(:rows) AS each",
         "postgres": "json_array_elements(CAST(:rows AS JSON)) AS each (value)",
     },
-    # The labels that a run wants, those that a machine offers, and what it passes over, as rows
-    # with a column `value`.
+    # The labels that a run wants, those that a machine offers, and what it passes over (or any
+    # other texts), as rows with a column `value`.
     "each_wanted_label": {
         "sqlite": "json_each(launches.labels) AS wanted",
         "postgres": "json_array_elements_text(launches.labels) AS wanted (value)",
@@ -132,6 +133,11 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     "is_listed": {
         "sqlite": "IN (SELECT value FROM json_each(:keys_))",
         "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:keys_ AS JSON))))",
+    },
+    # The same for texts that are given as a JSON array.
+    "is_one_of_heads": {
+        "sqlite": "IN (SELECT value FROM json_each(:heads))",
+        "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:heads AS JSON))))",
     },
     # -- the feed of events -------------------------------------------------------------------
     # SQLite's sequence is its commit order. On PostgreSQL a later number may commit first, so the

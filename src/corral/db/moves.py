@@ -52,7 +52,7 @@ class StateTable(Generic[R]):
         self.number_of = number_of
         self.project = project
         self.unfenced = unfenced
-        self._insertions: dict[tuple[str, Engine], tuple[tuple[str, ...], Query[R]]] = {}
+        self._insertions: dict[tuple[str, str, Engine], tuple[tuple[str, ...], Query[R]]] = {}
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
 
     def get(self, tx: Tx, key: str | int) -> R:
@@ -65,23 +65,27 @@ class StateTable(Generic[R]):
         id = f"{self.number_of}_{key}" if self.number_of else key
         return NotFound(f"There is no {self.moves.kind} {id}.", kind=self.moves.kind, id=id)
 
-    def insertion(self, values: Mapping[str, Any], unless: str, engine: Engine) -> "Query[R]":
+    def insertion(
+        self, values: Mapping[str, Any], unless: str, begin: str, engine: Engine
+    ) -> "Query[R]":
         """The INSERT of a new row; the last one is kept, since callers hardly ever differ."""
         columns = tuple(values)
-        made = self._insertions.get((unless, engine))
+        made = self._insertions.get((unless, begin, engine))
         if made is None or made[0] != columns:
-            made = (columns, self._insert(columns, unless, engine))
-            self._insertions[unless, engine] = made
+            made = (columns, self._insert(columns, unless, begin, engine))
+            self._insertions[unless, begin, engine] = made
         return made[1]
 
-    def _insert(self, columns: Iterable[str], unless: str, engine: Engine) -> "Query[R]":
+    def _insert(
+        self, columns: Iterable[str], unless: str, begin: str, engine: Engine
+    ) -> "Query[R]":
         names = ", ".join(columns)
         values = ", ".join(f":{name}" for name in columns)
         conflict = f" ON CONFLICT {unless} DO NOTHING" if unless else ""
         return _with_event(
             self,
             f"INSERT INTO {self.table} ({names}, state)"
-            f" VALUES ({values}, '{self.moves.initial}'){conflict}",
+            f" VALUES ({values}, '{self.moves.entries[begin]}'){conflict}",
             self.columns,
             engine,
         )
@@ -97,15 +101,17 @@ def create(
     values: dict[str, Any],
     *,
     unless: str = "",
+    begin: str | None = None,
     note: dict[str, Any] | None = None,
 ) -> R | None:
-    """Insert a row in its initial state, with its event.
+    """Insert a row in its initial state, or in that of another verb that makes one, with its event.
 
     `values` is used up. `unless` is an ON CONFLICT target; when a row is there already, nothing is
     written and None comes back.
     """
-    query = table.insertion(values, unless, tx.engine)
-    return _write(tx, table, query, query.make, values, table.moves.begin, note)
+    verb = begin or table.moves.begin
+    query = table.insertion(values, unless, verb, tx.engine)
+    return _write(tx, table, query, query.make, values, verb, note)
 
 
 def move(

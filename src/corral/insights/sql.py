@@ -6,11 +6,16 @@ _GLANCE = """r.id, r.name, r.title, r.state, r.command, r.provider, r.project_id
     r.attention, r.attention_at, r.reason, r.exit_code, r.signal, r.cost_micros, r.seen_at,
     r.started_at, r.ended_at"""
 
+# Along the index by state: for one state, ordered by id alone, PostgreSQL would walk along the ids
+# of all runs that ever were until it has met enough of that state.
+_OF_STATE = "r.state >= :state AND r.state <= :state"
+_NEWEST = "ORDER BY r.state DESC, r.id DESC LIMIT :limit"
+
 IN_STATE = Query(
     Glance,
     f"""
     SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
-    WHERE r.state = :state ORDER BY r.id DESC LIMIT :limit
+    WHERE {_OF_STATE} {_NEWEST}
 """,
 )
 
@@ -19,7 +24,7 @@ ATTENTION = Query(
     Glance,
     f"""
     SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
-    WHERE r.state = :state AND r.attention IS NOT NULL ORDER BY r.id DESC LIMIT :limit
+    WHERE {_OF_STATE} AND r.attention IS NOT NULL {_NEWEST}
 """,
 )
 
@@ -54,6 +59,18 @@ COUNT_LETTERS = Statement("""
     ) AS counted
 """)
 
+COUNT_QUESTIONS = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM questions WHERE state = 'open' AND deadline_at > :now LIMIT :limit
+    ) AS counted
+""")
+
+COUNT_DECISIONS = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM decisions WHERE state = 'proposed' AND deadline_at > :now LIMIT :limit
+    ) AS counted
+""")
+
 COUNT_OF_PROJECT = Statement("""
     SELECT count(*) FROM (
         SELECT 1 FROM runs WHERE project_id = :project_id AND state = :state LIMIT :limit
@@ -74,7 +91,8 @@ CRASHED = Query(
     SELECT r.id, r.name, r.pid, r.started_at, r.ended_at, r.exit_code, r.signal, r.reason,
         r.command, r.args, r.cwd, r.project_id, p.dir
     FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
-    WHERE r.state = 'crashed' AND r.id < :before ORDER BY r.id DESC LIMIT :limit
+    WHERE (r.state, r.id) < ('crashed', :before) AND r.state >= 'crashed'
+    ORDER BY r.state DESC, r.id DESC LIMIT :limit
 """,
 )
 

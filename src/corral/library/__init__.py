@@ -23,14 +23,20 @@ if TYPE_CHECKING:
     from corral.library.agents import Agents
     from corral.library.alerts import Alerts
     from corral.library.charges import Budgets, Charges
+    from corral.library.decisions import Decisions
     from corral.library.events import Events
+    from corral.library.groups import Groups
+    from corral.library.guard import Guard
     from corral.library.imports import Imports
     from corral.library.insights import Insights
+    from corral.library.locks import Locks
     from corral.library.mail import Mail
     from corral.library.nodes import Nodes
+    from corral.library.notes import Notes
     from corral.library.outputs import Outputs
     from corral.library.plans import Plans, Progress
     from corral.library.projects import Projects
+    from corral.library.questions import Questions
     from corral.library.runs import Runs
     from corral.library.schedules import Schedules, Timers
     from corral.library.search import Search
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     from corral.library.settings import Secrets, Settings
     from corral.library.store import Store
     from corral.library.tasks import Delegations, Tasks
+    from corral.library.teams import Teams
     from corral.library.tokens import Tokens
 
 
@@ -125,6 +132,18 @@ class Corral:
         return Mail(self._database)
 
     @cached_property
+    def locks(self) -> "Locks":
+        from corral.library.locks import Locks
+
+        return Locks(self._database)
+
+    @cached_property
+    def guard(self) -> "Guard":
+        from corral.library.guard import Guard
+
+        return Guard(self._database)
+
+    @cached_property
     def schedules(self) -> "Schedules":
         from corral.library.schedules import Schedules
 
@@ -179,6 +198,30 @@ class Corral:
         return Sessions(self._database)
 
     @cached_property
+    def decisions(self) -> "Decisions":
+        from corral.library.decisions import Decisions
+
+        return Decisions(self._database)
+
+    @cached_property
+    def groups(self) -> "Groups":
+        from corral.library.groups import Groups
+
+        return Groups(self._database)
+
+    @cached_property
+    def notes(self) -> "Notes":
+        from corral.library.notes import Notes
+
+        return Notes(self._database)
+
+    @cached_property
+    def questions(self) -> "Questions":
+        from corral.library.questions import Questions
+
+        return Questions(self._database)
+
+    @cached_property
     def search(self) -> "Search":
         from corral.library.search import Search
 
@@ -213,6 +256,12 @@ class Corral:
         from corral.library.imports import Imports
 
         return Imports(self._database)
+
+    @cached_property
+    def teams(self) -> "Teams":
+        from corral.library.teams import Teams
+
+        return Teams(self._database)
 
     @cached_property
     def tokens(self) -> "Tokens":

@@ -38,6 +38,7 @@ LOCAL = {
     "db.backup": _FILES,
     "db.migrate": "a store is brought up to date before it is served",
     "db.restore": _FILES,
+    "decisions.expire_due": _DAEMON,
     "imports.bring": _FILES,
     "mail.expire_due": _DAEMON,
     "nodes.beat": _DAEMON,
@@ -59,6 +60,8 @@ LOCAL = {
     "outputs.seal": _KEEPER,
     "outputs.seal_folder": _FILES,
     "outputs.unsealed": _PART,
+    "projects.equip": _FILES,
+    "questions.expire_due": _DAEMON,
     "runs.add_sample": _KEEPER,
     "runs.after_end": _KEEPER,
     "runs.begin_to_stop": "`runs.stop` does it and sees to the end",
@@ -82,6 +85,7 @@ LOCAL = {
     "secrets.keep": _VALUES,
     "secrets.resolve": _VALUES,
     "secrets.value_of": _VALUES,
+    "teams.start": _FILES,
     "tokens.check": "the API's own work",
     "tokens.in_file": _FILES,
     "tokens.note_use": "the API's own work",
@@ -101,14 +105,25 @@ _ASKING = {
     "db.schema_version",
     "db.sql",
     "db.verify",
+    "decisions.get",
+    "decisions.list",
+    "decisions.wait",
     "mail.list",
+    "questions.get",
+    "questions.list",
+    "questions.wait",
     "runs.takes_input",
     "runs.wait",
     "search.find",
 }
 
 # The argument that says for how long a call may wait; each waits a while, and is called again.
-WAITS = {"mail.claim": "wait_ms", "runs.wait": "timeout_ms"}
+WAITS = {
+    "decisions.wait": "timeout_ms",
+    "mail.claim": "wait_ms",
+    "questions.wait": "timeout_ms",
+    "runs.wait": "timeout_ms",
+}
 LONGEST_WAIT_MS = 30_000
 
 # The first argument of these names what they are about, so it may stand in the path.
@@ -130,6 +145,11 @@ class Field(NamedTuple):
     """What it is when it is left out, as far as JSON can say it."""
     record: type[Any] | None
     """The record that its id stands for, where the operation wants the record."""
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it may be given several times in the query of a URL."""
+        return any(typing.get_origin(kind) is list for kind in _options(self.type))
 
 
 class Call(NamedTuple):

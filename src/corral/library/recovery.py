@@ -66,7 +66,7 @@ class Recovery:
                     self._runs.after_end(run)
 
     def _has_keeper(self, run: Run) -> bool:
-        keeper = _identity(run, run.keeper_pid, run.keeper_token)
+        keeper = identity_of(run, run.keeper_pid, run.keeper_token)
         return keeper is not None and process.look(keeper) is Standing.ALIVE
 
     def _look_safely(self, run: Run) -> Found | None:
@@ -110,10 +110,10 @@ class Recovery:
         return _found(run, now)
 
     def _judge_by_process(self, run: Run) -> Found | None:
-        agent = _identity(run, run.pid, run.start_token)
+        agent = identity_of(run, run.pid, run.start_token)
         standing = process.look(agent) if agent is not None else Standing.GONE
         if run.mode is not Mode.RECORDED:
-            keeper = _identity(run, run.keeper_pid, run.keeper_token)
+            keeper = identity_of(run, run.keeper_pid, run.keeper_token)
             if keeper is not None and process.look(keeper) in (Standing.ALIVE, Standing.UNKNOWN):
                 return None
         if standing is Standing.UNKNOWN:
@@ -154,7 +154,7 @@ class Recovery:
 
     def _lasted(self, run: Run) -> int:
         """How long the attempt went on at most, in milliseconds."""
-        agent = _identity(run, run.pid, run.start_token)
+        agent = identity_of(run, run.pid, run.start_token)
         age = process.age_ms(agent) if agent is not None else None
         if age is None:
             return ending.QUICK_MS  # not known to be quick
@@ -215,7 +215,8 @@ class Recovery:
         return False
 
 
-def _identity(run: Run, pid: int | None, token: str | None) -> Identity | None:
+def identity_of(run: Run, pid: int | None, token: str | None) -> Identity | None:
+    """One of a run's processes, as it was written down; None while it is not known."""
     if run.host is None or run.boot_id is None or pid is None or token is None:
         return None
     return Identity(run.host, run.boot_id, pid, token)

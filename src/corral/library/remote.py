@@ -298,9 +298,10 @@ def _may_be_repeated(call: Call) -> bool:
 
 def _query(given: dict[str, Any]) -> str:
     pairs = [
-        (name, str(value).lower() if isinstance(value, bool) else str(value))
+        (name, str(one).lower() if isinstance(one, bool) else str(one))
         for name, value in given.items()
         if value is not None
+        for one in (value if isinstance(value, list | tuple | set | frozenset) else [value])
     ]
     return f"?{urlencode(pairs)}" if pairs else ""
 

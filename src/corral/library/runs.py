@@ -44,11 +44,15 @@ def heartbeat(
     peak_bytes: int | None = None,
     lease_ms: int = keeping.LEASE_MS,
 ) -> Run:
-    """Renew a keeper's lease, and those of the tasks that are done in its run; the answer tells
-    whether the run is to be stopped."""
+    """Renew a keeper's lease, and with it everything that the run has locked and the tasks that are
+    done in it; the answer tells whether the run is to be stopped.
+
+    Held when another keeper took it over, or a recovery gave it up.
+    """
+    from corral.rooms.locks import ops as locks
     from corral.rooms.tasks import holding
 
-    beat = keeping.heartbeat(
+    renewed = keeping.heartbeat(
         tx,
         run,
         output_bytes=output_bytes,
@@ -57,7 +61,8 @@ def heartbeat(
         lease_ms=lease_ms,
     )
     holding.renew_of_run(tx, run.id)
-    return beat
+    locks.renew_of_run(tx, run.id)
+    return renewed
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -289,13 +294,16 @@ class Runs(Room):
 
     def after_end(self, run: Run, *, secrets: Sequence[str] = ()) -> None:
         """See to what a run that is over leaves: tasks that it did not submit go back, who waits in
-        line goes next, those who asked to be told are told, its output is made findable and sealed.
-        It may be called again, by anybody, at any time."""
+        line goes next, its locks are given back, those who asked to be told are told, its output is
+        made findable and sealed. It may be called again, by anybody, at any time."""
         if not run.is_live:
             self._give_tasks_back(run)
         self.start_queued()
         if not run.is_live:
             from corral.library.alerts import Alerts
+            from corral.library.locks import Locks
+
+            Locks(self._database).end_of_run(run.id)
             from corral.library.findable import make_findable
 
             Alerts(self._database).see_to_delivery()

@@ -65,6 +65,57 @@ def _writing(store: Corral, who: Who, arguments: Arguments) -> None:
         arguments["key"] = f"{who.actor}:{arguments['key']}"
 
 
+def _asking(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["asker"] = who.actor
+
+
+def _answering(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["by"] = who.actor
+
+
+def _own_question(store: Corral, who: Who, arguments: Arguments) -> None:
+    asked = store.questions.get(arguments["question"])
+    if who.actor not in (asked.asker, *asked.answerers):
+        raise Refused(f"{asked.id} is no question of {who.agent}.", id=asked.id)
+
+
+def _speaking(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["author"] = who.actor
+
+
+def _as_member(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["member"] = who.actor
+
+
+def _in_group(store: Corral, who: Who, arguments: Arguments) -> None:
+    group = store.groups.get(arguments["group"], project=arguments.get("project"))
+    store.groups.read(group.id, member=who.actor, limit=1)  # refused to whoever is not in it
+
+
+def _own_decision(store: Corral, who: Who, arguments: Arguments) -> None:
+    found = store.decisions.get(arguments["decision"])
+    if who.actor not in (found.author, *found.answerers):
+        raise Refused(f"{found.id} is no decision of {who.agent}.", id=found.id)
+
+
+def _own_decided(store: Corral, who: Who, arguments: Arguments) -> None:
+    if store.decisions.get(arguments["decision"]).author != who.actor:
+        raise Refused(f"{arguments['decision']} was not recorded by {who.agent}.")
+
+
+def _noting(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["source"] = who.actor
+
+
+def _recalling(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["agent"] = who.agent
+
+
+def _own_asked(store: Corral, who: Who, arguments: Arguments) -> None:
+    if store.questions.get(arguments["question"]).asker != who.actor:
+        raise Refused(f"{arguments['question']} was not asked by {who.agent}.")
+
+
 def _own_session(store: Corral, who: Who, arguments: Arguments) -> None:
     if not _owns(store, who, arguments["session"]):
         raise Refused(f"{arguments['session']} is not a session of {who.agent}.")
@@ -111,6 +162,22 @@ RULES: dict[str, Rule] = {
     "delegations.finish": _as_itself,
     "delegations.get": _anything,
     "delegations.list": _anything,
+    "decisions.confirm": _answering,
+    "decisions.get": _own_decision,
+    "decisions.hear": _own_decided,
+    "decisions.record": _speaking,
+    "decisions.reject": _answering,
+    "decisions.wait": _own_decision,
+    "groups.broadcast": _speaking,
+    "groups.get": _in_group,
+    "groups.leave": _as_member,
+    "groups.mark": _as_member,
+    "groups.members": _in_group,
+    "groups.post": _speaking,
+    "groups.react": _as_member,
+    "groups.read": _as_member,
+    "groups.send": _speaking,
+    "groups.unread": _as_member,
     "mail.ack": _own_letter,
     "mail.ack_and_claim": _claiming,
     "mail.claim": _claiming,
@@ -125,6 +192,16 @@ RULES: dict[str, Rule] = {
     "plans.set": _as_itself,
     "progress.list": _anything,
     "progress.report": _as_itself,
+    "notes.add": _noting,
+    "notes.search": _recalling,
+    "notes.section": _recalling,
+    "questions.answer": _answering,
+    "questions.ask": _asking,
+    "questions.get": _own_question,
+    "questions.hear": _own_asked,
+    "questions.list": _asking,
+    "questions.wait": _own_question,
+    "questions.withdraw": _answering,
     "sessions.append": _appending,
     "sessions.context": _own_session,
     "sessions.get": _own_session,

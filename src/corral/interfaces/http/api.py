@@ -11,9 +11,9 @@ from anyio import CapacityLimiter, to_thread
 
 from corral import __version__
 from corral.interfaces.http import agents
-from corral.interfaces.http.answers import JSON, Problem
 from corral.interfaces.http.guard import READS, Receive, Scope, Send
 from corral.interfaces.http.limits import retry_after
+from corral.interfaces.http.problems import JSON, Problem
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.library.calls import (
@@ -89,8 +89,11 @@ class Api:
         scope["state"]["call"] = call.name
         headers = dict(reversed(scope["headers"]))
         asks = call.method == "GET"
-        sent = _query(scope["query_string"]) if asks else await _read(receive, headers)
+        sent = _query(call, scope["query_string"]) if asks else await _read(receive, headers)
         arguments = _arguments(call, sent, subject)
+        if call.name == "db.sql":  # a thread is not to be kept for longer by anybody's question
+            asked = arguments.get("timeout_ms", LONGEST_WAIT_MS)
+            arguments["timeout_ms"] = min(asked, LONGEST_WAIT_MS)
         who: Who = scope["state"]["who"]
         store: Corral = scope["state"]["store"]
         key = None
@@ -256,13 +259,19 @@ def _check_method(scope: Scope, method: str) -> None:
         )
 
 
-def _query(query: bytes) -> dict[str, Any]:
+def _query(call: Call, query: bytes) -> dict[str, Any]:
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except (UnicodeDecodeError, ValueError):
         raise Invalid("The query of the URL is not valid UTF-8; encode it by percent.") from None
-    given: dict[str, Any] = {}
+    many = {field.name for field in call.fields if field.is_list}
+    given: dict[str, Any] = {  # a list that is not there at all is empty
+        field.name: [] for field in call.fields if field.is_list and field.required
+    }
     for name, value in pairs:
+        if name in many:
+            given.setdefault(name, []).append(value)
+            continue
         if name in given:
             raise Invalid(f"{name} is given twice; give it once.", field=name)
         given[name] = value

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from corral.interfaces.http.answers import Problem
 from corral.interfaces.http.api import Api, Handler, about, answer
 from corral.interfaces.http.callers import Callers
 from corral.interfaces.http.describe import document, page
@@ -21,6 +20,7 @@ from corral.interfaces.http.guard import ErrorPage, Guard, Receive, Scope, Send
 from corral.interfaces.http.health import Health
 from corral.interfaces.http.limits import Rate
 from corral.interfaces.http.metrics import Metrics
+from corral.interfaces.http.problems import Problem
 from corral.interfaces.http.streams import Streams
 from corral.library import Corral
 

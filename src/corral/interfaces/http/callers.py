@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from contextlib import suppress
 
-from corral.interfaces.http.answers import Problem
+from corral.interfaces.http.problems import Problem
 from corral.kernel.errors import CorralError, Refused
 from corral.library import Corral
 from corral.library.tokens import Who

@@ -9,7 +9,7 @@ import msgspec
 
 from corral import __version__
 from corral.interfaces.http.agents import RULES
-from corral.interfaces.http.answers import STATUS
+from corral.interfaces.http.problems import STATUS
 from corral.library.calls import LOCAL, LONGEST_WAIT_MS, STREAMS, WAITS, Call, calls
 from corral.library.operations import rooms
 

@@ -1,9 +1,9 @@
 """The feed of events for many browsers: one follower of the store, whoever listens.
 
-A thread follows the store and hands every event on, once, as the bytes that all listeners are sent.
-Each listener has a line of its own that is bounded: for whoever lags behind, what it missed is read
-from the store, at its own pace. So 500 browsers cost one query an event, and one that sleeps costs
-next to nothing.
+A thread follows the store and hands every event on, once, as the bytes that all subscribers are
+sent. Each subscriber has a line of its own that is bounded: for whoever lags behind, what it missed
+is read from the store, at its own pace. So 500 browsers cost one query an event, and one that
+sleeps costs next to nothing.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from corral.rooms.events.model import Event
 
 log = logging.getLogger("corral.http")
 
-MOST_WAITING = 5_000  # events in one listener's line
-MOST_BYTES = 4 * 1024 * 1024  # of them; the bytes are the same ones for all listeners
+MOST_WAITING = 5_000  # events in one subscriber's line
+MOST_BYTES = 4 * 1024 * 1024  # of them; the bytes are the same ones for all subscribers
 MOST_AHEAD = 5_000  # events that the follower may be ahead of what is handed out
-BATCH = 200  # events handed out before the listeners get a turn
+BATCH = 200  # events handed out before the subscribers get a turn
 PIECE = 64 * 1024  # bytes sent at once
 PAGE = 100
-HEARTBEAT = 15.0  # seconds without an event, after which a listener is told that the line is up
+HEARTBEAT = 15.0  # seconds without an event, after which a subscriber is told that the line is up
 QUIET = b": \n\n"
 RETRY_MS = 1_000  # when a browser tries again after it was cut off
 PATIENCE = 1.0  # between two tries to follow a store that cannot be used
@@ -44,7 +44,7 @@ class Line(NamedTuple):
     frame: bytes
 
 
-class Listener:
+class Subscriber:
     """One browser's line, and how far it has got."""
 
     def __init__(self, wanted: Callable[[Event], bool], read: str) -> None:
@@ -99,12 +99,12 @@ class Listener:
 
 
 class Feed:
-    """Follows a store from `start` to `close`, for as many listeners as there are."""
+    """Follows a store from `start` to `close`, for as many subscribers as there are."""
 
     def __init__(self, store: Corral, *, watch: Callable[[Event], object] | None = None) -> None:
         self._store = store
         self._watch = watch
-        self._listeners: set[Listener] = set()
+        self._subscribers: set[Subscriber] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -114,7 +114,7 @@ class Feed:
         self._last = "0-0"
         self.seen = 0
         """How many events came by."""
-        self.listeners = 0
+        self.subscribers = 0
         """How many listen, those that lag behind included."""
 
     async def start(self) -> None:
@@ -122,11 +122,13 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         newest = await to_thread.run_sync(lambda: self._store.events.newest(limit=1).next)
         self._last = newest or self._last
-        self._thread = threading.Thread(target=self._follow, args=(self._last,), name="feed")
+        self._thread = threading.Thread(
+            target=self._follow, args=(self._last,), name="feed", daemon=True
+        )
         self._thread.start()
 
     def end(self) -> None:
-        """Let all listeners go; they may come again elsewhere. From any thread."""
+        """Let all subscribers go; they may come again elsewhere. From any thread."""
         self._stopping.set()
         if self._loop is not None:
             with suppress(RuntimeError):
@@ -138,8 +140,8 @@ class Feed:
             await to_thread.run_sync(self._thread.join, 5.0)
 
     def _wake_all(self) -> None:
-        for listener in self._listeners:
-            listener.wake()
+        for subscriber in self._subscribers:
+            subscriber.wake()
 
     async def subscribe(
         self,
@@ -159,32 +161,32 @@ class Feed:
                 and (project is None or event.project_id == project)
             )
 
-        listener = Listener(wanted, after or self._last)
-        self.listeners += 1
+        subscriber = Subscriber(wanted, after or self._last)
+        self.subscribers += 1
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()
             while not self._stopping.is_set():
-                # What is long past is read while nothing is kept in line for this listener; then
+                # What is long past is read while nothing is kept in line for this subscriber; then
                 # once more, so that no event falls between the reading and the line.
-                async for piece in self._past(listener):
+                async for piece in self._past(subscriber):
                     yield piece
-                listener.begin()
-                self._listeners.add(listener)
-                async for piece in self._past(listener):
+                subscriber.begin()
+                self._subscribers.add(subscriber)
+                async for piece in self._past(subscriber):
                     yield piece
-                while not listener.lags and not self._stopping.is_set():
-                    yield await listener.take(HEARTBEAT) or QUIET
-                self._listeners.discard(listener)
+                while not subscriber.lags and not self._stopping.is_set():
+                    yield await subscriber.take(HEARTBEAT) or QUIET
+                self._subscribers.discard(subscriber)
         finally:
-            self._listeners.discard(listener)
-            self.listeners -= 1
+            self._subscribers.discard(subscriber)
+            self.subscribers -= 1
 
-    async def _past(self, listener: Listener) -> AsyncIterator[bytes]:
+    async def _past(self, subscriber: Subscriber) -> AsyncIterator[bytes]:
         while not self._stopping.is_set():
-            page = await to_thread.run_sync(self._page, listener.read, limiter=self._reading)
+            page = await to_thread.run_sync(self._page, subscriber.read, limiter=self._reading)
             if not page.items:
                 return
-            yield listener.given(page.items) or QUIET
+            yield subscriber.given(page.items) or QUIET
 
     def _page(self, cursor: str) -> Page[Event]:
         return self._store.events.after(cursor, limit=PAGE)
@@ -221,13 +223,13 @@ class Feed:
             pass
 
     def _hand_out(self) -> None:
-        """On the server's own thread: a batch for every listener, then their turn."""
+        """On the server's own thread: a batch for every subscriber, then their turn."""
         self._called = False
         for _ in range(min(BATCH, len(self._ahead))):
             line = self._ahead.popleft()
             self._last = line.event.cursor
-            for listener in self._listeners:
-                listener.put(line)
+            for subscriber in self._subscribers:
+                subscriber.put(line)
         if self._ahead and not self._called:
             self._called = True
             assert self._loop is not None

@@ -16,10 +16,10 @@ from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.interfaces.http.answers import JSON, NO_STORE, SECURITY, Problem, body_of, problem_of
 from corral.interfaces.http.callers import Callers
 from corral.interfaces.http.limits import Buckets, Rate, retry_after
 from corral.interfaces.http.metrics import Metrics
+from corral.interfaces.http.problems import JSON, NO_STORE, SECURITY, Problem, body_of, problem_of
 from corral.kernel.errors import CorralError
 from corral.library import Corral
 from corral.library.tokens import Who
@@ -35,8 +35,9 @@ log = logging.getLogger("corral.http")
 COOKIE = "corral_token"
 MAX_BODY = 10 * 1024 * 1024
 LOOKS = "/static/"  # what a page looks like; a stranger is told that a token is needed in style
+AGENTS = ("/api/", "/mcp")  # what an agent's own token opens
 READS = frozenset({"GET", "HEAD"})
-PROGRAMS = ("/api", "/healthz", "/metrics")  # who asks there wants JSON, not a page
+PROGRAMS = ("/api", "/healthz", "/mcp", "/metrics")  # who asks there wants JSON, not a page
 
 # How much a caller may ask for; a page, its parts and what it fetches are many calls at once.
 RATES = {"full": Rate(5_000, 10_000), "read": Rate(5_000, 10_000), "agent": Rate(100, 400)}
@@ -129,8 +130,12 @@ class Guard:
             return None
         who = self._callers.known(secret)
         if who is None:
-            self._allow(STRANGER + _address_of(scope), STRANGERS)
-            who = await to_thread.run_sync(self._callers.look_up, secret, limiter=self._threads)
+            try:
+                who = await to_thread.run_sync(self._callers.look_up, secret, limiter=self._threads)
+            except Problem:
+                # Counted for those who are refused alone, so that they cannot lock others out.
+                self._allow(STRANGER + _address_of(scope), STRANGERS)
+                raise
         self._allow(who.id, self._rates[who.scope.partition(":")[0]])
         return who
 
@@ -165,11 +170,11 @@ class Guard:
                 f"The token {who.name} may only read; use one of full scope.",
                 scope=who.scope,
             )
-        if who.agent is not None and not scope["path"].startswith("/api/"):
+        if who.agent is not None and not scope["path"].startswith(AGENTS):
             raise Problem(
                 403,
                 "refused",
-                f"The token {who.name} is an agent's, and opens /api alone.",
+                f"The token {who.name} is an agent's, and opens /api and /mcp alone.",
                 scope=who.scope,
             )
 

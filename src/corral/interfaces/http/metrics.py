@@ -33,7 +33,7 @@ class Metrics:
         lines = [
             *_one("corral_info", "gauge", "The program.", 1, version=__version__),
             *_one("corral_up_seconds", "gauge", "Since the server began.", self._up()),
-            *_one("corral_feed_listeners", "gauge", "Listeners on the feed.", feed.listeners),
+            *_one("corral_feed_subscribers", "gauge", "Subscribers of the feed.", feed.subscribers),
             *_one("corral_feed_events_total", "counter", "Events that came by.", feed.seen),
             *self._requests(),
             *_store_lines(store),

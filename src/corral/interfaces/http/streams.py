@@ -8,19 +8,19 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from corral.interfaces.http.answers import Problem
 from corral.interfaces.http.api import Api, Gone
 from corral.interfaces.http.feed import Feed
 from corral.interfaces.http.guard import Receive, Scope, Send
 from corral.interfaces.http.limits import retry_after
+from corral.interfaces.http.problems import Problem
 from corral.kernel.errors import Invalid, Refused
 from corral.library import Corral
 from corral.library.calls import LONGEST_WAIT_MS
 from corral.library.tokens import Who
 
-MOST_LISTENERS = 2_000
+MOST_SUBSCRIBERS = 2_000
 SEND_SECONDS = 30.0  # a browser that takes nothing for so long is cut off
-CHECK_SECONDS = 15.0  # how soon a listener with a revoked token is let go
+CHECK_SECONDS = 15.0  # how soon a subscriber with a revoked token is let go
 LOOK_SECONDS = 0.1  # while a caller waits for a run to write
 MOST_BYTES = 1024 * 1024
 
@@ -64,11 +64,11 @@ class Streams:
         after = last or where.after
         if after:  # a bad one is told now, as long as there is an answer to tell it in
             await self._api.run(lambda: store.events.after(after, limit=1))
-        if self._feed.listeners >= MOST_LISTENERS:
+        if self._feed.subscribers >= MOST_SUBSCRIBERS:
             raise Problem(
                 429,
                 "too_many",
-                f"{MOST_LISTENERS:,} listeners are here already; try again later.",
+                f"{MOST_SUBSCRIBERS:,} subscribers are here already; try again later.",
                 headers=retry_after(10),
             )
         scope["state"]["place"].leave()

@@ -88,15 +88,18 @@ SET_TOLD = Query(
 _NEWEST = "id < :before ORDER BY id DESC LIMIT :limit"
 _RUNS = f"SELECT {_COLUMNS} FROM runs WHERE"
 
+# Ordered by the state too, though it is one: by the id alone PostgreSQL would walk along all runs
+# that ever were until it has met enough of that state.
+_NEWEST_IN_STATE = """(state, id) < (:state, :before) AND state >= :state
+    ORDER BY state DESC, id DESC LIMIT :limit"""
+
 # What a list of runs may be asked for, and the statement that has an index for it.
 LISTS = {
     (): Query(Run, f"{_RUNS} {_NEWEST}"),
     ("live",): Query(Run, f"{_RUNS} {_LIVE} AND {_NEWEST}"),
-    ("state",): Query(Run, f"{_RUNS} state = :state AND {_NEWEST}"),
+    ("state",): Query(Run, f"{_RUNS} {_NEWEST_IN_STATE}"),
     ("project",): Query(Run, f"{_RUNS} project_id = :project AND {_NEWEST}"),
-    ("project", "state"): Query(
-        Run, f"{_RUNS} project_id = :project AND state = :state AND {_NEWEST}"
-    ),
+    ("project", "state"): Query(Run, f"{_RUNS} project_id = :project AND {_NEWEST_IN_STATE}"),
     ("project", "live"): Query(Run, f"{_RUNS} project_id = :project AND {_LIVE} AND {_NEWEST}"),
     ("session",): Query(Run, f"{_RUNS} session_id = :session AND {_NEWEST}"),
     ("agent",): Query(Run, f"{_RUNS} agent_id = :agent AND {_NEWEST}"),

@@ -112,6 +112,9 @@ KNOWN: dict[str, Known] = {
     "alerts.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global",)
     ),
+    "runs.tools": Known(
+        bool, False, 0, 1, "Give agents Corral's own tools (MCP) when they are started."
+    ),
     "tasks.max_attempts": Known(
         int, 3, 1, 1_000, "Silent attempts after which a task has failed.", ("global", "project")
     ),
@@ -172,11 +175,86 @@ KNOWN: dict[str, Known] = {
     "plans.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long plans and progress are kept.", ("global",)
     ),
+    "locks.edit_ms": Known(
+        int,
+        0,
+        0,
+        DAY,
+        "An edit locks its file for so long, where hooks are installed; 0: only locks are obeyed.",
+    ),
+    "locks.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a lock that has ended is kept.", ("global",)
+    ),
+    "touches.keep_ms": Known(
+        int,
+        365 * DAY,
+        DAY,
+        TEN_YEARS,
+        "How long it is known who changed a file, from the last change on.",
+        ("global",),
+    ),
     "tokens.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a token that is over is kept.", ("global",)
     ),
     "answers.keep_ms": Known(
         int, DAY, MINUTE, TEN_YEARS, "How long a call can be repeated by its key.", ("global",)
+    ),
+    "questions.deadline_ms": Known(
+        int, 7 * DAY, SECOND, 365 * DAY, "How long an answer is waited for, if nothing is said."
+    ),
+    "questions.max_open": Known(
+        int, 100, 1, 10_000, "Questions of one asker that may wait for an answer."
+    ),
+    "questions.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended question is kept.", ("global",)
+    ),
+    "decisions.deadline_ms": Known(
+        int,
+        DAY,
+        SECOND,
+        365 * DAY,
+        "How long a decision waits to be confirmed, if nothing is said.",
+    ),
+    "decisions.max_proposed": Known(
+        int, 100, 1, 10_000, "Decisions of one author that may wait to be confirmed."
+    ),
+    "decisions.keep_ms": Known(
+        int,
+        2 * 365 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long a decision is kept that nobody waits for.",
+        ("global",),
+    ),
+    "groups.max_members": Known(
+        int,
+        200,
+        2,
+        1_000,
+        "Members of a group; each post is a letter to each.",
+        ("global", "project"),
+    ),
+    "groups.keep_ms": Known(
+        int,
+        365 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long a post is kept, and a group that was archived.",
+        ("global",),
+    ),
+    "notes.max": Known(
+        int, 500, 1, 5_000, "Notes that are remembered for an agent, a project, or everyone."
+    ),
+    "notes.keep_ms": Known(
+        int,
+        90 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long a note is kept that was superseded or has expired.",
+        ("global",),
+    ),
+    "otel.enabled": Known(
+        bool, False, 0, 1, "Whether runs are told to an OpenTelemetry collector.", ("global",)
     ),
     "schedules.max_timers": Known(int, 20, 1, 20, "Timers that one mailbox may have pending."),
 }

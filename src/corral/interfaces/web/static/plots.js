@@ -1,6 +1,6 @@
 // Plots of what stands in the table below each of them.
 
-const SERIES = ["--accent", "--wait", "--live", "--need", "--bad", "--good", "--off"];
+const SERIES = [1, 2, 3, 4, 5, 6, 7].map((n) => `--plot-${n}`);
 const colour = (name) => {
   const probe = document.createElement("i");
   probe.style.color = `var(${name})`;

@@ -1,4 +1,4 @@
-"""How the API answers: one form for errors, and what every answer says to a browser."""
+"""What cannot be done is told in one form; and what every answer says to protect a browser."""
 
 from typing import Any
 
