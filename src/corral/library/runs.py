@@ -80,6 +80,7 @@ class Wishes(TypedDict, total=False):
     command: Sequence[str] | None
     agent: str | None
     project: str | None
+    dir: str | None
     session: str | None
     name: str | None
     timeout_ms: int | None
