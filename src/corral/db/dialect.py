@@ -94,8 +94,8 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "json_each(:rows) AS each",
         "postgres": "json_array_elements(CAST(:rows AS JSON)) AS each (value)",
     },
-    # The labels that a run wants, those that a machine offers, and what it passes over (or any
-    # other texts), as rows with a column `value`.
+    # The labels that a run wants, those that a machine offers, and what it passes over, as rows
+    # with a column `value`.
     "each_wanted_label": {
         "sqlite": "json_each(launches.labels) AS wanted",
         "postgres": "json_array_elements_text(launches.labels) AS wanted (value)",
@@ -127,6 +127,11 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     "is_picked": {
         "sqlite": "IN (SELECT seq FROM picked)",
         "postgres": "= ANY (ARRAY(SELECT seq FROM picked))",
+    },
+    # Among texts that are given as a JSON array; known, too, before the table is looked at.
+    "is_among": {
+        "sqlite": "IN (SELECT value FROM json_each(:among))",
+        "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:among AS JSON))))",
     },
     # -- the feed of events -------------------------------------------------------------------
     # SQLite's sequence is its commit order. On PostgreSQL a later number may commit first, so the
