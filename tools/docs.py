@@ -96,7 +96,7 @@ def states() -> str:
     for table in declared(StateTable).values():
         moves = table.moves
         lines += ["", f"## {moves.kind}", "", "```mermaid", "stateDiagram-v2"]
-        lines += [f"    [*] --> {moves.initial}: {moves.begin}"]
+        lines += [f"    [*] --> {state}: {verb}" for verb, state in moves.entries.items()]
         lines += [
             f"    {source} --> {move.to}: {verb}"
             for verb, move in moves.verbs.items()

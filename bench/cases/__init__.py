@@ -7,8 +7,10 @@ from bench.cases import (
     group_commit,
     history,
     http,
+    locks,
     mail_on_postgres,
     mail_on_sqlite,
+    mcp,
     output,
     peers_on_sqlite,
     runs,
@@ -41,8 +43,10 @@ CASES = [
         "sessions": sessions,
         "start-up": start_up,
         "runs": runs,
+        "locks": locks,
         "output": output,
         "http": http,
+        "mcp": mcp,
         "web": web,
     }.items()
 ]

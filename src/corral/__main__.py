@@ -2,6 +2,35 @@
 
 import sys
 
+# Type checkers know this name; importing it from typing would double the time of `--version`.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def _run_hook() -> "NoReturn":
+    """Straight to the work, since this runs at every use of a tool: a third of its time would go
+    into what a process of a few milliseconds has no use for."""
+    import gc
+    import os
+
+    gc.disable()  # nothing lives long enough to be collected
+    _load_msgspec()
+    from corral.interfaces import hook
+
+    code = hook.run(sys.argv[2:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the store is closed, and there is nothing to take down
+
+
+def _load_msgspec() -> None:
+    # What msgspec would take from typing_extensions is in typing too; others may need more of it.
+    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
+    import msgspec  # noqa: F401
+
+    del sys.modules["typing_extensions"]
+
 
 def main() -> None:
     # Hooks and scripts ask for the version often; it needs nothing but this package's first lines.
@@ -10,10 +39,18 @@ def main() -> None:
 
         print(f"corral {__version__}")
         return
+    if sys.argv[1:2] == ["hook"] and not {"--help", "-h", "--store", "--json"} & {*sys.argv}:
+        _run_hook()
     if sys.argv[1:2] == ["run"] and "--help" not in sys.argv:
         from corral.adapters import keepers
 
         keepers.early = keepers.StartingKeeper()  # it loads while the words are being understood
+    if sys.argv[1:] == ["mcp"]:
+        # Agents start it with each of their runs, and some do not wait for a slow one.
+        _load_msgspec()
+        from corral.interfaces.mcp.stdio import run as serve
+
+        sys.exit(serve())
     from corral.interfaces.cli.main import run
 
     sys.exit(run(sys.argv[1:]))

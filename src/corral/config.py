@@ -38,6 +38,15 @@ def store_url(given: str | None = None) -> str:
     return given or os.environ.get("CORRAL_STORE") or f"sqlite:///{home() / 'corral.db'}"
 
 
+def owner() -> str:
+    """Who holds what this process locks: the agent, conversation or run that Corral started, else
+    the user."""
+    for name, kind in (("AGENT", "agent"), ("SESSION", "session"), ("RUN", "run")):
+        if given := os.environ.get(f"CORRAL_{name}"):
+            return f"{kind}:{given}"
+    return actor()
+
+
 def actor() -> str:
     """Who acts, for the record of changes: the agent that Corral started, else the user."""
     agent = os.environ.get("CORRAL_AGENT")

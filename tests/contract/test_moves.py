@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from corral.db.moves import StateTable, create, move
+from corral.db.moves import StateTable, create, create_many, move, move_many
 from corral.db.statement import Row
 from corral.kernel.errors import Held, IllegalMove, NotFound
 from corral.library import Corral
-from tests.support.state_rows import ROWS, has_lease, insert, state_tables, tied_to
+from tests.support.state_rows import NAMES, ROWS, has_lease, insert, state_tables, tied_to
 from tests.support.store import contents, record, refuses, rows
 
 TABLES = state_tables()
@@ -115,6 +115,37 @@ def test_a_move_leaves_a_twin_of_its_row_alone(store: Corral, table: Table, verb
     assert len(record(store)) == 1
 
 
+@EACH_VERB
+def test_many_rows_move_as_each_alone_would(store: Corral, table: Table, verb: str) -> None:
+    if table.number_of is not None:
+        return  # numbered rows move one at a time
+    sources, to = table.moves[verb]
+    keys = {state: str(put_into(store, table, state)) for state in table.moves.states}
+    with store.transaction() as tx:
+        moved = move_many(tx, table, verb, list(keys.values()), **tied_to(table, to))
+        assert move_many(tx, table, verb, []) == []
+    assert sorted(moved) == sorted(keys[state] for state in sources)
+    for state, key in keys.items():
+        found = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
+        assert found == [(str(to if state in sources else state),)]
+        wanted = [(table.moves.kind, verb)] if state in sources else []
+        assert events_of(store, key) == wanted
+
+
+def test_many_rows_are_made_each_with_its_event(store: Corral) -> None:
+    table = TABLES["projects"]
+    shared = {"created_at": 1, "updated_at": 1}
+    made = [{"id": f"prj_{n}", "dir": f"/{n}", "name": "ünï ' \\ ☃"} for n in range(3)]
+    with store.transaction() as tx:
+        create_many(tx, table, made, {"id": "text", "dir": "text", "name": "text"}, **shared)
+    assert rows(store, "SELECT id, name, state, created_at FROM projects ORDER BY id") == [
+        (row["id"], row["name"], "active", 1) for row in made
+    ]
+    assert rows(store, "SELECT verb, subject, actor, project_id FROM events ORDER BY seq") == [
+        ("register", row["id"], "user:tester", row["id"]) for row in made
+    ]
+
+
 @EACH_TABLE
 def test_a_move_of_nothing_is_not_found_and_writes_nothing(store: Corral, table: Table) -> None:
     missing: str | int = 99 if table.number_of else "missing"
@@ -125,14 +156,13 @@ def test_a_move_of_nothing_is_not_found_and_writes_nothing(store: Corral, table:
 
 @EACH_TABLE
 def test_a_new_row_enters_its_initial_state_with_one_event(store: Corral, table: Table) -> None:
-    initial = table.moves.initial
-    values = {**ROWS[table.table], **tied_to(table, initial)}
-    with store.transaction() as tx:
-        made: Any = create(tx, table, values, note={"why": "test"})
-    assert made.state is initial
-    assert rows(store, "SELECT kind, verb, subject FROM events") == [
-        (table.moves.kind, table.moves.begin, made.id)
-    ]
+    for verb, initial in table.moves.entries.items():
+        values = {**ROWS[table.table], **tied_to(table, initial)}
+        values |= {name: f"{values[name]}{verb}" for name in NAMES if name in values}
+        with store.transaction() as tx:
+            made: Any = create(tx, table, values, begin=verb, note={"why": "test"})
+        assert made.state is initial
+        assert events_of(store, made.id) == [(table.moves.kind, verb)]
 
 
 @EACH_TABLE
@@ -154,7 +184,7 @@ def test_the_event_of_a_move_names_its_project_moment_actor_and_note(
 
 @EACH_TABLE
 def test_every_state_can_be_reached(table: Table) -> None:
-    reached = {table.moves.initial}
+    reached = {*table.moves.entries.values()}
     while (
         grown := {move.to for move in table.moves.verbs.values() if reached & {*move.sources}}
         - reached
@@ -170,7 +200,7 @@ def test_every_verb_starts_and_ends_in_states_of_its_table(table: Table) -> None
         assert sources
         assert {*sources, to} <= states
         assert len({*sources}) == len(sources)
-    assert table.moves.begin not in table.moves.verbs
+    assert not {*table.moves.entries} & {*table.moves.verbs}
 
 
 @EACH_TABLE

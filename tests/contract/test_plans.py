@@ -87,6 +87,10 @@ SESSION = f"ses_20x{'0' * 23}"
 FORK = f"ses_50x{'0' * 23}"
 TURNS = {"sessions_pkey", "turns_by_number"}
 RUNS_PROJECT = f"prj_7x{'0' * 24}"
+QUIET_PROJECT = f"prj_60x{'0' * 23}"
+GRAPH = RUNS_PROJECT
+TASK = {"tasks_pkey", "edges_pkey"}
+AGENT_BY_NAME = {"agents_name_key", "agent_versions_pkey"}
 
 
 def claim_and(box: str, verb: str, *arguments: Any) -> Operation:
@@ -139,6 +143,16 @@ def call_once(key: str) -> Operation:
     return call
 
 
+def lock_and(verb: str) -> Operation:
+    """A lock, made ready beside the measured call, and then a verb on it."""
+
+    def prepare(store: Corral) -> Operation:
+        lock = store.locks.acquire(QUIET_PROJECT, f"src/{verb}", "ada")
+        return lambda store: getattr(store.locks, verb)(lock)
+
+    return prepare
+
+
 def start_one(store: Corral) -> Operation:
     id = queued(store, budget_micros=1).id
     return lambda store: store.runs.start(id, held())
@@ -149,7 +163,32 @@ def delete_one(store: Corral) -> Operation:
     return lambda store: store.runs._delete(id)
 
 
+def task_and(verb: str, *arguments: Any) -> Operation:
+    """A task that was taken, made ready beside the measured call, and then a verb on it."""
+
+    def prepare(store: Corral) -> Operation:
+        task = store.tasks.claim(GRAPH, "a7")
+        assert task is not None
+        return lambda store: getattr(store.tasks, verb)(task, *arguments)
+
+    return prepare
+
+
 READY: dict[str, tuple[Operation, set[str]]] = {
+    "tasks.renew": (task_and("renew"), TASK | {"settings_pkey"}),
+    "tasks.submit": (task_and("submit", "done"), TASK | {"tasks_held"}),
+    "tasks.fail": (
+        task_and("fail", "no"),
+        TASK | {"delegations_of_task", "edges_by_need", "tasks_held"},
+    ),
+    "tasks.list of a project, next page": (
+        next_page("tasks", "list", project=GRAPH),
+        {"edges_pkey", "projects_pkey", "tasks_by_project", "tasks_pkey"},
+    ),
+    "delegations.list all, next page": (
+        next_page("delegations", "list", all=True),
+        {"delegations_pkey"},
+    ),
     "runs.start": (
         start_one,
         {
@@ -163,7 +202,10 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         },
     ),
     "runs.restart": (run_and("restart", held(), End(), quick_failures=0), {"runs_pkey"}),
-    "runs.heartbeat": (run_and("heartbeat", output_bytes=1), {"runs_pkey"}),
+    "runs.heartbeat": (
+        run_and("heartbeat", output_bytes=1),
+        {"runs_pkey", "locks_of_run", "tasks_of_run"},
+    ),
     "runs.tell": (run_and("tell", tokens=1), {"runs_pkey"}),
     "runs.call_for": (run_and("call_for", Attention.STUCK), {"runs_pkey", "alerts_active"}),
     "runs.describe": (run_and("describe", {}), {"launches_pkey"}),
@@ -196,6 +238,8 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         next_page("runs", "list", project=RUNS_PROJECT),
         {"runs_by_project"},
     ),
+    "locks.release": (lock_and("release"), {"locks_pkey", "locks_waiting"}),
+    "locks.renew": (lock_and("renew"), {"locks_pkey"}),
     "mail.ack": (claim_and("queue:busy", "ack"), {"letters_pkey"}),
     "mail.renew": (claim_and("queue:busy", "renew"), {"letters_pkey"}),
     "mail.doubt": (claim_and("queue:busy", "doubt"), {"letters_pkey"}),
@@ -261,6 +305,60 @@ READY: dict[str, tuple[Operation, set[str]]] = {
 }
 
 CALLS: dict[str, tuple[Operation, set[str]]] = {
+    "tasks.claim": (
+        lambda c: c.tasks.claim(GRAPH, "a7"),
+        {
+            *AGENT_BY_NAME,
+            *TASK,
+            "projects_pkey",
+            "settings_pkey",
+            "tasks_assigned",
+            "tasks_running",
+            "tasks_to_take",
+        },
+    ),
+    "tasks.claim of a role": (
+        lambda c: c.tasks.claim(GRAPH, "a7", role="builder"),
+        {
+            *AGENT_BY_NAME,
+            *TASK,
+            "projects_pkey",
+            "settings_pkey",
+            "tasks_assigned",
+            "tasks_running",
+            "tasks_to_take_by_role",
+        },
+    ),
+    "tasks.get by its key": (lambda c: c.tasks.get("k9"), {*TASK, "tasks_keys"}),
+    "tasks.list": (lambda c: c.tasks.list(), TASK),
+    "tasks.list in a state": (
+        lambda c: c.tasks.list(project=GRAPH, state="ready"),
+        {*TASK, "projects_pkey", "tasks_by_state"},
+    ),
+    "tasks.list of an agent": (
+        lambda c: c.tasks.list(agent=AGENT),
+        {*TASK, "agents_pkey", "agent_versions_pkey", "tasks_by_agent"},
+    ),
+    "tasks.next_lease_end": (lambda c: c.tasks.next_lease_end(), {"tasks_due"}),
+    "tasks, the next check": (
+        lambda c: c.tasks.begin_check(),
+        {"tasks_to_check", "tasks_pkey", "settings_pkey"},
+    ),
+    "delegations.list": (lambda c: c.delegations.list(), {"delegations_active"}),
+    "delegations.list to an agent": (
+        lambda c: c.delegations.list(to=AGENT),
+        {"agents_pkey", "agent_versions_pkey", "delegations_to"},
+    ),
+    "delegations.list from a mailbox": (
+        lambda c: c.delegations.list(sender="agent:a5"),
+        {"delegations_from"},
+    ),
+    "delegations.next_deadline": (lambda c: c.delegations.next_deadline(), {"delegations_due"}),
+    "progress.list of an agent": (
+        lambda c: c.progress.list(agent=AGENT),
+        {"agents_pkey", "agent_versions_pkey", "progress_pkey"},
+    ),
+    "progress.list of a task": (lambda c: c.progress.list(task_id="tsk_7"), {"progress_by_task"}),
     "runs.request": (lambda c: c.runs.request(order(project_id=RUNS_PROJECT)), set()),
     "runs.get by a shortened id": (lambda c: c.runs.get("run_29999x"), {"runs_pkey"}),
     "runs.get by a name": (lambda c: c.runs.get("7x"), {"runs_by_name", "runs_pkey"}),
@@ -366,6 +464,9 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {
             "budgets_pkey",
             "decisions_proposed_by_project",
+            "delegations_by_project",
+            "plans_by_project",
+            "progress_by_project",
             "groups_by_project",
             "notes_by_scope",
             "projects_pkey",
@@ -377,6 +478,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "sessions_by_parent",
             "sessions_by_project",
             "settings_pkey",
+            "tasks_of_all",
         },
     ),
     "nodes.list": (lambda c: c.nodes.list(), {"nodes_pkey"}),
@@ -412,6 +514,8 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "alerts_pkey",
             "answers_pkey",
             "charges_pkey",
+            "delegations_pkey",
+            "edges_by_need",
             "decisions_pkey",
             "events_pkey",
             "groups_ended",
@@ -425,10 +529,14 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "reactions_pkey",
             "runs_ended",
             "nodes_pkey",
+            "plans_pkey",
+            "progress_pkey",
             "schedules_pkey",
             "sessions_by_parent",
             "sessions_closed",
             "settings_pkey",
+            "tasks_ended",
+            "tasks_pkey",
             "tokens_pkey",
             "totals_pkey",
         },
@@ -474,6 +582,44 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "sessions.handoffs": (lambda c: c.sessions.handoffs(SESSION), {"handoffs_pkey"}),
     "sessions.retros": (lambda c: c.sessions.retros(SESSION), {"sessions_pkey", "retros_pkey"}),
+    "locks.acquire": (
+        lambda c: c.locks._acquire(RUNS_PROJECT, "src/new/x", "ada"),
+        {"projects_pkey", "locks_live", "locks_of_owner"},
+    ),
+    "locks.holders": (
+        lambda c: c.locks.holders(RUNS_PROJECT, "src/*"),
+        {"projects_pkey", "locks_live"},
+    ),
+    "guard.in_the_way": (
+        lambda c: c.guard.in_the_way(RUNS_PROJECT, ["src/7"], "ada"),
+        {"projects_pkey", "locks_live"},
+    ),
+    "locks.list": (lambda c: c.locks._live(limit=5), {"locks_live"}),
+    "locks.list of a project": (
+        lambda c: c.locks._live(project=RUNS_PROJECT, limit=5),
+        {"projects_pkey", "locks_live"},
+    ),
+    "locks.list all": (lambda c: c.locks._all(limit=5), {"locks_pkey"}),
+    "locks.list all of a project": (
+        lambda c: c.locks._all(project=RUNS_PROJECT),
+        {"projects_pkey", "locks_by_project"},
+    ),
+    "locks.list of an owner": (lambda c: c.locks._of("a400", limit=5), {"locks_of_owner"}),
+    "locks, whether any is due": (lambda c: c.locks._are_due(), {"locks_due"}),
+    "locks of a run": (lambda c: c.locks._has_run_locks("run_100"), {"locks_of_run"}),
+    "locks.touch": (
+        lambda c: c.locks.touch(RUNS_PROJECT, "src/7", "ada"),
+        {"projects_pkey"},
+    ),
+    "locks.touches": (
+        lambda c: c.locks.touches(RUNS_PROJECT, "src/7"),
+        {"projects_pkey", "touches_project_id_path_owner_key"},
+    ),
+    "locks.touches of an owner": (
+        lambda c: c.locks.touches(RUNS_PROJECT, "src", agent="a7"),
+        {"projects_pkey", "touches_of_owner"},
+    ),
+    "projects.around": (lambda c: c.projects.around("/srv/7/src/x"), {"projects_dir_key"}),
     "search.find of a rare word": (
         lambda c: c.search._find("zebra"),
         {"passages_pkey", "passages_words"},

@@ -238,6 +238,63 @@ _FILL = [
     f"""INSERT INTO retros (session_id, number, body, created_at)
     {_SERIES.format(count=MANY)}
     SELECT 'ses_' || substr(i || 'x0000000000000000000000000', 1, 26), 1, '1', {{now}} FROM n""",
+    f"""INSERT INTO locks (state, project_id, path, head, mode, owner, run_id, ttl_ms, lease_until,
+        tells, created_at, held_at, ended_at)
+    {_SERIES.format(count=LETTERS)}
+    SELECT CASE WHEN i % 100 = 0 THEN 'held' WHEN i % 1000 = 1 THEN 'waiting' ELSE 'released' END,
+        'prj_' || substr((i % 997) || 'x0000000000000000000000000', 1, 26), 'src/' || i,
+        'src/' || i || '/', 'exclusive', 'agent:a' || (i % 500), 'run_' || i, 60000,
+        {{now}} + i - 150, 0, {{now}} - i, {{now}} - i,
+        CASE WHEN i % 100 = 0 OR i % 1000 = 1 THEN NULL ELSE {{now}} END
+    FROM n""",
+    f"""INSERT INTO touches (project_id, path, owner, count, first_at, last_at)
+    {_SERIES.format(count=LETTERS)}
+    SELECT 'prj_' || substr((i % 997) || 'x0000000000000000000000000', 1, 26), 'src/' || (i / 3),
+        'agent:a' || i, 1, {{now}}, {{now}} FROM n""",
+    # One project has a large graph that is under way; many others have had theirs.
+    f"""INSERT INTO tasks (id, project_id, key, state, role, title, files, priority, agent_id,
+        run_id, assignee_id, fence, lease_until, attempts, open_needs, broken_needs, held_by,
+        cause_id, check_command, created_at, created_by, ready_at, submitted_at, archived_at,
+        ended_at)
+    {_SERIES.format(count=LETTERS)}
+    SELECT 'tsk_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'prj_' || substr(CASE WHEN i % 3 = 0 THEN 7 ELSE i % 500 END ||
+            'x0000000000000000000000000', 1, 26), 'k' || i,
+        CASE i % 30 WHEN 0 THEN 'ready' WHEN 3 THEN 'pending' WHEN 6 THEN 'blocked'
+            ELSE CASE WHEN i % 1500 = 9 THEN 'running' WHEN i % 1500 = 12 THEN 'submitted'
+            ELSE 'done' END END,
+        CASE i % 4 WHEN 0 THEN 'builder' WHEN 1 THEN 'tester' WHEN 2 THEN 'writer' END, 't', '[]',
+        i % 5, 'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26),
+        'run_' || (i % 997),
+        CASE i % 90 WHEN 0 THEN
+            'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26) END,
+        1, {{now}} + 60000 + i, 1, CASE i % 30 WHEN 3 THEN 1 ELSE 0 END, 0,
+        CASE i % 300 WHEN 30 THEN 'tsk_' || i END, CASE i % 30 WHEN 6 THEN 'tsk_' || (i % 100) END,
+        CASE i % 3 WHEN 0 THEN 'make' END, {{now}} - i, 'user:x', {{now}} - i, {{now}} - i,
+        CASE WHEN i % 10 IN (1, 2, 4, 5, 7, 8) THEN {{now}} - i END,
+        CASE WHEN i % 30 IN (0, 3, 6) OR i % 1500 IN (9, 12) THEN NULL ELSE {{now}} - i END
+    FROM n""",
+    f"""INSERT INTO edges (task_id, needs_id)
+    {_SERIES.format(count=LETTERS)}
+    SELECT 'tsk_' || substr((i + 3) || 'x0000000000000000000000000', 1, 26),
+        'tsk_' || substr(i || 'x0000000000000000000000000', 1, 26) FROM n""",
+    f"""INSERT INTO delegations (id, state, from_mailbox, to_agent_id, to_mailbox, parent_id,
+        task_id, text, deadline_at, created_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'dlg_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        CASE i % 20 WHEN 0 THEN 'active' ELSE 'done' END, 'agent:a' || (i % 97),
+        'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26), 'agent:b',
+        CASE i % 3 WHEN 0 THEN 'dlg_' || substr(i / 3 || 'x0000000000000000000000000', 1, 26) END,
+        'tsk_' || substr(i || 'x0000000000000000000000000', 1, 26), 't', {{now}} + i - 20,
+        {{now}} - i, CASE i % 20 WHEN 0 THEN NULL ELSE {{now}} END
+    FROM n""",
+    f"""INSERT INTO plans (subject, entries, updated_at)
+    {_SERIES.format(count=MANY)} SELECT 'run_' || i, '[]', {{now}} FROM n""",
+    f"""INSERT INTO progress (id, agent_id, task_id, summary, updated_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26) || '/tsk_' || i,
+        'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26), 'tsk_' || i, 's', {{now}}
+    FROM n""",
     f"""INSERT INTO passages (kind, subject, place, at, text)
     {_SERIES.format(count=MANY * 3)}
     SELECT 'turn', 'ses_' || i, 1, {{now}}, 'text ' || i || CASE i WHEN 7 THEN ' zebra' ELSE '' END

@@ -60,9 +60,9 @@ def _check_states(tx: Tx, table: StateTable[Any]) -> None:
     for verb, subject in _rows(
         tx, f"SELECT verb, subject FROM events WHERE kind = '{moves.kind}' ORDER BY seq"
     ):
-        if verb == moves.begin:
+        if verb in moves.entries:
             assert subject not in reached, f"{subject} was made twice"
-            reached[subject] = moves.initial
+            reached[subject] = moves.entries[verb]
         elif verb in moves.verbs:
             sources, to = moves[verb]
             assert reached[subject] in sources, f"{subject}: {verb} from {reached[subject]}"

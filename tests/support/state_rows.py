@@ -27,6 +27,15 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": 1,
         "updated_at": 1,
     },
+    "delegations": {
+        "id": "dlg_1",
+        "project_id": "prj_1",
+        "from_mailbox": "agent:lead",
+        "to_agent_id": "agt_1",
+        "to_mailbox": "agent:ada",
+        "text": "find out",
+        "created_at": 1,
+    },
     "decisions": {
         "id": "dec_1",
         "project_id": "prj_1",
@@ -70,6 +79,17 @@ ROWS: dict[str, dict[str, Any]] = {
         "line_at": 1,
         "fence": 3,
         "attempts": 1,
+        "created_at": 1,
+    },
+    "locks": {
+        "project_id": "prj_1",
+        "path": "src",
+        "head": "src/",
+        "mode": "exclusive",
+        "owner": "agent:ada",
+        "ttl_ms": 1,
+        "lease_until": 1,
+        "tells": 0,
         "created_at": 1,
     },
     "nodes": {
@@ -150,6 +170,20 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": 1,
         "updated_at": 1,
     },
+    "tasks": {
+        "id": "tsk_1",
+        "project_id": "prj_1",
+        "key": "build",
+        "title": "Build it",
+        "files": "[]",
+        "priority": 0,
+        "fence": 3,
+        "attempts": 0,
+        "open_needs": 0,
+        "broken_needs": 0,
+        "created_at": 1,
+        "created_by": "user:tester",
+    },
     "tokens": {
         "id": "tok_1",
         "name": "script",
@@ -161,16 +195,18 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 # Columns in which two rows of a table must differ.
-NAMES = ("id", "dir", "name", "run_id", "hash")
+NAMES = ("id", "dir", "key", "name", "run_id", "hash")
 
 # Columns that the table's own rules tie to the state.
 TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     "alerts": lambda state: {"ended_at": None if state == "active" else 9},
+    "delegations": lambda state: {"ended_at": None if state == "active" else 9},
     "decisions": lambda state: {"ended_at": None if state in ("recorded", "proposed") else 9},
     "groups": lambda state: {"ended_at": None if state == "open" else 9},
     "notes": lambda state: {"ended_at": None if state == "current" else 9},
     "questions": lambda state: {"ended_at": None if state == "open" else 9},
     "letters": lambda state: {"ended_at": None if state in ("waiting", "unknown") else 9},
+    "locks": lambda state: {"ended_at": None if state in ("held", "waiting") else 9},
     "runs": lambda state: {
         "ended_at": None if state in ("queued", "starting", "running", "stopping") else 9,
     },
@@ -180,6 +216,9 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     },
     "tokens": lambda state: {"ended_at": None if state == "active" else 9},
     "sessions": lambda state: {"closed_at": None if state == "open" else 9},
+    "tasks": lambda state: {
+        "ended_at": 9 if state in ("done", "failed", "skipped", "cancelled") else None,
+    },
 }
 
 

@@ -30,6 +30,7 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     "letters_keep_newest": {"sqlite": _keep_newest("letters"), "postgres": ""},
     "events_keep_newest": {"sqlite": _keep_newest("events"), "postgres": ""},
     "charges_keep_newest": {"sqlite": _keep_newest("charges"), "postgres": ""},
+    "locks_keep_newest": {"sqlite": _keep_newest("locks"), "postgres": ""},
     "turns_keep_newest": {"sqlite": _keep_newest("turns"), "postgres": ""},
     # 64 bits on both; PostgreSQL's INTEGER would overflow on milliseconds.
     "integer": {"sqlite": "INTEGER", "postgres": "BIGINT"},
@@ -128,10 +129,15 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "IN (SELECT seq FROM picked)",
         "postgres": "= ANY (ARRAY(SELECT seq FROM picked))",
     },
-    # Among texts that are given as a JSON array; known, too, before the table is looked at.
-    "is_among": {
-        "sqlite": "IN (SELECT value FROM json_each(:among))",
-        "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:among AS JSON))))",
+    # Keys from a JSON array of texts; as an array of its own PostgreSQL looks each one up.
+    "is_listed": {
+        "sqlite": "IN (SELECT value FROM json_each(:keys_))",
+        "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:keys_ AS JSON))))",
+    },
+    # The same for texts that are given as a JSON array.
+    "is_one_of_heads": {
+        "sqlite": "IN (SELECT value FROM json_each(:heads))",
+        "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:heads AS JSON))))",
     },
     # -- the feed of events -------------------------------------------------------------------
     # SQLite's sequence is its commit order. On PostgreSQL a later number may commit first, so the

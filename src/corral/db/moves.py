@@ -5,14 +5,15 @@ the two are one statement (a writing WITH), which halves the round trips; SQLite
 and no round trips either. No other code in Corral writes a state column.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from corral.db.dialect import Engine
-from corral.db.statement import Query, Row
+from corral.db.statement import Query, Row, Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, IllegalMove, NotFound
 from corral.kernel.lease import taken_over
@@ -51,7 +52,7 @@ class StateTable(Generic[R]):
         self.number_of = number_of
         self.project = project
         self.unfenced = unfenced
-        self._insertions: dict[tuple[str, Engine], tuple[tuple[str, ...], Query[R]]] = {}
+        self._insertions: dict[tuple[str, str, Engine], tuple[tuple[str, ...], Query[R]]] = {}
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
 
     def get(self, tx: Tx, key: str | int) -> R:
@@ -64,23 +65,27 @@ class StateTable(Generic[R]):
         id = f"{self.number_of}_{key}" if self.number_of else key
         return NotFound(f"There is no {self.moves.kind} {id}.", kind=self.moves.kind, id=id)
 
-    def insertion(self, values: Mapping[str, Any], unless: str, engine: Engine) -> "Query[R]":
+    def insertion(
+        self, values: Mapping[str, Any], unless: str, begin: str, engine: Engine
+    ) -> "Query[R]":
         """The INSERT of a new row; the last one is kept, since callers hardly ever differ."""
         columns = tuple(values)
-        made = self._insertions.get((unless, engine))
+        made = self._insertions.get((unless, begin, engine))
         if made is None or made[0] != columns:
-            made = (columns, self._insert(columns, unless, engine))
-            self._insertions[unless, engine] = made
+            made = (columns, self._insert(columns, unless, begin, engine))
+            self._insertions[unless, begin, engine] = made
         return made[1]
 
-    def _insert(self, columns: Iterable[str], unless: str, engine: Engine) -> "Query[R]":
+    def _insert(
+        self, columns: Iterable[str], unless: str, begin: str, engine: Engine
+    ) -> "Query[R]":
         names = ", ".join(columns)
         values = ", ".join(f":{name}" for name in columns)
         conflict = f" ON CONFLICT {unless} DO NOTHING" if unless else ""
         return _with_event(
             self,
             f"INSERT INTO {self.table} ({names}, state)"
-            f" VALUES ({values}, '{self.moves.initial}'){conflict}",
+            f" VALUES ({values}, '{self.moves.entries[begin]}'){conflict}",
             self.columns,
             engine,
         )
@@ -96,15 +101,17 @@ def create(
     values: dict[str, Any],
     *,
     unless: str = "",
+    begin: str | None = None,
     note: dict[str, Any] | None = None,
 ) -> R | None:
-    """Insert a row in its initial state, with its event.
+    """Insert a row in its initial state, or in that of another verb that makes one, with its event.
 
     `values` is used up. `unless` is an ON CONFLICT target; when a row is there already, nothing is
     written and None comes back.
     """
-    query = table.insertion(values, unless, tx.engine)
-    return _write(tx, table, query, query.make, values, table.moves.begin, note)
+    verb = begin or table.moves.begin
+    query = table.insertion(values, unless, verb, tx.engine)
+    return _write(tx, table, query, query.make, values, verb, note)
 
 
 def move(
@@ -143,6 +150,108 @@ def move(
     if moved is None:
         raise _refusal(tx, table, verb, key, guard)
     return moved
+
+
+def create_many(
+    tx: Tx,
+    table: StateTable[R],
+    rows: Sequence[Mapping[str, Any]],
+    kinds: Mapping[str, str],
+    **shared: Any,
+) -> None:
+    """Insert many rows in their initial state, each with its event, in a statement or two.
+
+    `kinds` names the columns in which they differ, each with its type: text, integer or json, as
+    that the values stand in `rows`; `shared` is what all have alike.
+    """
+    given = {**shared, "rows": encode_rows(rows)}
+    query = _insert_many(table, tuple(kinds.items()), tuple(shared), tx.engine)
+    _write_many(tx, table, query, given, table.moves.begin)
+
+
+def move_many(
+    tx: Tx, table: StateTable[R], verb: str, keys: Sequence[str], **columns: Any
+) -> list[str]:
+    """Take many rows along a legal move, each with its event; those in another state stay.
+
+    Gives back the keys of those that moved.
+    """
+    if not keys:
+        return []
+    query = _update_many(table, verb, tuple(columns), tx.engine)
+    return _write_many(tx, table, query, columns | {"keys_": encode_rows(keys)}, verb)
+
+
+def encode_rows(rows: Sequence[Any]) -> str:
+    """Many rows or keys as the one parameter of a statement; their text was checked before."""
+    return msgspec.json.encode(rows).decode()
+
+
+def _write_many(
+    tx: Tx, table: StateTable[R], query: Statement, params: dict[str, Any], verb: str
+) -> list[str]:
+    if tx.engine == "postgres":
+        params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": None}
+        written = tx.execute(query, params)
+    else:
+        tx.several()
+        written = tx.execute(query, params)
+        tx.execute(
+            _note_many(table),
+            {"at": tx.now, "actor": tx.actor, "verb": verb, "rows": encode_rows(written)},
+        )
+    tx.noted = tx.noted or bool(written)
+    return [row[0] for row in written]
+
+
+@cache
+def _note_many(table: StateTable[R]) -> Statement:
+    return Statement(f"""
+        INSERT INTO events (at, actor, kind, verb, subject, project_id)
+        SELECT :at, :actor, '{table.moves.kind}', :verb, each.value ->> 0, each.value ->> 1
+        FROM {{each_of_rows}}
+    """)
+
+
+@cache
+def _insert_many(
+    table: StateTable[R],
+    kinds: tuple[tuple[str, str], ...],
+    shared: tuple[str, ...],
+    engine: Engine,
+) -> Statement:
+    casts = {"text": "{}", "integer": "CAST({} AS {{integer}})", "json": "CAST({} AS {{json}})"}
+    names = ", ".join([*(name for name, _ in kinds), *shared])
+    values = [casts[kind].format(f"each.value ->> '{name}'") for name, kind in kinds]
+    listed = ", ".join([*values, *(f":{name}" for name in shared)])
+    return _many_with_events(
+        table,
+        f"INSERT INTO {table.table} ({names}, state)"
+        f" SELECT {listed}, '{table.moves.initial}' FROM {{each_of_rows}}",
+        engine,
+    )
+
+
+@cache
+def _update_many(
+    table: StateTable[R], verb: str, columns: tuple[str, ...], engine: Engine
+) -> Statement:
+    sources, to = table.moves[verb]
+    changes = "".join(f", {name} = :{name}" for name in columns)
+    states = ", ".join(f"'{state}'" for state in sources)
+    return _many_with_events(
+        table,
+        f"UPDATE {table.table} SET state = '{to}'{changes}"
+        f" WHERE {table.key} {{is_listed}} AND state IN ({states})",
+        engine,
+    )
+
+
+def _many_with_events(table: StateTable[R], change: str, engine: Engine) -> Statement:
+    keys = f"{table.key}, {table.project or 'NULL'}"
+    if engine == "sqlite":
+        return Statement(f"{change} RETURNING {keys}")
+    return Statement(_noting(table, change, table.key))
 
 
 def _write(
@@ -196,9 +305,11 @@ def _update(
 def _with_event(table: StateTable[R], change: str, columns: str, engine: Engine) -> Query[R]:
     if engine == "sqlite":
         return Query(table.record, f"{change} RETURNING {columns}")
-    return Query(
-        table.record,
-        f"""
+    return Query(table.record, _noting(table, change, columns))
+
+
+def _noting(table: StateTable[R], change: str, columns: str) -> str:
+    return f"""
         WITH written AS ({change} RETURNING *),
         noted AS (
             INSERT INTO events (at, actor, kind, verb, subject, project_id, data)
@@ -207,8 +318,7 @@ def _with_event(table: StateTable[R], change: str, columns: str, engine: Engine)
             FROM written
         )
         SELECT {columns} FROM written
-    """,
-    )
+    """
 
 
 def _refusal(

@@ -22,7 +22,8 @@ def move(*sources: StrEnum, to: StrEnum) -> Move:
 class Moves:
     """One type's states and verbs.
 
-    `kind` is the type's word in events, `begin` the verb under which a new row enters `initial`.
+    `kind` is the type's word in events, `begin` the verb under which a new row enters `initial`;
+    `also` are other verbs under which one may be made, and the state in which it is then.
     A verb may lead back to the state it came from: a letter that failed once is waiting again.
     """
 
@@ -34,12 +35,14 @@ class Moves:
         begin: str,
         initial: StrEnum,
         verbs: Mapping[str, Move],
+        also: Mapping[str, StrEnum] | None = None,
     ) -> None:
         self.kind = kind
         self.states = states
         self.begin = begin
         self.initial = initial
         self.verbs = verbs
+        self.entries: Mapping[str, StrEnum] = {begin: initial, **(also or {})}
 
     def __getitem__(self, verb: str) -> Move:
         return self.verbs[verb]

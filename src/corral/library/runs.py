@@ -35,6 +35,36 @@ def forget(tx: Tx, id: str) -> Run:
     return run
 
 
+def heartbeat(
+    tx: Tx,
+    run: Run,
+    *,
+    output_bytes: int,
+    cpu_ms: int | None = None,
+    peak_bytes: int | None = None,
+    lease_ms: int = keeping.LEASE_MS,
+) -> Run:
+    """Renew a keeper's lease, and with it everything that the run has locked and the tasks that are
+    done in it; the answer tells whether the run is to be stopped.
+
+    Held when another keeper took it over, or a recovery gave it up.
+    """
+    from corral.rooms.locks import ops as locks
+    from corral.rooms.tasks import holding
+
+    renewed = keeping.heartbeat(
+        tx,
+        run,
+        output_bytes=output_bytes,
+        cpu_ms=cpu_ms,
+        peak_bytes=peak_bytes,
+        lease_ms=lease_ms,
+    )
+    holding.renew_of_run(tx, run.id)
+    locks.renew_of_run(tx, run.id)
+    return renewed
+
+
 class Sent(msgspec.Struct, frozen=True):
     """Where a text for a run went."""
 
@@ -88,7 +118,7 @@ class Runs(Room):
     start = write(keeping.start)
     launch = write(keeping.launch)
     restart = write(keeping.restart)
-    heartbeat = write(keeping.heartbeat, mode="one", repeatable=True)
+    heartbeat = write(heartbeat, repeatable=True)
     begin_to_stop = write(ops.stop, repeatable=True)
     take_over = write(keeping.take_over)
     call_for = write(keeping.call_for, repeatable=True)
@@ -262,12 +292,17 @@ class Runs(Room):
         return deleted
 
     def after_end(self, run: Run, *, secrets: Sequence[str] = ()) -> None:
-        """See to what a run that is over leaves: who waits in line goes next, those who asked to be
-        told are told, its output is made findable and sealed. It may be called again, by anybody,
-        at any time."""
+        """See to what a run that is over leaves: tasks that it did not submit go back, who waits in
+        line goes next, its locks are given back, those who asked to be told are told, its output is
+        made findable and sealed. It may be called again, by anybody, at any time."""
+        if not run.is_live:
+            self._give_tasks_back(run)
         self.start_queued()
         if not run.is_live:
             from corral.library.alerts import Alerts
+            from corral.library.locks import Locks
+
+            Locks(self._database).end_of_run(run.id)
             from corral.library.findable import make_findable
 
             Alerts(self._database).see_to_delivery()
@@ -284,6 +319,15 @@ class Runs(Room):
                     cap=self.launch_of(run.id).output_cap,
                     redactor=lambda: Redactor(secrets),
                 )
+
+    def _give_tasks_back(self, run: Run) -> None:
+        from corral.rooms.tasks import holding
+
+        if self._database.read(lambda tx: holding.has_tasks(tx, run.id)):
+            from corral.rooms.tasks import doing
+
+            why = f"its run {run.id} ended ({run.state}) without a submit"
+            self._database.write(lambda tx: doing.release_of_run(tx, run.id, why))
 
     def start_queued(self) -> Sequence[Run]:
         """Start keepers for the runs that are next in line here, while there is room; gives these.

@@ -135,14 +135,33 @@ def _itself(store: Corral, who: Who, arguments: Arguments) -> None:
         raise Refused(f"{who.agent} may ask about itself alone.")
 
 
-def _own_sessions(store: Corral, who: Who, arguments: Arguments) -> None:
+def _as_itself(store: Corral, who: Who, arguments: Arguments) -> None:
     arguments["agent"] = who.agent
+
+
+def _leading(store: Corral, who: Who, arguments: Arguments) -> None:
+    """It leads what it declares, and is told; nobody else's mailbox is filled by it."""
+    arguments["agent"], arguments["lead"] = who.agent, who.actor
+
+
+def _delegating(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["agent"], arguments["sender"] = who.agent, who.actor
+
+
+def _anything(store: Corral, who: Who, arguments: Arguments) -> None:
+    """What everybody on a team may see."""
 
 
 RULES: dict[str, Rule] = {
     "agents.allows": _itself,
     "agents.get": _itself,
     "agents.grants": _itself,
+    "delegations.cancel": _as_itself,
+    "delegations.delegate": _delegating,
+    "delegations.fail": _as_itself,
+    "delegations.finish": _as_itself,
+    "delegations.get": _anything,
+    "delegations.list": _anything,
     "decisions.confirm": _answering,
     "decisions.get": _own_decision,
     "decisions.hear": _own_decided,
@@ -169,6 +188,10 @@ RULES: dict[str, Rule] = {
     "mail.put": _writing,
     "mail.refuse": _own_letter,
     "mail.renew": _own_letter,
+    "plans.get": _anything,
+    "plans.set": _as_itself,
+    "progress.list": _anything,
+    "progress.report": _as_itself,
     "notes.add": _noting,
     "notes.search": _recalling,
     "notes.section": _recalling,
@@ -182,9 +205,34 @@ RULES: dict[str, Rule] = {
     "sessions.append": _appending,
     "sessions.context": _own_session,
     "sessions.get": _own_session,
-    "sessions.list": _own_sessions,
+    "sessions.list": _as_itself,
     "sessions.set_state": _own_session,
     "sessions.state": _own_session,
     "sessions.turns": _own_session,
+    "tasks.accept": _as_itself,
+    "tasks.add": _leading,
+    "tasks.apply": _leading,
+    "tasks.cancel": _as_itself,
+    "tasks.claim": _as_itself,
+    "tasks.counts": _anything,
+    "tasks.declare": _leading,
+    "tasks.delegate": _as_itself,
+    "tasks.depend": _as_itself,
+    "tasks.edit": _as_itself,
+    "tasks.fail": _as_itself,
+    "tasks.get": _anything,
+    "tasks.graph": _anything,
+    "tasks.list": _anything,
+    "tasks.pause": _as_itself,
+    "tasks.reassign": _as_itself,
+    "tasks.reject": _as_itself,
+    "tasks.release": _as_itself,
+    "tasks.renew": _as_itself,
+    "tasks.reopen": _as_itself,
+    "tasks.resume": _as_itself,
+    "tasks.retry": _as_itself,
+    "tasks.skip": _as_itself,
+    "tasks.submit": _as_itself,
+    "tasks.undepend": _as_itself,
     "timers.set": _own_mailbox,
 }

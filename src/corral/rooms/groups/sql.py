@@ -182,7 +182,7 @@ FORGET_POSTS = Statement("""
 
 _REACTION = "post_id, sign, member, at"
 
-REACTIONS = Query(Reaction, f"SELECT {_REACTION} FROM reactions WHERE post_id {{is_among}}")
+REACTIONS = Query(Reaction, f"SELECT {_REACTION} FROM reactions WHERE post_id {{is_listed}}")
 
 REACT = Statement("""
     INSERT INTO reactions (post_id, sign, member, at) VALUES (:post_id, :sign, :member, :now)

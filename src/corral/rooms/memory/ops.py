@@ -161,7 +161,7 @@ def section(
 
 def use(tx: Tx, notes: Sequence[str]) -> None:
     """Count that these notes were given to an agent; whatever is forgotten is passed over."""
-    tx.run(sql.USE, among=encode_json(list(notes), "The notes"), now=tx.now)
+    tx.run(sql.USE, keys_=encode_json(list(notes), "The notes"), now=tx.now)
 
 
 def prunable(tx: Tx, *, before: int, limit: int = 100) -> list[str]:

@@ -47,7 +47,7 @@ LIST_OF_SCOPE = _list(f"AND scope = :scope {_CURRENT}")
 LIST_ALL = _list("")
 LIST_ALL_OF_SCOPE = _list("AND scope = :scope")
 
-USE = Statement("UPDATE notes SET uses = uses + 1, used_at = :now WHERE id {is_among}")
+USE = Statement("UPDATE notes SET uses = uses + 1, used_at = :now WHERE id {is_listed}")
 
 FORGET = Query(Note, f"DELETE FROM notes WHERE id = :id RETURNING {_COLUMNS}")
 

@@ -7,15 +7,16 @@ from typing import Any
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound
+from corral.kernel.ids import LENGTH
 from corral.kernel.keep import KEEP
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text
+from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.projects import sql
 from corral.rooms.projects.model import Project, ProjectState
-from corral.rooms.settings import ops as settings
 
 MAX_DIR = 4_096
 _LAST = 1 << 62
+_WHOLE_ID = len("prj_") + LENGTH
 
 
 def register(
@@ -66,9 +67,17 @@ def by_dir(tx: Tx, dir: str | Path) -> Project:
     return found
 
 
+def around(tx: Tx, path: str | Path) -> Project | None:
+    """The project that a path is in: of its own directory, or of the nearest one above it."""
+    real = real_dir(path)
+    above = [real[:end] or "/" for end, character in enumerate(real) if character == "/"]
+    return tx.one(sql.AROUND, heads=encode_json([*above, real], "The path"))
+
+
 def get(tx: Tx, id: str) -> Project:
     """A project by its id, which may be shortened."""
-    return sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
+    whole = tx.one(sql.PROJECTS.by_key, key_=id) if len(id) == _WHOLE_ID else None
+    return whole or sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
 
 
 def list_projects(
@@ -109,6 +118,8 @@ def archive(tx: Tx, id: str) -> Project:
 
 def delete(tx: Tx, id: str) -> Project:
     """Forget a project and what was chosen for it. Letters, events and the directory stay."""
+    from corral.rooms.settings import ops as settings  # not for those who only look
+
     project = get(tx, id)
     settings.forget_scope(tx, f"project:{project.id}")
     if not tx.run(sql.DELETE, id=project.id):

@@ -10,6 +10,14 @@ PROJECTS = StateTable(Project, MOVES, table="projects", columns=_COLUMNS, projec
 
 BY_DIR = Query(Project, f"SELECT {_COLUMNS} FROM projects WHERE dir = :dir")
 
+# Of several directories above each other, the innermost that is a project.
+AROUND = Query(
+    Project,
+    f"""
+    SELECT {_COLUMNS} FROM projects WHERE dir {{is_one_of_heads}} ORDER BY dir DESC LIMIT 1
+""",
+)
+
 # Last run first; a project that never ran counts as run in 1970.
 LIST = Query(
     Project,

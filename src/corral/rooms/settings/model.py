@@ -112,6 +112,87 @@ KNOWN: dict[str, Known] = {
     "alerts.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global",)
     ),
+    "runs.tools": Known(
+        bool, False, 0, 1, "Give agents Corral's own tools (MCP) when they are started."
+    ),
+    "tasks.max_attempts": Known(
+        int, 3, 1, 1_000, "Silent attempts after which a task has failed.", ("global", "project")
+    ),
+    "tasks.lease_ms": Known(
+        int,
+        5 * MINUTE,
+        SECOND,
+        DAY,
+        "How long whoever does a task may be silent; its run's heartbeat speaks for it.",
+        ("global", "project"),
+    ),
+    "tasks.check_timeout_ms": Known(
+        int,
+        10 * MINUTE,
+        SECOND,
+        DAY // 2,
+        "How long a task's check command may take.",
+        ("global", "project"),
+    ),
+    "tasks.auto_accept": Known(
+        bool,
+        False,
+        0,
+        1,
+        "Accept a task at once whose evidence has commands that all ended with 0.",
+        ("global", "project"),
+    ),
+    "tasks.agent_checks": Known(
+        bool,
+        False,
+        0,
+        1,
+        "Whether agents may declare check commands, which Corral itself runs.",
+        ("global", "project"),
+    ),
+    "tasks.auto_start": Known(
+        bool,
+        False,
+        0,
+        1,
+        "Start the agent of a ready task's role by itself, in a worktree of its own.",
+        ("global", "project"),
+    ),
+    "tasks.max_started": Known(
+        int,
+        4,
+        1,
+        1_000,
+        "Tasks of a project that run by themselves at once.",
+        ("global", "project"),
+    ),
+    "tasks.keep_ms": Known(
+        int, 365 * DAY, MINUTE, TEN_YEARS, "How long an ended task is kept.", ("global",)
+    ),
+    "delegations.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended delegation is kept.", ("global",)
+    ),
+    "plans.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long plans and progress are kept.", ("global",)
+    ),
+    "locks.edit_ms": Known(
+        int,
+        0,
+        0,
+        DAY,
+        "An edit locks its file for so long, where hooks are installed; 0: only locks are obeyed.",
+    ),
+    "locks.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a lock that has ended is kept.", ("global",)
+    ),
+    "touches.keep_ms": Known(
+        int,
+        365 * DAY,
+        DAY,
+        TEN_YEARS,
+        "How long it is known who changed a file, from the last change on.",
+        ("global",),
+    ),
     "tokens.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a token that is over is kept.", ("global",)
     ),

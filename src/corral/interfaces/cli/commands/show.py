@@ -23,6 +23,8 @@ KINDS: dict[str, Callable[["Corral", str], Any]] = {
     "grp": lambda store, id: store.groups.get(id),
     "nod": lambda store, id: store.nodes.get(id),
     "chg": lambda store, id: store.charges.get(id),
+    "tsk": lambda store, id: store.tasks.get(id),
+    "dlg": lambda store, id: store.delegations.get(id),
     "alr": lambda store, id: store.alerts.get(id),
 }
 

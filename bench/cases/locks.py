@@ -1,0 +1,179 @@
+"""Locks: taking and giving back, by hand and by Corral; and the hook as a whole process."""
+
+import compileall
+import json
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+import corral
+from bench.harness import Bar, Bench, Rates, Rival, Row
+from bench.opponents import ACTOR, now_ms, open_store
+from corral.library import Corral
+
+TITLE = "Locks"
+ABOUT = """
+    A lock on one of many paths is taken and given back, while other agents hold a hundred others.
+    By hand it is APSW with prepared statements on Corral's own tables, with the same rows and event
+    rows, a search for locks that meet the path, and nothing else: no resolving of paths and names,
+    no line, no fair turns of writers. The hook is `corral hook claude pre-tool-use`, refusing an
+    edit and letting one go on, as a whole process over `python -c pass`.
+"""
+CORRAL = str(Path(sys.executable).parent / "corral")
+OTHERS = 100
+TTL_MS = 300_000
+
+ACQUIRE = """
+    INSERT INTO locks (project_id, path, head, mode, owner, ttl_ms, lease_until, tells, created_at,
+        held_at, state)
+    VALUES (:project, :path, :path || '/', 'exclusive', :owner, 300000, :until, 0, :now, :now,
+        'held')
+    RETURNING seq, state, project_id, path, mode, owner, lease_until
+"""
+NEAR = """
+    SELECT seq, path, mode, owner, lease_until FROM locks
+    WHERE project_id = :project AND ended_at IS NULL AND lease_until > :now
+      AND head IN ('', 'src/', :path || '/') AND owner <> :owner
+    UNION ALL
+    SELECT seq, path, mode, owner, lease_until FROM locks
+    WHERE project_id = :project AND ended_at IS NULL AND lease_until > :now
+      AND head > :path || '/' AND head < :path || '0' AND owner <> :owner
+"""
+WAITED_FOR = "SELECT 1 FROM locks WHERE project_id = :project AND state = 'waiting' LIMIT 1"
+RELEASE = """
+    UPDATE locks SET state = 'released', ended_at = :now, ended_by = :owner
+    WHERE seq = :seq AND state = 'held' AND lease_until > :now RETURNING seq
+"""
+NOTE = """
+    INSERT INTO events (at, actor, kind, verb, subject, project_id, data)
+    VALUES (:now, :actor, 'lock', :verb, :subject, :project, :data)
+"""
+
+
+def measure(bench: Bench) -> list[Row]:
+    count = bench.pick(300, 200)
+    store, project = _prepared(bench)
+    hand, its_project = _by_hand(bench)
+    found = bench.compare(
+        Rival("by hand", partial(_hand_over, hand, its_project, count)),
+        [Rival("Corral", partial(_take_and_give, store, project, count))],
+        rounds=bench.pick(21, 5),
+    )
+    store.close()
+    return [
+        Row("acquire + release", found.speed_of("Corral", "acquire + release"), Bar(">=", 0.5)),
+        *_hooks(bench),
+    ]
+
+
+def _prepared(bench: Bench, url: str | None = None) -> tuple[Corral, str]:
+    store = open_store(url or f"sqlite:///{bench.new_file()}")
+    folder = bench.folder / "project"
+    (folder / "src").mkdir(parents=True, exist_ok=True)
+    project = store.projects.register(folder).id
+    for number in range(OTHERS):
+        store.locks.acquire(
+            project, f"src/held-{number}.py", f"other-{number % 10}", ttl_ms=3_600_000
+        )
+    return store, project
+
+
+def _take_and_give(store: Corral, project: str, count: int) -> Rates:
+    began = time.perf_counter()
+    for number in range(count):
+        store.locks.release(store.locks.acquire(project, f"src/{number}.py", "ada"))
+    return {"acquire + release": count / (time.perf_counter() - began)}
+
+
+def _by_hand(bench: Bench) -> tuple[Any, str]:
+    path = bench.new_file()
+    store, project = _prepared(bench, f"sqlite:///{path}")
+    store.close()
+    connection = apsw.Connection(str(path), statementcachesize=512)
+    connection.set_busy_timeout(10_000)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    for pragma in ("synchronous = NORMAL", "temp_store = MEMORY", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection.execute, project
+
+
+def _hand_over(run: Any, project: str, count: int) -> Rates:
+    began = time.perf_counter()
+    for number in range(count):
+        now = now_ms()
+        given = {
+            "project": project,
+            "path": f"src/{number}.py",
+            "owner": "agent:ada",
+            "now": now,
+            "until": now + TTL_MS,
+            "actor": ACTOR,
+        }
+        run("BEGIN IMMEDIATE")
+        assert not run(NEAR, given).fetchall()
+        seq = run(ACQUIRE, given).fetchall()[0][0]
+        note = {"subject": f"lck_{seq}", "data": json.dumps({"path": given["path"]})}
+        run(NOTE, given | note | {"verb": "acquire"})
+        run("COMMIT")
+        given |= {"now": now_ms(), "seq": seq}
+        run("BEGIN IMMEDIATE")
+        assert run(RELEASE, given).fetchall()
+        run(NOTE, given | note | {"verb": "release"})
+        assert not run(WAITED_FOR, given).fetchall()
+        run("COMMIT")
+    return {"acquire + release": count / (time.perf_counter() - began)}
+
+
+def _hooks(bench: Bench) -> list[Row]:
+    # As pip does when it installs; a run that may not write bytecode would compile at every start.
+    compileall.compile_dir(str(Path(corral.__file__).parent), quiet=1)
+    url = f"sqlite:///{bench.new_file()}"
+    _prepared(bench, url)[0].close()
+    environment = os.environ | {
+        "CORRAL_STORE": url,
+        "CORRAL_HOME": str(bench.folder),
+        "CORRAL_AGENT": "ada",
+    }
+    cases = {
+        "corral hook, refusing an edit": ("src/held-7.py", 2),
+        "corral hook, letting an edit go on": ("src/free.py", 0),
+    }
+    found = bench.compare(
+        Rival("python -c pass", partial(_call, [sys.executable, "-c", "pass"], environment, "", 0)),
+        [
+            Rival(
+                name,
+                partial(
+                    _call,
+                    [CORRAL, "hook", "claude", "pre-tool-use"],
+                    environment,
+                    json.dumps(
+                        {
+                            "tool_name": "Edit",
+                            "tool_input": {"file_path": str(bench.folder / "project" / path)},
+                        }
+                    ),
+                    code,
+                ),
+            )
+            for name, (path, code) in cases.items()
+        ],
+        rounds=bench.pick(40, 12),
+    )
+    return [Row(name, found.speed_of_base_over(name, "run"), Bar("<=", 6)) for name in cases]
+
+
+def _call(command: list[str], environment: dict[str, str], told: str, code: int) -> Rates:
+    began = time.perf_counter()
+    done = subprocess.run(
+        command, env=environment, input=told.encode(), stderr=subprocess.DEVNULL, check=False
+    )
+    took = time.perf_counter() - began
+    assert done.returncode == code, done
+    return {"run": 1 / took}

@@ -1,0 +1,98 @@
+"""What agent CLIs tell their hooks, and what these answer.
+
+Claude Code, Codex, Gemini CLI and Qwen Code hand over the tool and its arguments in the same words
+and take exit code 2 as a refusal whose reason is on standard error. Copilot CLI has words of its
+own and wants its answer as JSON. Any other exit code lets the tool go on, so trouble of ours never
+stops an agent.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+PROVIDERS = ("claude", "codex", "copilot", "gemini", "qwen")
+REFUSED = 2
+
+BEFORE = ("pretooluse", "beforetool")
+AFTER = ("posttooluse", "aftertool")
+
+# Tools that change files, by the end of their names: those of MCP servers have a longer beginning.
+_EDITS = frozenset(
+    {
+        "apply_patch",
+        "create",
+        "create_file",
+        "edit",
+        "edit_file",
+        "insert",
+        "multiedit",
+        "notebookedit",
+        "replace",
+        "str_replace",
+        "str_replace_based_edit_tool",
+        "str_replace_editor",
+        "write",
+        "write_file",
+    }
+)
+_PATHS = ("file_path", "notebook_path", "path", "filePath", "absolute_path")
+_PATCH_LINES = ("*** Update File: ", "*** Add File: ", "*** Delete File: ", "*** Move to: ")
+
+
+class Words(msgspec.Struct, rename=None):
+    """What a hook is told; all of it comes from the agent, and none of it is trusted."""
+
+    cwd: str = ""
+    tool_name: str = ""
+    tool_input: Any = None
+    toolName: str = ""
+    toolArgs: Any = None
+
+
+def moment_of(event: str) -> str | None:
+    """`before` or `after` a tool is used, for an event in any provider's spelling."""
+    plain = event.replace("-", "").replace("_", "").lower()
+    return "before" if plain in BEFORE else "after" if plain in AFTER else None
+
+
+def edited_paths(told: bytes, cwd: str) -> list[str]:
+    """The files that a tool is to change, or has changed; ValueError when that makes no sense."""
+    words = msgspec.json.decode(told, type=Words)
+    given = words.tool_input if words.tool_input is not None else words.toolArgs
+    if isinstance(given, str):  # Copilot CLI hands over text that holds JSON
+        given = msgspec.json.decode(given) if given.lstrip().startswith("{") else {"input": given}
+    if not isinstance(given, dict):
+        return []
+    tool = (words.tool_name or words.toolName).rpartition("__")[2].lower()
+    base = words.cwd or cwd
+    found = [*_patched(given), *(_named(given) if tool in _EDITS else ())]
+    return [os.path.join(base, path) for path in dict.fromkeys(found)]
+
+
+def _named(given: dict[str, Any]) -> Iterator[str]:
+    if given.get("command") == "view":
+        return
+    for name in _PATHS:
+        if isinstance(path := given.get(name), str) and path:
+            yield path
+
+
+def _patched(given: dict[str, Any]) -> Iterator[str]:
+    """The files in a patch of the kind that Codex applies, also one inside of a shell command."""
+    for value in given.values():
+        text = "\n".join(map(str, value)) if isinstance(value, list) else value
+        if isinstance(text, str) and "*** Begin Patch" in text:
+            for line in text.splitlines():
+                for start in _PATCH_LINES:
+                    if line.startswith(start):
+                        yield line[len(start) :].strip()
+
+
+def refusal(provider: str, reason: str) -> tuple[int, str, str]:
+    """How a provider is told no: exit code, standard output, standard error."""
+    if provider == "copilot":
+        answer = {"permissionDecision": "deny", "permissionDecisionReason": reason}
+        return 0, msgspec.json.encode(answer).decode(), ""
+    return REFUSED, "", reason

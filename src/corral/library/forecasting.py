@@ -1,0 +1,114 @@
+"""Conflict forecast: the worktrees of a repository, merged two by two, as they are now."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import combinations
+
+import msgspec
+
+from corral.adapters import commits, git
+from corral.db.database import Database
+from corral.db.tx import Tx
+from corral.kernel.clock import DAY
+from corral.kernel.errors import NotFound, Refused
+from corral.rooms.agents import ops as agents
+from corral.rooms.mail import ops as mail
+from corral.rooms.runs import ops as runs
+from corral.rooms.runs.model import Run
+
+MAX_TREES = 30
+MAX_FILES = 100
+
+
+class Side(msgspec.Struct, frozen=True):
+    """A worktree, and who works in it."""
+
+    folder: str
+    branch: str | None
+    owner: str | None
+    run_id: str | None
+
+
+class Clash(msgspec.Struct, frozen=True):
+    """Two worktrees that cannot be merged without a person, and the files in which."""
+
+    one: Side
+    other: Side
+    files: list[str]
+
+
+def forecast(database: Database, folder: str, *, tell: bool) -> list[Clash]:
+    top = git.worktree_of(os.path.realpath(folder))
+    if top is None:
+        raise Refused(f"{folder} is in no git repository.", dir=folder)
+    trees = commits.trees(top)
+    if len(trees) > MAX_TREES:
+        raise Refused(
+            f"The repository has {len(trees)} worktrees, and {MAX_TREES} are tried at the most; "
+            "remove those that are done (`git worktree remove`).",
+            trees=len(trees),
+        )
+    sides = database.read(lambda tx: [_side(tx, tree, _live(tx)) for tree in trees])
+    with tempfile.TemporaryDirectory(prefix="corral-forecast-") as apart:
+        trial = commits.Trial(top, apart)
+        states = [trial.state_of(tree) for tree in trees] if len(trees) > 1 else []
+        clashes = [
+            Clash(sides[one], sides[other], files[:MAX_FILES])
+            for one, other in combinations(range(len(states)), 2)
+            if (files := trial.conflicts(states[one], states[other]))
+        ]
+    if tell and clashes:
+        database.write(lambda tx: _tell_all(tx, clashes), repeatable=True)
+    return clashes
+
+
+def _live(tx: Tx) -> list[Run]:
+    """Runs that have a process, the newest of all first."""
+    found: list[Run] = []
+    while page := runs.active(tx, after=found[-1].id if found else ""):
+        found += page
+    return found[::-1]
+
+
+def _side(tx: Tx, tree: commits.Tree, live: list[Run]) -> Side:
+    inside = os.path.realpath(tree.folder)
+    for run in live:
+        if git.worktree_of(os.path.realpath(run.cwd)) == inside:
+            return Side(tree.folder, tree.branch, _owner(tx, run), run.id)
+    return Side(tree.folder, tree.branch, None, None)
+
+
+def _owner(tx: Tx, run: Run) -> str:
+    if run.agent_id is not None:
+        try:
+            return f"agent:{agents.get(tx, run.agent_id).name}"
+        except NotFound:
+            pass
+    return f"session:{run.session_id}" if run.session_id else f"run:{run.id}"
+
+
+def _tell_all(tx: Tx, clashes: list[Clash]) -> None:
+    """A letter to both owners of each, once for the same worktrees and files on a day."""
+    for clash, mine, theirs in _sides(clashes):
+        if mine.owner is not None and not mine.owner.startswith("run:"):
+            same = [clash.one.folder, clash.other.folder, clash.files]
+            key = sha256(msgspec.json.encode(same)).hexdigest()[:32]
+            who = theirs.owner or "somebody"
+            mail.put(
+                tx,
+                mine.owner,
+                {
+                    "forecast": msgspec.to_builtins(clash),
+                    "text": f"Your work in {mine.folder} and that of {who} in {theirs.folder} "
+                    f"will conflict in {', '.join(clash.files[:10])}; agree before you merge.",
+                },
+                key=f"forecast:{tx.now // DAY}:{key}",
+            )
+
+
+def _sides(clashes: list[Clash]) -> Iterator[tuple[Clash, Side, Side]]:
+    for clash in clashes:
+        yield clash, clash.one, clash.other
+        yield clash, clash.other, clash.one

@@ -1,0 +1,156 @@
+"""Looking at locks: who holds a path, who is in the way, and who knows a file."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from corral.db.tx import Tx
+from corral.kernel.clock import SECOND
+from corral.kernel.errors import Invalid
+from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.rooms.locks import line, naming, patterns, sql
+from corral.rooms.locks.model import InTheWay, Lock, LockState, Touch
+from corral.rooms.settings import ops as settings
+
+MAX_PATHS = 100_000
+FEW = 4  # paths that are looked for one by one, and not among all locks of the project
+_LAST = 1 << 62
+
+
+def holders(tx: Tx, project: str, path: str) -> list[Lock]:
+    """The locks that are held on a path at this moment, or on anything that it covers."""
+    where = naming.project_of(tx, project)
+    pattern = naming.pattern_of(where, path)
+    return [
+        lock for lock in naming.read_near(tx, where.id, pattern) if _holds(lock, pattern, tx.now)
+    ]
+
+
+def in_the_way(
+    tx: Tx, project: str, paths: Sequence[str], agent: str, *, run: str | None = None
+) -> list[InTheWay]:
+    """Those of the paths that others hold, so that this owner must not change them; each with who
+    that is, and until when."""
+    where = naming.project_of(tx, project)
+    if len(paths) > MAX_PATHS:
+        raise Invalid(f"Ask for {MAX_PATHS:,} paths at the most, not {len(paths):,}.")
+    owner = naming.owner_of(tx, agent)
+    wanted = {path: naming.pattern_of(where, path, lockable=False) for path in paths}
+    few = len(wanted) <= FEW
+    others = [] if few else _of_others(tx.all(sql.LIVE_OF_PROJECT, project_id=where.id), owner, run)
+    found = []
+    for path, pattern in wanted.items():
+        if few:
+            others = _of_others(naming.read_near(tx, where.id, pattern), owner, run)
+        lock = next((lock for lock in others if _holds(lock, pattern, tx.now)), None)
+        if lock is not None:
+            found.append(InTheWay(path, lock, naming.held(tx.now, pattern, lock).message))
+    return found
+
+
+def ahead_of(tx: Tx, lock: Lock) -> list[Lock]:
+    """Whom a lock in line waits for: those who hold what it meets, and those who asked before."""
+    near = naming.read_near(tx, lock.project_id, lock.path)
+    return line.in_the_way(lock, [other for other in near if other.is_live(tx.now)])
+
+
+def edit_term(tx: Tx, project: str, agent: str) -> int:
+    """For how long an edit locks its file; 0 when it does not."""
+    name = agent.removeprefix("agent:")
+    term = int(settings.value(tx, "locks.edit_ms", agent=name, project=project))
+    return max(term, SECOND) if term else 0
+
+
+def _of_others(locks: Sequence[Lock], owner: str, run: str | None) -> list[Lock]:
+    return [
+        lock
+        for lock in locks
+        if lock.owner != owner or (run is not None and lock.run_id not in (None, run))
+    ]
+
+
+def _holds(lock: Lock, pattern: str, now: int) -> bool:
+    held = lock.state is LockState.HELD and lock.lease_until > now
+    return held and patterns.meet(lock.path, pattern)
+
+
+def list_live(
+    tx: Tx, *, project: str | None = None, after: str | None = None, limit: int = 50
+) -> Page[Lock]:
+    """Locks that are held or waited for, by path, of all projects or of one."""
+    last_project, head, seq = decode_cursor(after, "", "", 0)
+    place: dict[str, Any] = {"head": head, "seq": seq, "now": tx.now}
+    if project is None:
+        statement, of = sql.LIVE, last_project
+    else:
+        statement, of = sql.LIST_OF_PROJECT, naming.project_of(tx, project).id
+    rows = tx.all(statement, project_id=of, limit=check_limit(limit) + 1, **place)
+    return page_of(
+        rows, limit, lambda lock: (lock.project_id, patterns.head_of(lock.path), lock.fence)
+    )
+
+
+def list_all(
+    tx: Tx, *, project: str | None = None, after: str | None = None, limit: int = 50
+) -> Page[Lock]:
+    """All locks that are kept, also those that have ended: newest first."""
+    (before,) = decode_cursor(after, _LAST)
+    of = {} if project is None else {"project_id": naming.project_of(tx, project).id}
+    statement = sql.ALL_OF_PROJECT if of else sql.ALL
+    rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **of)
+    return page_of(rows, limit, lambda lock: (lock.fence,))
+
+
+def list_of(tx: Tx, agent: str, *, after: str | None = None, limit: int = 50) -> Page[Lock]:
+    """The locks that an owner holds or waits for, oldest first."""
+    (last,) = decode_cursor(after, 0)
+    rows = tx.all(
+        sql.LIVE_OF_OWNER,
+        owner=naming.owner_of(tx, agent),
+        after=last,
+        now=tx.now,
+        limit=check_limit(limit) + 1,
+    )
+    return page_of(rows, limit, lambda lock: (lock.fence,))
+
+
+def touch(tx: Tx, project: str, path: str, agent: str) -> Touch:
+    """Note that somebody changed a file."""
+    where = naming.project_of(tx, project)
+    touched = tx.one(
+        sql.TOUCH,
+        project_id=where.id,
+        path=naming.pattern_of(where, path, lockable=False),
+        owner=naming.owner_of(tx, agent),
+        now=tx.now,
+    )
+    assert touched is not None
+    return touched
+
+
+def touches(
+    tx: Tx,
+    project: str,
+    path: str = patterns.WHOLE,
+    *,
+    agent: str | None = None,
+    after: str | None = None,
+    limit: int = 50,
+) -> Page[Touch]:
+    """Who changed a file, or the files below a folder: by path, of everybody or of one owner."""
+    where = naming.project_of(tx, project)
+    pattern = naming.pattern_of(where, path).rstrip("/")
+    whole = pattern == patterns.WHOLE
+    last_path, last_owner = decode_cursor(after, "", "")
+    span: dict[str, Any] = {
+        "project_id": where.id,
+        "path": "" if whole else pattern,
+        "below": "" if whole else f"{pattern}/",
+        "high": naming.ABOVE_ALL if whole else f"{pattern}0",
+        "last_path": last_path,
+        "limit": check_limit(limit) + 1,
+    }
+    if agent is None:
+        rows = tx.all(sql.TOUCHES, last_owner=last_owner, **span)
+    else:
+        rows = tx.all(sql.TOUCHES_OF_OWNER, owner=naming.owner_of(tx, agent), **span)
+    return page_of(rows, limit, lambda touch: (touch.path, touch.owner))

@@ -1,0 +1,126 @@
+"""Many processes on the same paths: one holder at a time, the line in order, nobody for ever."""
+
+import os
+import time
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import corral
+from corral.kernel.errors import Held
+from corral.library import Corral
+from tests.support.invariants import check_store
+from tests.support.processes import at_once
+from tests.support.threads import race
+
+
+class Stretch(NamedTuple):
+    """A lock in somebody's hands, by the machine's own clock."""
+
+    since: int
+    until: int
+    fence: int
+    owner: int
+
+
+def hold(store: Corral, project: str, path: str) -> Stretch:
+    me = str(os.getpid())
+    lock = store.locks.acquire(project, path, me, wait=True, timeout_ms=60_000)
+    since = time.monotonic_ns()
+    time.sleep(0.001)
+    until = time.monotonic_ns()
+    store.locks.release(lock)
+    return Stretch(since, until, lock.fence, os.getpid())
+
+
+def test_of_processes_that_wait_for_paths_that_meet_one_holds_them_at_a_time_in_order(
+    url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "src").mkdir()
+    with corral.open(url) as store:
+        project = store.projects.register(tmp_path).id
+    paths = ["src/*", "./src/a.py", "src", "**/a.py"]
+
+    def work(number: int) -> list[Stretch]:
+        with corral.open(url) as store:
+            return [hold(store, project, paths[(number + n) % 4]) for n in range(10)]
+
+    by_worker = at_once([partial(work, number) for number in range(6)])
+    stretches = sorted(one for worker in by_worker for one in worker)
+    assert len(stretches) == 60
+    assert all(one.until <= other.since for one, other in pairwise(stretches))
+    assert [one.fence for one in stretches] == sorted(one.fence for one in stretches)
+    with corral.open(url) as store:
+        assert store.locks.list().items == []
+        check_store(store)
+    print("each process held it:", [len(worker) for worker in by_worker])
+
+
+def test_of_sixteen_who_ask_at_once_without_waiting_one_gets_it(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = store.projects.register(tmp_path).id
+    for number in range(5):
+        racers = race(
+            [
+                partial(store.locks.acquire, project, f"{number}/{'x' * (n % 2)}", f"agent-{n}")
+                for n in range(16)
+            ]
+        )
+        won = [racer for racer in racers if racer.error is None]
+        assert len({racer.result().owner for racer in won}) == 1
+        assert all(isinstance(racer.error, Held) for racer in racers if racer.error is not None)
+    check_store(store)
+
+
+def test_a_waiting_process_is_woken_by_a_release_within_a_moment(url: str, tmp_path: Path) -> None:
+    with corral.open(url) as store:
+        project = store.projects.register(tmp_path).id
+        held = store.locks.acquire(project, "a", "x")
+
+    def wait() -> float:
+        with corral.open(url) as store:
+            store.locks.acquire(project, "a", "y", wait=True, timeout_ms=30_000)
+            return time.monotonic()
+
+    def release() -> float:
+        with corral.open(url) as store:
+            while not any(lock.state == "waiting" for lock in store.locks.list().items):
+                time.sleep(0.01)
+            began = time.monotonic()
+            store.locks.release(held)
+            return began
+
+    granted, released = at_once([wait, release])
+    assert granted - released < 2
+
+
+def test_readers_and_writers_of_many_processes_exclude_each_other(url: str, tmp_path: Path) -> None:
+    with corral.open(url) as store:
+        project = store.projects.register(tmp_path).id
+    inside = tmp_path / "inside"
+    inside.write_text("")
+
+    def work(number: int) -> int:
+        clashes = 0
+        with corral.open(url) as store:
+            for n in range(8):
+                mode = "shared" if (number + n) % 3 else "exclusive"
+                lock = store.locks.acquire(
+                    project,
+                    "data/",
+                    f"a{number}",
+                    mode=mode,  # type: ignore[arg-type]
+                    wait=True,
+                    timeout_ms=60_000,
+                )
+                holders = store.locks.holders(project, "data/")
+                modes = [holder.mode for holder in holders]
+                clashes += "exclusive" in modes and len(modes) > 1
+                store.locks.release(lock)
+        return clashes
+
+    assert at_once([partial(work, number) for number in range(6)]) == [0] * 6
+    with corral.open(url) as store:
+        check_store(store)

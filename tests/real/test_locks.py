@@ -1,0 +1,71 @@
+"""Hooks that real agent CLIs call: an edit of what another holds is refused, others are noted."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import corral
+from corral.adapters.providers.facts import Said
+from corral.adapters.providers.provider import Ask
+from corral.library import Corral
+from tests.real.conftest import Agent
+from tests.real.machine import Machine, steps
+
+
+@pytest.fixture
+def store(machine: Machine) -> Iterator[Corral]:
+    """A store in which ada holds `held.txt` of the folder that the CLI, as ben, works in."""
+    path = machine.home.parent / "corral.db"
+    machine.env |= {"CORRAL_STORE": f"sqlite:///{path}", "CORRAL_AGENT": "ben"}
+    if "PYTHONPATH" in os.environ:  # so that the hook runs this Corral
+        machine.env["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    with corral.open(Path(path), actor="user:tester") as store:
+        project = store.projects.register(machine.work)
+        store.locks.acquire(project.id, "held.txt", "ada", reason="mine", ttl_ms=3_600_000)
+        yield store
+
+
+def test_a_real_edit_of_claude_is_refused_and_told_and_another_one_is_noted(
+    claude: Agent, machine: Machine, store: Corral
+) -> None:
+    store.locks.install(machine.work, targets=["claude"])
+
+    def write(name: str) -> dict[str, object]:
+        return {"tool": "Write", "args": {"file_path": f"{machine.work}/{name}", "content": "hi"}}
+
+    prompt = steps(write("held.txt"), write("free.txt"), {"text": "done"})
+    done = machine.run(claude.provider, claude.start(Ask(prompt, approvals=("edit",))))
+    assert done.code == 0, done
+    assert not (machine.work / "held.txt").exists()
+    assert (machine.work / "free.txt").read_text() == "hi"
+    answers = [turn for turn in done.of(Said) if turn.role == "tool"]
+    assert [turn.is_error for turn in answers] == [True, False]
+    assert "agent:ada holds held.txt" in answers[0].content
+    (touch,) = store.locks.touches(str(machine.work)).items
+    assert (touch.path, touch.owner) == ("free.txt", "agent:ben")
+
+
+def test_a_real_patch_of_codex_is_refused_once_its_hooks_are_trusted(
+    codex: Agent, machine: Machine, store: Corral
+) -> None:
+    store.locks.install(machine.work, targets=["codex"])
+
+    def patch(name: str) -> dict[str, object]:
+        text = f"*** Begin Patch\n*** Add File: {name}\n+hi\n*** End Patch"
+        return {"tool": "exec_command", "args": {"cmd": f"apply_patch <<'EOF'\n{text}\nEOF"}}
+
+    start = codex.start(
+        Ask(steps(patch("held.txt"), patch("free.txt"), {"text": "done"}), approvals=("all",))
+    )
+    where = start.args.index("exec") + 1
+    trusted = ["--dangerously-bypass-hook-trust", "--skip-git-repo-check"]
+    trusted = [word for word in trusted if word not in start.args]
+    start = replace(start, args=[*start.args[:where], *trusted, *start.args[where:]])
+    done = machine.run(codex.provider, start)
+    assert done.code == 0, done
+    assert (machine.work / "free.txt").exists(), done
+    assert not (machine.work / "held.txt").exists(), done
+    assert b"agent:ada holds held.txt" in done.err, done

@@ -1,0 +1,168 @@
+"""Paths of locks: one spelling for each, and whether two of them can meet."""
+
+import os
+import time
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.kernel.errors import Invalid
+from corral.rooms.locks.patterns import fold, head_of, heads_above, meet, normalise, parts_of
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    home = tmp_path / "project"
+    (home / "src" / "deep").mkdir(parents=True)
+    (home / "src" / "a.py").touch()
+    (home / "link").symlink_to("src")
+    (home / "out").symlink_to(tmp_path)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("src/a.py", "src/a.py"),
+        ("./src/a.py", "src/a.py"),
+        ("src//./a.py", "src/a.py"),
+        ("src/deep/../a.py", "src/a.py"),
+        ("link/a.py", "src/a.py"),
+        ("link/new/file", "src/new/file"),
+        ("src/", "src/"),
+        ("src", "src/"),
+        ("new/", "new/"),
+        ("new", "new"),
+        (".", "."),
+        ("", None),
+        ("src/*", "src/"),
+        ("src/**", "src/"),
+        ("src/**/*", "src/"),
+        ("*", "."),
+        ("./link/*.py", "src/*.py"),
+        ("src/./*", "src/"),
+        ("**/**/*.py", "**/*.py"),
+        ("a***b/x", "a*b/x"),
+        ("app/[id]/page.tsx", "app/[id]/page.tsx"),
+        ("e\u0301.py", "\u00e9.py"),
+        ("..", None),
+        ("../x", None),
+        ("/", None),
+        ("/etc/passwd", None),
+        ("out/x", None),
+        ("src/*/../../../x", None),
+        ("a\nb", None),
+        ("a\0b", None),
+        ("a\x1bb", None),
+        ("\ud800", None),
+        ("x" * 501, None),
+        ("x/" * 10_000, None),
+    ],
+)
+def test_a_path_has_one_spelling_or_is_refused(root: Path, given: str, wanted: str | None) -> None:
+    if wanted is None:
+        with pytest.raises(Invalid):
+            normalise(given, str(root))
+        return
+    assert normalise(given, str(root)) == wanted
+    if not given.startswith("/"):
+        assert normalise(f"{root}/{given}", str(root)) == wanted
+
+
+def test_a_file_system_that_ignores_case_has_one_spelling_for_both(root: Path) -> None:
+    assert normalise("Src/A.PY", str(root), folded=True) == "src/a.py"
+    assert fold("STRASSE") == fold("stra\u00dfe")
+
+
+def test_the_root_of_the_file_system_can_be_a_project() -> None:
+    assert normalise("/etc/hosts", "/") == os.path.realpath("/etc/hosts").lstrip("/")
+    assert normalise("/", "/") == "."
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "wanted"),
+    [
+        ("src/a.py", "src/a.py", True),
+        ("src/a.py", "src/b.py", False),
+        ("src", "src/a.py", True),
+        ("src", "srcs/a.py", False),
+        (".", "anything/at/all", True),
+        ("src/", "src/a.py", True),
+        ("src/", "src/deep/b.py", True),
+        ("src/", "src", True),
+        ("src/*.py", "src/a.py", True),
+        ("src/*.py", "src/a.ts", False),
+        ("src/*.py", "src/deep/a.ts", False),
+        ("*.py", "a.py", True),
+        ("*.py", "src/a.py", False),
+        ("**/*.py", "src/deep/a.py", True),
+        ("**/*.py", "a.py", True),
+        ("**/*.py", "src/a.ts", False),
+        ("**/*.py", "src/", True),
+        ("**/*.py", "src", False),
+        ("*.ts", "**/*.py", False),
+        ("src/**/test/", "src/test/x", True),
+        ("src/**/test", "src/test/x", False),
+        ("src/**/test", "src/a/b/test", True),
+        ("src/**/test/x", "lib/test/x", False),
+        ("a*c", "abc", True),
+        ("a*c", "ab", False),
+        ("a*c", "*d", False),
+        ("a*", "*b", True),
+        ("a?c", "abc", True),
+        ("a?c", "ac", False),
+        ("?", "*x", True),
+        ("*a*", "*b*", True),
+        ("a*b*c", "axxbyyc", True),
+        ("a*b*c", "axxbyy", False),
+        ("**/a", "**/b", False),
+        ("**/a/", "**/b/", True),
+        ("a/**/z", "a/*/y", False),
+        ("a/**/z", "a/*/z", True),
+    ],
+)
+def test_two_patterns_meet_where_a_path_can_be_covered_by_both(
+    one: str, other: str, wanted: bool
+) -> None:
+    assert meet(one, other) is meet(other, one) is wanted
+
+
+PARTS = st.text("ab*?", min_size=1, max_size=4)
+PATTERNS = st.lists(PARTS | st.just("**"), min_size=1, max_size=4).map("/".join)
+NAMES = st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=4)
+
+
+def covers(pattern: list[str], name: list[str]) -> bool:
+    """The plain meaning of a pattern, without any table."""
+    if not pattern:
+        return not name
+    if pattern[0] == "**":
+        return covers(pattern[1:], name) or (bool(name) and covers(pattern, name[1:]))
+    return bool(name) and fnmatchcase(name[0], pattern[0]) and covers(pattern[1:], name[1:])
+
+
+@given(one=PATTERNS, other=PATTERNS, name=NAMES)
+def test_patterns_that_cover_one_name_meet_and_their_heads_find_each_other(
+    one: str, other: str, name: list[str]
+) -> None:
+    a, b = normalise(one, "/nowhere"), normalise(other, "/nowhere")
+    if covers(parts_of(a), name) and covers(parts_of(b), name):
+        assert meet(a, b)
+    if meet(a, b):
+        assert head_of(a) in heads_above(head_of(b)) or head_of(b) in heads_above(head_of(a))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*" * 100, "*a" * 200, "a*" * 200 + "b", "**/" * 100 + "x", "**/a/" * 90 + "b", "?*" * 200],
+)
+def test_no_pattern_makes_it_take_long(pattern: str) -> None:
+    wild = normalise(pattern, "/nowhere")
+    began = time.perf_counter()
+    meet(wild, "a" * 400 + "c")
+    meet(wild, wild[:-1] + "z")
+    meet(wild, "/".join("a" * 200))
+    assert time.perf_counter() - began < 1
