@@ -103,6 +103,16 @@ def test_tasks_of_another_project_are_not_there(store: Corral, ada: Agent, tmp_p
         assert "There is no task" in refused(ada, "task_claim", task=named)
 
 
+def test_a_token_of_one_project_opens_no_other(store: Corral, project: str, tmp_path: Path) -> None:
+    other = store.projects.register(tmp_path).id
+    bound = store.tokens.create("bound", scope="agent:ada", project=project).value
+    ada = Agent(store, "ada", project=other)
+    ada._who = store.tokens.check(bound)
+    assert "not for" in refused(ada, "task_list")
+    ada._place = {}
+    assert ada("whoami")["project"]["id"] == project
+
+
 def test_the_record_names_the_agent_that_called(store: Corral, ada: Agent) -> None:
     ada("task_add", tasks=[{"key": "a"}])
     assert store.tasks.get("a").created_by == "agent:ada"

@@ -27,6 +27,11 @@ def check(store: Corral, who: Who, call: Call, arguments: Arguments) -> None:
             call=call.name,
         )
     rule(store, who, arguments)
+    asked = arguments.get("project") or arguments.get("project_id")
+    if who.project_id is not None and asked is not None:
+        project = store.projects.get(str(asked)).id
+        if project != who.project_id:
+            raise Refused(f"The token {who.name} is for another project.", project=project)
 
 
 def _own_mailbox(store: Corral, who: Who, arguments: Arguments) -> None:
