@@ -25,11 +25,21 @@ setup: .venv/ready ## make .venv with all that development needs
 demo: setup ## the story in a minute, in a temporary home
 	@$(BIN)/python -m corral.demo
 
-test: setup ## every test, on SQLite and on a PostgreSQL that it starts itself
+test: setup .venv/browser ## every test, on SQLite and on a PostgreSQL that it starts itself
 	@$(BIN)/pytest -n $(WORKERS)
+
+# One that is there, Debian's, or playwright's own.
+.venv/browser: .venv/ready
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
+		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+			&& apt-get install -qq -y chromium >/dev/null 2>&1; } \
+		|| $(BIN)/playwright install chromium >/dev/null 2>&1 \
+		|| echo "no browser could be installed: the tests of the pages in one are skipped"
+	@touch $@
 
 test-real: .venv-real/ready ## the tests with real agent CLIs, against a model stub, loopback only
 	@$(OFFLINE) .venv-real/bin/pytest tests/real
+	@$(OFFLINE) env CORRAL_FUZZ=100 .venv-real/bin/pytest --timeout 3600 tests/interfaces/test_http_fuzz.py
 
 .venv-real/ready: pyproject.toml
 	@test -x .venv-real/bin/python || $(PYTHON) -m venv .venv-real
@@ -39,8 +49,8 @@ test-real: .venv-real/ready ## the tests with real agent CLIs, against a model s
 		|| echo "npm could not install $(NPM_AGENTS): their tests are skipped"
 	@touch $@
 
-up: setup ## put letters when their moments come, until stopped
-	@$(BIN)/corral schedule fire --watch
+up: setup ## the daemon and the dashboard, until stopped; prints the link to open
+	@$(BIN)/corral up --foreground
 
 fmt: setup ## format, and mend what can be mended
 	@$(BIN)/ruff check --fix --quiet .

@@ -9,6 +9,7 @@ import pytest
 import corral
 from corral.kernel.clock import SetClock
 from corral.library import Corral
+from tests.support import disks
 from tests.support.postgres import PostgresServer, find_binaries
 
 
@@ -92,3 +93,12 @@ def store(url: str, clock: SetClock) -> Iterator[Corral]:
     """An open store whose time stands still until the test moves it."""
     with corral.open(url, clock=clock, actor="user:tester") as opened:
         yield opened
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk that is soon full."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    with disks.small_disk(folder):
+        yield folder

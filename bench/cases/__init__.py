@@ -6,6 +6,7 @@ from typing import NamedTuple
 from bench.cases import (
     group_commit,
     history,
+    http,
     locks,
     mail_on_postgres,
     mail_on_sqlite,
@@ -16,6 +17,7 @@ from bench.cases import (
     sessions,
     start_up,
     wakeups,
+    web,
 )
 from bench.harness import Bench, Row
 
@@ -42,5 +44,7 @@ CASES = [
         "runs": runs,
         "locks": locks,
         "output": output,
+        "http": http,
+        "web": web,
     }.items()
 ]

@@ -69,18 +69,24 @@ def measure(bench: Bench) -> list[Row]:
 
 def _store_with_history(bench: Bench, engine: Engine, size: int) -> Corral:
     bench.told(f"writing {size:,} letters and events of the past on {engine}")
+    store = loaded(bench, engine, lambda run: _load(run, engine, size))
+    for _ in range(WAITING):
+        store.mail.put("agent:ada", BODY)
+    return store
+
+
+def loaded(bench: Bench, engine: Engine, load: Callable[[Callable[[str], Any]], None]) -> Corral:
+    """A store whose past was written straight into its tables."""
     if engine == "sqlite":
         path = bench.new_file()
         store = open_store(f"sqlite:///{path}")
-        _load(apsw.Connection(str(path)).execute, engine, size)
+        load(apsw.Connection(str(path)).execute)
     else:
         url = bench.server.new_database()
         store = open_store(url)
         with psycopg.connect(url, autocommit=True) as connection:
-            _load(connection.execute, engine, size)
+            load(connection.execute)
             connection.execute("VACUUM (ANALYZE)")
-    for _ in range(WAITING):
-        store.mail.put("agent:ada", BODY)
     return bench.closing.enter_context(store)
 
 

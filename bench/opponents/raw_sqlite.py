@@ -77,15 +77,20 @@ NOTE = """
 BUSY_MS = 10_000
 
 
+def connect(path: Path) -> apsw.Connection:
+    """A connection with Corral's own pragmas."""
+    connection = apsw.Connection(str(path), statementcachesize=512)
+    connection.set_busy_timeout(BUSY_MS)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    for pragma in ("synchronous = NORMAL", "temp_store = MEMORY", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
 class RawSqlite:
     def __init__(self, path: Path, *, claim: str = CLAIM) -> None:
         open_store(f"sqlite:///{path}").close()  # makes the tables
-        connection = apsw.Connection(str(path), statementcachesize=512)
-        connection.set_busy_timeout(BUSY_MS)
-        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        for pragma in ("synchronous = NORMAL", "temp_store = MEMORY", "foreign_keys = ON"):
-            connection.execute(f"PRAGMA {pragma}")
-        self._run: Callable[..., Any] = connection.execute
+        self._run: Callable[..., Any] = connect(path).execute
         self._claim = claim
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder().decode

@@ -20,7 +20,7 @@ def _run_hook() -> "NoReturn":
     import msgspec  # noqa: F401
 
     del sys.modules["typing_extensions"]
-    from corral.interfaces import hook
+    from corral.interfaces.cli import hook
 
     code = hook.run(sys.argv[2:])
     sys.stdout.flush()

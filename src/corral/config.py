@@ -26,6 +26,13 @@ def make_private_folder(path: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
+def write_private_file(path: Path, text: str) -> None:
+    """Write a small file that its user alone may read, whatever the umask says."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 def store_url(given: str | None = None) -> str:
     """The store that was named, else `$CORRAL_STORE`, else the one in the home folder."""
     return given or os.environ.get("CORRAL_STORE") or f"sqlite:///{home() / 'corral.db'}"
@@ -51,3 +58,8 @@ def actor() -> str:
     if agent:
         return f"agent:{agent}"
     return f"user:{os.environ.get('USER') or os.environ.get('LOGNAME') or os.getuid()}"
+
+
+def token() -> str:
+    """The secret that a daemon is called with: `$CORRAL_TOKEN`."""
+    return os.environ.get("CORRAL_TOKEN", "")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.providers.screens import SCREENS, Watcher, watch
+from corral.adapters.providers.screens import SCREENS, Reader, watch
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "providers" / "screens"
 EVERYTHING = frozenset({"all"})
@@ -95,31 +95,31 @@ def test_a_policy_for_another_class_answers_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in DIALOGS if name != "claude-trust"])
 def test_an_allowed_dialog_gets_exactly_one_enter(name: str) -> None:
-    watcher = Watcher(screen_of(name), frozenset({name.partition("-")[2]}))
-    looks = [watcher.look(lines_of(name)) for _ in range(5)]
+    reader = Reader(screen_of(name), frozenset({name.partition("-")[2]}))
+    looks = [reader.look(lines_of(name)) for _ in range(5)]
     assert [look.answer for look in looks] == ["\r", None, None, None, None]
     assert {look.state for look in looks} == {"needs_input"}
 
 
 def test_a_dialog_that_appears_again_is_answered_again() -> None:
-    watcher = Watcher(SCREENS["claude"], frozenset({"run"}))
+    reader = Reader(SCREENS["claude"], frozenset({"run"}))
     shown = ["claude-run", "claude-run", "claude-working", "claude-run"]
-    assert [watcher.look(lines_of(name)).answer for name in shown] == ["\r", None, None, "\r"]
+    assert [reader.look(lines_of(name)).answer for name in shown] == ["\r", None, None, "\r"]
 
 
 def test_another_command_in_the_same_dialog_is_another_question() -> None:
-    watcher = Watcher(SCREENS["claude"], frozenset({"run"}))
+    reader = Reader(SCREENS["claude"], frozenset({"run"}))
     other = [line.replace("rm -f zz", "ls") for line in lines_of("claude-run")]
     shown = [lines_of("claude-run"), other, other]
-    assert [watcher.look(lines).answer for lines in shown] == ["\r", "\r", None]
+    assert [reader.look(lines).answer for lines in shown] == ["\r", "\r", None]
 
 
 def test_a_spinner_above_a_dialog_makes_no_other_question() -> None:
-    watcher = Watcher(SCREENS["claude"], frozenset({"run"}))
+    reader = Reader(SCREENS["claude"], frozenset({"run"}))
     other = [line.replace("Waiting…", "Waiting… (3s)") for line in lines_of("claude-run")]
     assert other != lines_of("claude-run")
     shown = [lines_of("claude-run"), other]
-    assert [watcher.look(lines).answer for lines in shown] == ["\r", None]
+    assert [reader.look(lines).answer for lines in shown] == ["\r", None]
 
 
 @pytest.mark.parametrize(

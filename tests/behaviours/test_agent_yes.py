@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from corral.adapters import process
-from corral.adapters.providers.screens import SCREENS, Watcher
+from corral.adapters.providers.screens import SCREENS, Reader
 from corral.kernel.clock import HOUR, SECOND, SetClock
 from corral.kernel.end import End
 from corral.library import Corral
@@ -272,8 +272,8 @@ def test_10_a_numbered_list_and_the_words_rate_limit_type_nothing() -> None:
         "\N{HEAVY RIGHT-POINTING ANGLE QUOTATION MARK ORNAMENT} 1. Yes",
     ]
     for name, screen in SCREENS.items():
-        watcher = Watcher(screen, frozenset({"all"}))
-        reading = watcher.look(prose)
+        reader = Reader(screen, frozenset({"all"}))
+        reading = reader.look(prose)
         assert (reading.answer, reading.state == "limit") == (None, False), name
 
 
@@ -281,12 +281,12 @@ def test_10_a_numbered_list_and_the_words_rate_limit_type_nothing() -> None:
 def test_10_an_approval_dialog_that_was_allowed_gets_exactly_one_enter(name: str) -> None:
     lines = (SCREEN_FILES / f"{name}.txt").read_text().splitlines()
     screen = SCREENS[name.partition("-")[0]]
-    watcher = Watcher(screen, frozenset({"all"}))
-    answers = [watcher.look(lines).answer for _ in range(5)]
+    reader = Reader(screen, frozenset({"all"}))
+    answers = [reader.look(lines).answer for _ in range(5)]
     typed = [answer for answer in answers if answer is not None]
     assert len(typed) == 1
     assert typed[0].endswith("\r") or typed[0] in ("1", "y")
-    assert [Watcher(screen, frozenset()).look(lines).answer for _ in range(2)] == [None, None]
+    assert [Reader(screen, frozenset()).look(lines).answer for _ in range(2)] == [None, None]
 
 
 def test_10_the_key_that_was_pressed_is_in_the_log(home: Home) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import apsw
+import msgspec
 import psycopg
 import pytest
 
@@ -16,6 +17,7 @@ from corral.adapters.providers.facts import Used
 from corral.kernel.clock import SetClock
 from corral.kernel.end import End
 from corral.library import Corral
+from corral.library.once import Key, once
 from corral.rooms.charges.model import Price
 from corral.rooms.runs.model import Attention, Sample
 from tests.support.history import fill
@@ -52,6 +54,7 @@ ONE_RUN = (
     "runs.stop",
     "runs, room for more",
     "runs, next in line",
+    "runs.next_due",
 )
 
 # SQLite says SCAN of a walk along the primary key from its end that stops at the limit.
@@ -70,6 +73,7 @@ LINE = {
 
 # The ids of that past begin with a number and an x, so this much of one is enough.
 PROJECT = "prj_7x"
+LETTER = {"mailbox": "queue:other", "body": 1}
 SCHEDULE = "sch_4x"
 RUN = "run_7x" + "0" * 24
 AGENT = "agt_7x"
@@ -130,6 +134,16 @@ def lock_and(verb: str) -> Operation:
     return prepare
 
 
+def call_once(key: str) -> Operation:
+    """A call from afar under its caller's key."""
+
+    def call(store: Corral) -> object:
+        named = Key("tok_1", key, "f")
+        return once(store.mail, "put", LETTER, key=named, encode=msgspec.json.encode)
+
+    return call
+
+
 def start_one(store: Corral) -> Operation:
     id = queued(store, budget_micros=1).id
     return lambda store: store.runs.start(id, held())
@@ -146,6 +160,7 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         {
             "budgets_pkey",
             "launches_pkey",
+            "nodes_name_boot_id_key",
             "reservations_by_scope",
             "runs_pkey",
             "settings_pkey",
@@ -239,6 +254,8 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         {"passages_pkey", "a common word"},
     ),
     "secrets.list, next page": (next_page("secrets", "list"), {"secrets_pkey"}),
+    "tokens.list, next page": (next_page("tokens", "list"), {"tokens_by_name"}),
+    "tokens.list all, next page": (next_page("tokens", "list", all=True), {"tokens_pkey"}),
     "events.after, next page": (next_page("events", "after"), {"the feed"}),
     "events.after of a subject, next page": (
         next_page("events", "after", subject="let_7"),
@@ -273,12 +290,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "runs.list of a session": (lambda c: c.runs.list(session="ses_7"), {"runs_by_session"}),
     "runs said to have a process": (lambda c: c.runs._active(), {"runs_live"}),
     "runs, room for more": (
-        lambda c: c.runs._room_for(),
-        {"runs_pkey", "settings_pkey"},
+        lambda c: c.runs._room_for(host="h"),
+        {"nodes_name_boot_id_key", "runs_pkey", "settings_pkey"},
     ),
+    "nodes.serving": (lambda c: c.nodes.serving("h"), {"nodes_name_boot_id_key"}),
+    "nodes.leaders": (lambda c: c.nodes.leaders(), {"leaders_pkey"}),
+    "runs.next_due": (lambda c: c.runs.next_due(), {"runs_pkey"}),
     "runs, next in line": (
         lambda c: next_queued(c, host="h"),
-        {"projects_pkey", "runs_pkey"},
+        {"launches_pkey", "nodes_name_boot_id_key", "projects_pkey", "runs_pkey"},
     ),
     "runs, ended long ago": (
         lambda c: c.runs._ended_before(before=c.now(), limit=5),
@@ -360,6 +380,8 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "sessions_by_parent",
             "sessions_by_project",
             "settings_pkey",
+            "locks_live",
+            "touches_of_owner",
         },
     ),
     "nodes.list": (lambda c: c.nodes.list(), {"nodes_pkey"}),
@@ -393,6 +415,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.db.prune(dry_run=True),
         {
             "alerts_pkey",
+            "answers_pkey",
             "charges_pkey",
             "events_pkey",
             "imports_pkey",
@@ -404,7 +427,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "sessions_by_parent",
             "sessions_closed",
             "settings_pkey",
+            "tokens_pkey",
             "totals_pkey",
+            "locks_pkey",
+            "touches_pkey",
         },
     ),
     "agents.get": (lambda c: c.agents.get("a7"), {"agents_name_key", "agent_versions_pkey"}),
@@ -472,7 +498,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "locks.list of an owner": (lambda c: c.locks._of("a400", limit=5), {"locks_of_owner"}),
     "locks, whether any is due": (lambda c: c.locks._are_due(), {"locks_due"}),
-    "locks of a run": (lambda c: c.locks._has_run_locks("run_100"), {"locks_of_run"}),
+    "locks of a run": (lambda c: c.locks._has_any_of_run("run_100"), {"locks_of_run"}),
     "locks.touch": (
         lambda c: c.locks.touch(RUNS_PROJECT, "src/7", "ada"),
         {"projects_pkey"},
@@ -505,6 +531,12 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "charges.total": (lambda c: c.charges.total("project:prj_1"), {"totals_pkey"}),
     "charges.days": (lambda c: c.charges.days("all", limit=5), {"totals_pkey"}),
     "charges.list": (lambda c: c.charges.list(), {"charges_pkey"}),
+    "runs.list of an agent": (lambda c: c.runs.list(agent="agn_3", limit=5), {"runs_by_agent"}),
+    "events.before": (lambda c: c.events.before("9-9999", limit=5), {"the feed"}),
+    "events.before of a subject": (
+        lambda c: c.events.before("99999999-99999", subject="let_7", limit=5),
+        {"events_by_subject"},
+    ),
     "charges.list of a run": (lambda c: c.charges.list(run="run_7"), {"charges_by_run"}),
     "charges.list of a session": (
         lambda c: c.charges.list(session="ses_7", limit=5),
@@ -539,11 +571,32 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.alerts.raise_alert("stuck", "run_9", edge=1),
         {"alerts_active"},
     ),
+    "tokens.check": (lambda c: c.tokens.check("crl_" + f"{7:064x}"), {"tokens_by_hash"}),
+    "tokens.get": (lambda c: c.tokens.get("t7"), {"tokens_by_name"}),
+    "tokens.note_use": (lambda c: c.tokens.note_use("tok_7x" + "0" * 24), {"tokens_pkey"}),
+    "answers, a new call": (call_once("new"), {"answers_token_id_key_key"}),
+    "answers, a repeated call": (call_once("k7"), {"answers_token_id_key_key"}),
     "alerts.list": (lambda c: c.alerts.list(limit=5), {"alerts_active"}),
     "alerts.list all": (lambda c: c.alerts.list(all=True, limit=5), {"alerts_pkey"}),
     "insights.overview": (
         lambda c: c.insights.overview(),
-        {"letters_by_state", "projects_pkey", "runs_by_state", "runs_ended", "totals_pkey"},
+        {
+            "letters_by_state",
+            "projects_pkey",
+            "runs_by_state",
+            "runs_ended",
+            "runs_failed",
+            "totals_pkey",
+        },
+    ),
+    "insights.costs": (lambda c: c.insights.costs(by="model"), {"totals_by_day"}),
+    "insights.named": (
+        lambda c: c.insights.named("a7"),
+        {"agents_name_key", "projects_recent", "runs_by_name"},
+    ),
+    "insights.names": (
+        lambda c: c.insights.names([RUNS_PROJECT, RUN, SESSION]),
+        {"projects_pkey", "agents_pkey", "sessions_pkey", "runs_pkey"},
     ),
     "insights.crashed": (
         lambda c: c.insights.crashed(limit=5),

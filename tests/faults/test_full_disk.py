@@ -1,10 +1,7 @@
 """No room left: said so, nothing half written, and all is well once there is room again."""
 
-import os
 import resource
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 import corral
 from corral.kernel.errors import StoreUnavailable
 from corral.library import Corral
+from tests.support.disks import fill
 from tests.support.invariants import check_store
 from tests.support.processes import Child
 from tests.support.threads import race
@@ -52,32 +50,6 @@ def check_full_and_free(path: Path, free: Callable[[], None]) -> None:
     with corral.open(path) as store:
         assert letters(store) == [*accepted, len(accepted)]
         check_store(store)
-
-
-def fill(ballast: Path) -> None:
-    file = os.open(ballast, os.O_WRONLY | os.O_CREAT)
-    with suppress(OSError):
-        while os.write(file, b"x" * 4096):
-            pass
-    os.close(file)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("only the root can mount a small disk; the limit on files is tested instead")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)],
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_disk_that_runs_full_loses_nothing_that_was_accepted(small_disk: Path) -> None:

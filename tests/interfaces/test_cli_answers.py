@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.interfaces.cli import main
-from corral.interfaces.cli.render import printable
+from corral.adapters import keepers
+from corral.interfaces.cli import main, running
+from corral.kernel.text import printable
 from tests.support.cli import Cli
 
 BAD_INPUT = {
@@ -225,3 +226,17 @@ def test_shell_completion_is_printed_and_knows_the_verbs(home_cli: Cli, shell: s
             timeout=30,
         )
         assert done.stdout.split() == ["plain,dead", "plain,drop"]
+
+
+def test_of_a_lost_keeper_only_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the agent had begun by then, nobody here knows."""
+
+    class Lost:
+        def keep(self, **told: object) -> dict[str, object]:
+            raise keepers.KeeperLost
+
+    monkeypatch.setattr(running, "_keeper", Lost)
+    said = cli("run", "-d", "--", "true")
+    assert said.code != 0
+    assert "ended without a word; `corral ps -a`" in said.err
+    assert "began" not in said.err

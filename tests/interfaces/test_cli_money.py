@@ -149,7 +149,17 @@ def test_an_alert_is_added_tried_delivered_and_removed(
         (told,) = cli.json("alert", "deliver")
         assert (told["state"], told["error"]) == ("waiting", "it answered 500")
         assert cli.json("alert", "deliver") == []
-        assert cli("alert", "test", made["id"]).code == 1  # the one that waits is in its way
+        said = cli("alert", "deliver").out
+        assert said.startswith(f"Nothing is due now: {told['letter_id']} of {made['id']} comes ne")
+        assert said.endswith("(last time: it answered 500).\n")
+        assert " next in " in said
+        # A test is not held up by what waits for its next try, and tells of itself.
+        (tried,) = cli.json("alert", "test", made["id"])
+        assert (tried["state"], tried["letter_id"] != told["letter_id"]) == ("done", True)
+        server.answers = [500]
+        assert cli("alert", "test", made["id"]).code == 1
+        (letter,) = cli.json("mail", "list", "--mailbox", f"hook:{made['id']}")
+        assert (letter["id"], letter["out"]) == (told["letter_id"], False)
     assert [one["id"] for one in cli.json("alert", "list")] == [made["id"]]
     assert cli.json("alert", "remove", made["id"])["state"] == "removed"
     assert cli.json("alert", "list") == []

@@ -13,7 +13,8 @@ def test_a_letter_goes_its_whole_way(cli: Cli) -> None:
     put = cli.json("mail", "put", "agent:ada", "hello", "--key", "k", "--sender", "user:ben")
     assert (put["state"], put["body"], put["attempts"]) == ("waiting", "hello", 0)
     (claimed,) = cli.json("mail", "claim", "agent:ada", "--owner", "ada")
-    assert claimed["id"] == put["id"]
+    assert (claimed["id"], claimed["out"], put["out"]) == (put["id"], True, False)
+    assert cli.json("show", put["id"])["out"] is True
     renewed = cli.json("mail", "renew", put["id"], "--fence", "1", "--lease", "5m")
     assert renewed["due_at"] > claimed["due_at"]
     assert cli.json("mail", "ack", put["id"], "--fence", "1")["state"] == "done"

@@ -1,5 +1,6 @@
 """Starting is cheap: agents call `corral` from hooks."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,9 +22,12 @@ HEAVY = {
     "asyncio",
     "dataclasses",
     "hashlib",
+    "http.client",
+    "jinja2",
     "json",
     "keyring",
     "mcp",
+    "opentelemetry",
     "psycopg",
     "pydantic",
     "pyte",
@@ -32,15 +36,22 @@ HEAVY = {
     "sqlite3",
     "starlette",
     "subprocess",
+    "uvicorn",
     "zoneinfo",
     "zstandard",
 }
 
 
+def environment(home: Path) -> dict[str, str]:
+    """Little enough, and the code that is being tested."""
+    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    return kept | {"CORRAL_HOME": str(home), "USER": "tester"}
+
+
 def modules_after(home: Path, *arguments: str) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-c", PRINT_MODULES.format(arguments=list(arguments))],
-        env={"CORRAL_HOME": str(home), "USER": "tester"},
+        env=environment(home),
         capture_output=True,
         text=True,
         check=True,
@@ -64,6 +75,7 @@ def test_the_version_needs_next_to_nothing(tmp_path: Path) -> None:
         ["project", "list", "--json"],
         ["events", "--json"],
         ["setting", "get", "mail.keep_ms", "--json"],
+        ["token", "list", "--json"],
         ["--json"],
         ["alert", "list", "--json"],
         ["budget", "list", "--json"],
@@ -94,7 +106,7 @@ def test_keeping_the_books_of_outputs_loads_nothing_that_packs_or_plays_them(
             " folder='/x'); store.outputs.progress('run_1', 7); store.close()\n"
             "print('\\n'.join(sys.modules))",
         ],
-        env={"CORRAL_HOME": str(tmp_path), "USER": "tester"},
+        env=environment(tmp_path),
         capture_output=True,
         text=True,
         check=True,
@@ -102,6 +114,37 @@ def test_keeping_the_books_of_outputs_loads_nothing_that_packs_or_plays_them(
     )
     assert not {*told.stdout.split()} & (HEAVY - {"hashlib"})  # a new store needs that one
     assert "corral.adapters.output.shapes" not in told.stdout
+
+
+def test_a_detached_run_leaves_the_store_to_its_keeper(tmp_path: Path) -> None:
+    modules_after(tmp_path, "db", "check", "--json")
+    loaded = modules_after(tmp_path, "run", "-d", "--name", "short", "--", "true")
+    assert not loaded & (HEAVY | {"apsw", "pathlib", "shutil"})
+    assert not [name for name in loaded if name.startswith(("corral.rooms", "corral.library"))]
+    modules_after(tmp_path, "wait", "short")
+
+
+def test_a_keeper_has_loaded_what_a_plain_run_needs_and_no_more_before_it_is_told(
+    tmp_path: Path,
+) -> None:
+    order, nobody_tells = os.pipe()
+    os.close(nobody_tells)
+    told = subprocess.run(
+        [sys.executable, "-P", "-X", "importtime", "-m", "corral.keeper", str(order), "-1", "-1"],
+        env=environment(tmp_path),
+        pass_fds=[order],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    os.close(order)
+    loaded = {line.rpartition("|")[2].strip() for line in told.stderr.splitlines()}
+    rooms = {name.split(".")[2] for name in loaded if name.startswith("corral.rooms.")}
+    assert rooms == {"runs", "outputs", "charges", "nodes", "projects", "settings"}
+    assert {"apsw", "corral.library.asking", "corral.db.sqlite"} <= loaded
+    assert not loaded & (HEAVY | {"inspect", "random", "shutil", "struct"})
+    assert "corral.adapters.output.shapes" not in loaded
 
 
 def test_help_loads_no_command(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The scripted agent from end to end: what it says, spends, asks and runs into is in the store."""
 
 import json
+import signal
 import time
 from typing import Any
 
@@ -217,3 +218,84 @@ def test_the_keeper_of_acp_is_killed_and_the_agent_is_not_left_behind(home: Home
     assert ended.state in (RunState.CRASHED, RunState.COMPLETED, RunState.FAILED)
     assert not home.of_run(run)
     home.nobody_left()
+
+
+def test_standard_error_of_acp_is_redacted_as_it_is_written(home: Home) -> None:
+    script = 'echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.02; done; exit 3'
+    options = ("--acp", "--secret", "PASS=env:THE_PASS")
+    env = {"THE_PASS": "hunter2-7f3a9c51e0"}
+    run = home.detached("sh", "-c", script, options=options, env=env)
+    until((home.work / "here").exists, "it has begun")
+    errors = home.folder_of(run) / "errors"
+    until(lambda: errors.read_bytes().endswith(b"\n"), "it is copied")
+    assert errors.read_bytes() == b"err [redacted]\n"
+    (home.work / "go").touch()
+    assert home.ended(run.id).exit_code == 3
+
+
+def test_an_agent_that_does_not_read_holds_up_nobody(home: Home) -> None:
+    script = "touch here; exec sleep 1000"
+    options = ("--acp", "--grace", "300ms")
+    run = home.detached("sh", "-c", script, options=options)
+    until((home.work / "here").exists, "it has begun")
+    home.corral("send", run.id, "x" * 60_000)
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+
+
+@both_languages
+def test_in_the_foreground_its_words_are_shown_and_not_its_protocol(
+    home: Home, acp: tuple[str, ...]
+) -> None:
+    prompt = "say hello there; tool Read a.txt; say done"
+    said = home.corral("run", "--agent", "scripted", *acp, prompt)
+    assert said.returncode == 0
+    assert said.stdout.startswith(b"hello there\n")
+    assert said.stdout.endswith(b"done\n")
+    assert b"jsonrpc" not in said.stdout + said.stderr
+    run = home.only()
+    assert home.corral("logs", run.id).stdout == said.stdout
+    assert home.corral("logs", "--raw", run.id).stdout == home.output(run)
+
+
+def test_a_question_says_how_to_answer_it(home: Home) -> None:
+    with home.begin("run", "--agent", "scripted", "--name", "shy", "--acp", "ask May I?") as shown:
+        assert shown.stdout is not None
+        asked = shown.stdout.readline() + shown.stdout.readline()
+        needs_input(home, home.only())
+        assert home.corral("send", "shy", "yes").returncode == 0
+        shown.communicate(timeout=60)
+    assert b"? May I?" in asked
+    assert b"`corral send shy yes`" in asked
+
+
+def test_what_a_resumed_conversation_said_before_is_not_shown_again(home: Home) -> None:
+    assert home.corral("run", "--agent", "scripted", "--acp", "say first").returncode == 0
+    said = home.corral("resume", home.only().id, "say second")
+    assert said.stdout == b"second\n"
+
+
+def test_a_resumed_run_takes_the_options_of_any_run(home: Home) -> None:
+    run = home.ended(home.asked("scripted", "say one", "--budget", "1.00").id)
+    options = ["--budget", "2.00", "--name", "again", "--yes", "edit", "--restart", "no"]
+    told = home.json("resume", "-d", run.id, "say two", *options, "--timeout", "1h", "--json")
+    with home.store() as store:
+        launch = store.runs.launch_of(told["id"])
+    assert (told["name"], launch.budget_micros, launch.approvals) == ("again", 2_000_000, ["edit"])
+    assert launch.timeout_ms == 3_600_000
+
+
+@both_languages
+def test_an_agent_that_a_person_interrupts_is_cancelled(home: Home, acp: tuple[str, ...]) -> None:
+    with home.begin("run", "--agent", "scripted", *acp, "say here; sleep 600") as command:
+        run = until(lambda: next(iter(home_runs(home)), None), "it is there")
+        until(lambda: b"here" in home.so_far(run), "it has said so")
+        command.send_signal(signal.SIGINT)
+        _, errors = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert home.ended(run.id).state is RunState.CANCELLED
+    assert errors.decode() == f"corral: {run.id} is cancelled: signal 2.\n"
+
+
+def home_runs(home: Home) -> list[Run]:
+    with home.store() as store:
+        return list(store.runs.list().items)

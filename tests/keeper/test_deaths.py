@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import process
+from corral.adapters import control, process
 from corral.rooms.runs.model import Run, RunState
 from tests.support.keeping import Home, lives, until
 
@@ -75,6 +75,23 @@ def test_a_replaced_keeper_goes_on_with_restarts(home: Home) -> None:
     (home.work / "go").touch()
     ended = home.ended(run.id)
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
+
+
+@on_both_engines
+def test_everybody_is_killed_and_the_next_attempt_goes_on(home: Home) -> None:
+    script = (
+        "echo attempt; echo x >>count; touch here; "
+        "[ $(wc -l <count) -ge 2 ] && exit 0; while :; do sleep 0.02; done"
+    )
+    run = waiting(home, "--restart", "on-failure:2", script=script)
+    for pid in (run.keeper_pid, home.guard_of(run), run.pid):
+        kill(pid)
+    (found,) = home.recover()
+    assert (found.was, found.state) == (RunState.RUNNING, RunState.QUEUED)
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
+    home.nobody_left()
+    assert home.output(ended) == b"attempt\nattempt\n"
 
 
 def test_whoever_waits_finds_the_dead_keeper_by_itself(home: Home) -> None:
@@ -367,3 +384,23 @@ def test_the_scripted_agents_stream_is_read_on_after_a_take_over(home: Home) -> 
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
     assert said() == ["one", "two", "three", "four"]
     assert ended.tokens == 15
+
+
+@on_both_engines
+def test_a_store_that_forgot_the_run_ends_the_agent_and_its_output_stays(home: Home) -> None:
+    """Another store was put in the place of the one that knew it, in spite of all."""
+    with home.store() as store:
+        empty = store.db.backup(home.folder / "empty.db")
+        run = home.detached("sh", "-c", "echo words; touch here; exec sleep 600")
+        until((home.work / "here").exists, "its program has begun")
+        home.in_state(run.id, RunState.RUNNING)
+        refused = home.corral("db", "restore", str(empty), "--yes")
+        assert refused.returncode != 0
+        assert run.id.encode() in refused.stderr
+        kept = home.folder / "kept.db" if store.db.path is not None else None
+        store._database.restore(empty, kept)
+        control.ask(home.folder_of(run), op="stop")  # else it would hear of it in some seconds
+        home.nobody_left()
+        assert not store.runs.list().items
+    assert (home.folder_of(run) / "output").read_bytes() == b"words\n"
+    assert not (home.folder_of(run) / "keeper.error").exists()

@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import stat
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from corral.keeper.main import _keep
 from corral.kernel.errors import Conflict
 from corral.rooms.runs.model import Run, RunState
 from tests.support.keeping import Home, lives, until
@@ -29,6 +32,41 @@ def tell():
     open("child.part", "w").write(f"{os.getpid()}\\n")
     os.rename("child.part", "child")
 """
+
+
+@on_both_engines
+def test_a_detached_run_is_asked_for_by_whoever_calls_and_kept_by_its_keeper(home: Home) -> None:
+    outer = home.detached("sleep", "600")
+    inner = home.detached("true", env={"CORRAL_RUN": outer.id, "CORRAL_AGENT": "ada"})
+    home.ended(inner.id)
+    with home.store() as store:
+        events = store.events.newest(subject=inner.id, limit=100).items
+        said = {event.verb: event.actor for event in events if event.kind == "run"}
+    assert home.get(inner.id).parent_id == outer.id
+    assert (said["queue"], said["start"]) == ("agent:ada", "keeper")
+    assert home.get(outer.id).is_live, "nobody of the inner one was taken for one of it"
+
+
+def test_what_speaks_against_a_detached_run_is_said_as_by_any_command(home: Home) -> None:
+    home.detached("sleep", "600", options=("--name", "one"))
+    same = home.corral("run", "-d", "--name", "one", "--json", "--", "true")
+    told = json.loads(same.stderr)["error"]
+    assert (same.returncode, told["code"], told["details"]["name"]) == (4, "conflict", "one")
+    no_reference = home.corral("run", "-d", "--secret", "A=hunter2hunter2", "--", "true")
+    assert no_reference.returncode == 2
+    assert b"hunter2" not in no_reference.stderr
+    no_project = home.corral("run", "-d", "--project", "nowhere", "--", "true")
+    assert no_project.returncode == 2
+    (home.work / "no.db").write_bytes(b"this is no store" * 1_000)
+    no_store = home.corral("run", "-d", "--store", "sqlite:///no.db", "--", "true")
+    assert no_store.returncode == 5
+    assert len(home.json("ps", "-a", "--json")) == 1
+
+
+def test_files_of_the_project_do_not_become_part_of_the_keeper(home: Home) -> None:
+    (home.work / "socket.py").write_text("raise SystemExit('a socket of the project')")
+    run = home.detached("sh", "-c", "exit 3")
+    assert home.ended(run.id).exit_code == 3
 
 
 @on_both_engines
@@ -280,7 +318,10 @@ def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> 
     first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.02; done")
     with home.begin("run", "--", "sh", "-c", "echo at last; exit 3") as command:
         assert command.stderr is not None
-        assert b"waits in line" in command.stderr.readline()
+        told = command.stderr.readline()
+        assert told.count(b"in line") == 1
+        assert b"runs.max_at_once" in told
+        assert b"`corral stop run_" in told
         (home.work / "go").touch()
         out, _ = command.communicate(timeout=60)
     assert (command.returncode, out) == (3, b"at last\n")
@@ -394,3 +435,45 @@ def test_keepers_leave_no_zombies_and_no_files_in_the_way(home: Home) -> None:
     assert not (home.folder_of(run) / "keeper.error").exists()
     assert not {name for name in set(os.listdir("/tmp")) - before if run.id in name}
     assert time.time() * 1_000 - (home.get(run.id).ended_at or 0) < 120_000
+
+
+def test_every_file_of_a_run_is_for_its_user_alone(home: Home) -> None:
+    before = os.umask(0)
+    try:
+        prompt = "say so; hang"
+        runs = [home.asked("scripted", prompt), home.asked("scripted", prompt, "--acp")]
+        runs.append(home.detached("sh", "-c", "head -c 5000000 /dev/zero; sleep 600"))
+        runs.append(home.detached("sleep", "600", options=("--pty",)))
+    finally:
+        os.umask(before)
+    until(lambda: len(home.so_far(runs[2])) >= 5_000_000, "it has written")
+    for moment in ("running", "ended"):
+        for run in runs:
+            folder = home.folder_of(run)
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            for file in folder.iterdir():
+                assert stat.S_IMODE(file.stat().st_mode) == 0o600, (moment, file)
+            if moment == "running":
+                home.corral("stop", run.id)
+        if moment == "running":
+            home.nobody_left()
+
+
+def test_what_a_keeper_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
+    class Dying:
+        folder, secrets = tmp_path, ["hunter2-7f3a"]
+
+        def keep(self) -> Run:
+            raise RuntimeError("hunter2-7f3a is no number")
+
+    before = os.umask(0)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(RuntimeError):
+            _keep(SimpleNamespace(runs=None), Dying())  # type: ignore[arg-type]
+    finally:
+        os.umask(before)
+        signal.signal(signal.SIGTERM, handler)
+    told = tmp_path / "keeper.error"
+    assert stat.S_IMODE(told.stat().st_mode) == 0o600
+    assert "RuntimeError: [redacted] is no number" in told.read_text()

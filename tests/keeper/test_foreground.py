@@ -1,7 +1,9 @@
 """A command in the foreground, without a terminal: as if it had been called by itself."""
 
+import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,7 +91,7 @@ def test_a_signal_that_ends_the_program_ends_the_command_alike(home: Home) -> No
         command.send_signal(signal.SIGINT)
         command.communicate(timeout=60)
     assert command.returncode == 130
-    assert home.only().signal == signal.SIGINT
+    assert (home.only().signal, home.only().state) == (signal.SIGINT, RunState.CANCELLED)
 
 
 def test_a_stop_signal_stops_both_and_going_on_wakes_both(home: Home) -> None:
@@ -208,6 +210,58 @@ def test_a_secret_is_nowhere_but_in_the_commands_environment(home: Home, tmp_pat
         assert store.runs.launch_of(run.id).secrets == {"PASS": "env:THE_PASS"}
 
 
+SPELL = """
+import os, sys, json
+value = os.environ["PASS"]
+coloured = "\\x1b[31m".join(value)
+print("plain", coloured, flush=True)
+print(json.dumps({"it": value}), json.dumps(json.dumps({"it": value})), flush=True)
+print("loud", coloured, value, file=sys.stderr, flush=True)
+open("here", "w").close()
+"""
+
+
+@pytest.mark.parametrize("terminal", [(), ("--pty",)])
+def test_a_secret_with_colours_in_it_or_spelled_out_is_not_shown(
+    home: Home, tmp_path: Path, terminal: tuple[str, ...]
+) -> None:
+    value = 'hunter2-"7f3a"\\9c51é'
+    env = home.env | {"THE_PASS": value}
+    options = (*terminal, "--secret", "PASS=env:THE_PASS")
+    run = home.detached(sys.executable, "-c", SPELL, options=options, env=env)
+    home.ended(run.id)
+    home.nobody_left()
+    shown = home.corral("logs", run.id).stdout.decode()
+    assert "plain [redacted]" in shown
+    for text in (shown, home.corral("logs", "--tail", "5", run.id).stdout.decode()):
+        assert "hunter2" not in text
+        assert "7f3a" not in text
+    assert not home.json("search", "--json", "hunter2")
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            assert b"7f3a" not in file.read_bytes(), file
+
+
+def test_standard_error_that_is_kept_apart_is_redacted_as_it_is_written(home: Home) -> None:
+    value = "hunter2-7f3a9c51e0"
+    script = (
+        'echo "out $PASS"; echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.02; done'
+    )
+    env = home.env | {"THE_PASS": value}
+    with home.begin(
+        "run", "--secret", "PASS=env:THE_PASS", "--", "sh", "-c", script, env=env
+    ) as command:
+        run = started(home)
+        errors = home.folder_of(run) / "errors"
+        until(lambda: errors.exists() and errors.read_bytes().endswith(b"\n"), "it said so")
+        assert errors.read_bytes() == b"err [redacted]\n"
+        (home.work / "go").touch()
+        out, err = command.communicate(timeout=60)
+    assert (out, err) == (b"out [redacted]\n", b"err [redacted]\n")
+    home.nobody_left()
+    assert home.output(run, "errors") == b"err [redacted]\n"
+
+
 def test_a_secret_that_cannot_be_read_is_a_clear_sentence_and_starts_nothing(home: Home) -> None:
     said = home.corral("run", "--secret", "PASS=env:NOT_THERE", "--", "touch", "here")
     assert said.returncode != 0
@@ -318,3 +372,38 @@ def test_a_parent_that_ignores_its_children_or_blocks_signals_spoils_nothing(hom
         command.communicate(timeout=60)
     run = home.ended(home.only().id)
     assert (run.state, run.exit_code) == (RunState.FAILED, 3)
+
+
+def test_with_json_the_record_is_all_that_standard_output_gets(home: Home) -> None:
+    said = home.corral("run", "--json", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    told = json.loads(said.stdout)
+    assert (said.returncode, told["exit_code"], told["state"]) == (3, 3, "failed")
+    assert sorted(said.stderr.split()) == [b"err", b"out"]
+    assert home.output(home.only()) == b"out\n"
+    said = home.corral("run", "--json", "--", "no-such-program")
+    assert (said.returncode, json.loads(said.stdout)["exit_code"]) == (127, 127)
+
+
+def test_an_agent_and_a_command_at_once_are_refused(home: Home) -> None:
+    said = home.corral("run", "--agent", "scripted", "--", "true")
+    assert (said.returncode, said.stdout) == (2, b"")
+    assert b"An agent gets a prompt, not a command" in said.stderr
+
+
+def test_a_class_of_questions_that_there_is_not_is_refused(home: Home) -> None:
+    said = home.corral("run", "--yes", "edti", "--", "touch", "never")
+    assert said.returncode == 2
+    assert b"'edti' is no class of questions; --yes takes edit, run, trust, all." in said.stderr
+    assert not (home.work / "never").exists()
+    with home.store() as store:
+        assert not store.runs.list().items
+
+
+@pytest.mark.parametrize("trap", ["", "trap 'exit 0' TERM; ", "trap 'exit 9' TERM; "])
+def test_waiting_for_a_stopped_run_tells_what_it_ended_with(home: Home, trap: str) -> None:
+    script = f"{trap}touch here; while :; do sleep 0.02; done"
+    run = home.detached("sh", "-c", script)
+    started(home)
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+    code = {"": 143, "trap 'exit 0' TERM; ": 130, "trap 'exit 9' TERM; ": 9}[trap]
+    assert home.corral("wait", run.id).returncode == code

@@ -81,7 +81,7 @@ def test_what_ends_at_the_gate_has_no_exit_code(tmp_path: Path) -> None:
 @on_both_engines
 def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None:
     """Both have a process at the gate; one is refused, and what it leaves counts for nothing."""
-    from corral.adapters.keepers import StartingKeeper
+    from corral.adapters.keepers import StartingKeeper, hear, tell
 
     for number in range(3):
         go = home.work / f"go{number}"
@@ -90,11 +90,9 @@ def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None
             run = store.runs.ask(command=["sh", "-c", script], project=str(home.work))
             keepers = [StartingKeeper() for _ in range(3)]
             for keeper in keepers:  # all are told before one is asked how it went
-                os.write(keeper._to, _order(store.address, run.id))
+                tell(keeper._to, {"store": store.address, "run": run.id})
             for keeper in keepers:
-                os.close(keeper._to)
-                with os.fdopen(keeper._from, "rb") as pipe:
-                    pipe.read()
+                hear(keeper._from)
         taken = home.in_state(run.id, RunState.RUNNING)
         until(lambda: sum(lives(k.pid) for k in keepers) == 1, "the others left")  # noqa: B023
         if number == 0:
@@ -109,12 +107,6 @@ def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None
         ended = home.ended(run.id)
         expected = (RunState.CRASHED, None) if number == 1 else (RunState.FAILED, 5)
         assert (ended.state, ended.exit_code) == expected
-
-
-def _order(store: str, run: str) -> bytes:
-    import json
-
-    return json.dumps({"store": store, "run": run}).encode() + b"\n"
 
 
 def test_a_keeper_that_comes_too_late_touches_nothing(home: Home) -> None:

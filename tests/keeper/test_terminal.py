@@ -1,6 +1,7 @@
 """A run with a terminal, driven through a real one that the test holds."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -104,7 +105,31 @@ def test_an_interrupt_ends_a_program_that_does_not_mind_it(home: Home, screen: O
     opened.type(b"\x03")
     assert opened.exit_code() == 130
     run = home.ended(the_run(home).id)
-    assert run.signal == signal.SIGINT
+    assert (run.signal, run.state) == (signal.SIGINT, RunState.CANCELLED)
+
+
+@pytest.mark.parametrize("end", ["kill -INT $$", "exit 130"])
+def test_what_a_persons_interrupt_ends_is_cancelled_and_not_started_again(
+    home: Home, screen: Open, end: str
+) -> None:
+    script = f"trap '{'trap - INT; ' + end}' INT; echo here; while :; do sleep 0.02; done"
+    opened = screen("run", "--restart", "on-failure:3", "--", "sh", "-c", script)
+    opened.until(b"here")
+    opened.type(b"\x03")
+    assert opened.exit_code() == 130
+    run = home.ended(the_run(home).id)
+    assert (run.state, home.events(run).count("restart")) == (RunState.CANCELLED, 0)
+
+
+def test_an_interrupt_key_that_the_program_takes_itself_is_no_signal(
+    home: Home, screen: Open
+) -> None:
+    script = "stty -isig; echo here; head -c 1 >/dev/null; kill -INT $$; sleep 600"
+    opened = screen("run", "--", "sh", "-c", script)
+    opened.until(b"here")
+    opened.type(b"\x03\r")
+    assert opened.exit_code() == 130
+    assert home.ended(the_run(home).id).state is RunState.CRASHED
 
 
 def test_job_control_inside_a_shell_works(home: Home, screen: Open) -> None:
@@ -145,8 +170,10 @@ def test_suspending_the_program_suspends_the_command_and_fg_wakes_both(home: Hom
         until(lambda: (s := process.stat(home.get(run.id).pid or 0)) and s.state != "T", "awake")
         shell.type(b"two\r")
         shell.until(b"two\r\ntwo\r\n")
+        shell.forget()
         shell.type(b"\x04")
         home.ended(run.id)
+        shell.until(b"$ ")  # what is typed before that is still the run's
         shell.type(b"echo code-$?\r")
         shell.until(b"code-0")
     finally:
@@ -299,3 +326,36 @@ def test_what_a_program_leaves_behind_in_its_terminal_is_ended(home: Home, scree
     child = home.pid_in("child")
     until(lambda: not lives(child), "the child was ended")
     home.nobody_left()
+
+
+@pytest.mark.parametrize("columns", [80, 100, 200])
+@pytest.mark.parametrize("command", [["ps", "-a"], [], ["stats"]], ids=["ps", "overview", "stats"])
+def test_a_table_is_no_wider_than_the_terminal(
+    home: Home, screen: Open, command: list[str], columns: int
+) -> None:
+    long = ["echo", "a very long line indeed " * 4]
+    home.corral("run", "--name", "the-nightly-build", "--", *long)
+    home.corral("run", "--timeout", "1ms", "--", "sleep", "600")
+    home.corral("run", "--agent", "scripted", "crash 7")
+    shown = screen(*command, columns=columns)
+    assert shown.exit_code() == 0
+    escapes = re.compile(r"\x1b\[[0-9;]*m")
+    lines = [escapes.sub("", line) for line in shown.seen.decode().splitlines()]
+    assert max(map(len, lines)) <= columns, lines
+    with home.store() as store:
+        runs = store.runs.list().items
+    if command[:1] == ["ps"]:
+        assert len(lines) == 1 + len(runs)
+        assert all(any(line.startswith(run.id) for line in lines) for run in runs)
+        assert {"ID", "STATE", "NAME", "ENDED", "EXIT"} <= set(lines[0].split())
+        assert ("PID" in lines[0].split()) is (columns == 200)
+
+
+def test_the_overview_and_ps_say_the_same_of_a_run_that_waits(home: Home) -> None:
+    run = home.asked("scripted", "ask May I?; say thanks", "--acp")
+    until(lambda: home.get(run.id).attention, "it asks")
+    (row,) = (line for line in home.corral("ps").stdout.splitlines() if run.id.encode() in line)
+    assert b"needs_input" in row
+    shown = home.corral().stdout.decode()
+    assert shown.count("needs_input") == 2  # among what runs, and among what waits for you
+    assert "running" not in shown

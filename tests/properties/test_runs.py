@@ -12,7 +12,7 @@ from corral.kernel.clock import HOUR, MINUTE, SECOND
 from corral.kernel.end import End
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NoRoom, Refused
 from corral.rooms.runs import ending
-from corral.rooms.runs.model import Run
+from corral.rooms.runs.model import Run, Stop
 from tests.properties.machine import (
     FreshUrl,
     RoomMachine,
@@ -27,8 +27,10 @@ MOST = 3
 ACTIVE = ("starting", "running", "stopping")
 LIVE = ("queued", *ACTIVE)
 ENDS = [End(exit_code=0), End(exit_code=3), End(signal=9), End()]
-STOPS = ["stopped", ending.TIMED_OUT, ending.INTERRUPTED, ending.OVER_BUDGET]
-STATE_OF_STOP = {ending.TIMED_OUT: "timed_out", ending.INTERRUPTED: "interrupted"}
+STATE_OF_STOP = {
+    ending.REASONS[Stop.TIMED_OUT]: "timed_out",
+    ending.REASONS[Stop.INTERRUPTED]: "interrupted",
+}
 
 
 @dataclass
@@ -255,12 +257,12 @@ class RunsMachine(RoomMachine):
 
     # -- by anybody -----------------------------------------------------------------------------
 
-    @rule(id=runs, reason=st.sampled_from(STOPS))
-    def stop(self, id: str, reason: str) -> None:
-        paper = self.papers[id]
+    @rule(id=runs, kind=st.sampled_from(Stop))
+    def stop(self, id: str, kind: Stop) -> None:
+        paper, reason = self.papers[id], ending.REASONS[kind]
 
         def call() -> Run:
-            return self.store.runs.stop(id, reason=reason)
+            return self.store.runs.begin_to_stop(id, kind=kind)
 
         if self.refused(None if paper.is_live else IllegalMove, call):
             return

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from corral.adapters.providers.provider import Ask, Start
-from corral.adapters.providers.screens import Reading, Screen, Watcher
+from corral.adapters.providers.screens import Reader, Reading, Screen
 from tests.real.conftest import Agent
 from tests.real.machine import Machine, steps
 
@@ -24,7 +24,7 @@ class Terminal:
     def __init__(self, start: Start, machine: Machine, screen: Screen, policy: set[str]) -> None:
         self.screen = pyte.Screen(COLUMNS, ROWS)
         self.stream = pyte.ByteStream(self.screen)
-        self.watcher = Watcher(screen, frozenset(policy))
+        self.reader = Reader(screen, frozenset(policy))
         self.typed: list[str] = []
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
@@ -45,7 +45,7 @@ class Terminal:
                 if time.monotonic() < look_at:
                     continue
             look_at = time.monotonic() + 0.4
-            reading = self.watcher.look(list(self.screen.display))
+            reading = self.reader.look(list(self.screen.display))
             if reading.answer:
                 self.type(reading.answer)
             elif reading.state in states:

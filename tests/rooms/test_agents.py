@@ -56,7 +56,22 @@ def test_limits_that_mean_nothing_are_refused(store: Corral, limits: Any) -> Non
 def test_a_built_in_role_brings_its_instructions_unless_others_are_given(store: Corral) -> None:
     assert store.agents.create("a", role="builder").instructions == ROLES["builder"]
     assert store.agents.create("b", role="builder", instructions="Mine.").instructions == "Mine."
-    assert store.agents.create("c", role="gardener").instructions is None
+    assert store.agents.create("c", role="gardener", instructions="Weed.").role == "gardener"
+    assert store.agents.create("d", role="gardener", command="./weed").instructions is None
+
+
+def test_a_role_or_provider_that_nobody_knows_is_refused_with_those_that_are_known(
+    store: Corral,
+) -> None:
+    store.agents.create("ada", role="reviewer", provider="claude")
+    for change in (store.agents.edit, store.agents.create):
+        name = "ada" if change is store.agents.edit else "ben"
+        with refuses(store, Invalid) as caught:
+            change(name, role="reviewr")
+        assert "no built-in role 'reviewr'; take one of builder, reviewer" in caught.value.message
+        with refuses(store, Invalid) as caught:
+            change(name, provider="nosuch")
+        assert "no provider 'nosuch'; take one of claude, codex" in caught.value.message
 
 
 def test_a_new_role_brings_new_instructions_only_where_the_old_ones_were_the_roles(

@@ -219,3 +219,18 @@ def test_a_follower_without_a_cursor_hears_what_happens_from_now_on(store: Corra
 def test_following_with_a_bad_cursor_is_refused(store: Corral) -> None:
     with refuses(store, Invalid):
         list(store.events.follow("nonsense", timeout_ms=10))
+
+
+def test_the_record_can_be_walked_back_from_any_place(store: Corral) -> None:
+    letters = [store.mail.put("agent:ada", n) for n in range(5)]
+    newest = store.events.newest().items
+    back = store.events.before(newest[-1].cursor, limit=2)
+    assert [event.subject for event in back.items] == [letters[3].id, letters[2].id]
+    assert back.next is not None
+    rest = store.events.before(back.next, limit=2)
+    assert [event.subject for event in rest.items] == [letters[1].id, letters[0].id]
+    assert rest.next is None
+    only = store.events.before(newest[-1].cursor, subject=letters[1].id)
+    assert [event.subject for event in only.items] == [letters[1].id]
+    with pytest.raises(Invalid):
+        store.events.before("nonsense")

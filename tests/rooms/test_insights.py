@@ -241,3 +241,73 @@ def test_a_question_that_makes_no_sense_is_refused(store: Corral) -> None:
     for arguments in ({"by": "mood"}, {"since_ms": -1}, {"limit": 0}, {"after": "?"}):
         with pytest.raises(Invalid):
             store.insights.stats(**arguments)  # type: ignore[arg-type]
+
+
+# -- what the pages ask ---------------------------------------------------------------------------
+
+
+def test_the_overview_shows_what_ended_last_however_it_ended(
+    store: Corral, clock: SetClock
+) -> None:
+    first = ended(store, "completed", SECOND, ago=3 * DAY)
+    second = ended(store, "failed", SECOND, ago=2 * DAY)
+    add_run(store, "running", seen_at=clock.now() - SECOND)
+    found = store.insights.overview()
+    assert [run.id for run in found.recent] == [second, first]
+    assert found.active[0].seen_at == clock.now() - SECOND
+
+
+def test_ids_get_the_names_that_people_gave(store: Corral, tmp_path: Path) -> None:
+    project = store.projects.register(tmp_path)
+    agent = store.agents.create("ada")
+    session = store.sessions.open(title="the tests")
+    untitled = store.sessions.open()
+    named, plain = add_run(store, "running", name="nightly"), add_run(store, "running")
+    asked = [project.id, agent.id, session.id, untitled.id, named, plain, plain, "run_none"]
+    assert store.insights.names(asked) == {
+        project.id: project.name,
+        agent.id: "ada",
+        session.id: "the tests",
+        untitled.id: untitled.id,
+        named: "nightly",
+        plain: "claude",
+    }
+    assert store.insights.names([]) == {}
+    with pytest.raises(Invalid):
+        store.insights.names([f"run_{n}" for n in range(ops.MOST_NAMES + 1)])
+
+
+def test_things_are_found_by_the_beginning_of_their_name(store: Corral, tmp_path: Path) -> None:
+    folder = tmp_path / "Harbour"
+    folder.mkdir()
+    project = store.projects.register(folder)
+    agent = store.agents.create("harry")
+    run = add_run(store, "completed", name="harvest")
+    add_run(store, "completed", name="other")
+    assert {found.id for found in store.insights.named("har")} == {project.id, agent.id, run}
+    assert [found.label for found in store.insights.named("zz")] == []
+    with pytest.raises(Invalid):
+        store.insights.named("  ")
+
+
+def test_costs_are_told_day_by_day_for_each_agent(store: Corral, clock: SetClock) -> None:
+    for ago, agent, cost in ((40, "agt_a", 9), (2, "agt_a", 5), (0, "agt_b", 7), (0, "agt_a", 1)):
+        store.charges.add(
+            Used(model="m", input=3, cost_micros=cost),
+            agent_id=agent,
+            at=clock.now() - ago * DAY,
+        )
+    store.charges.add(Used(model=None, input=4), agent_id="agt_c")
+    found = store.insights.costs(by="agent", days=30)
+    assert [(row.key, row.cost_micros, row.tokens) for row in found] == [
+        ("agt_a", 5, 3),
+        ("agt_a", 1, 3),
+        ("agt_b", 7, 3),
+        ("agt_c", None, 4),
+    ]
+    assert found[0].day == day_of(clock.now() - 2 * DAY)
+    assert [row.key for row in store.insights.costs(by="model", days=1)] == ["m"]
+    assert store.insights.costs(by="project") == []
+    for wrong in ({"by": "day"}, {"days": 0}, {"days": 1_000}):
+        with pytest.raises(Invalid):
+            store.insights.costs(**wrong)

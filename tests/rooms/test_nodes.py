@@ -308,3 +308,38 @@ def test_a_lead_is_no_event(store: Corral) -> None:
 def test_labels_of_a_node_come_back_as_a_list(store: Corral) -> None:
     node = store.nodes.join("host", "boot", owner="d", labels=["ü", "a b"])
     assert store.nodes.get(node.id).labels == ["a b", "ü"]
+
+
+# -- heartbeat and leads in one ----------------------------------------------------------------
+
+
+def test_a_beat_renews_the_lease_and_takes_the_leads_that_nobody_has(
+    store: Corral, clock: SetClock
+) -> None:
+    mine = store.nodes.join("here", "boot", owner="d1")
+    theirs = store.nodes.join("there", "boot", owner="d2")
+    store.nodes.take_lead("courier", owner="d2")
+    clock.advance(SECOND)
+    beat = store.nodes.beat(mine, leads=["scheduler", "courier"], lease_ms=20 * SECOND)
+    assert beat.node.lease_until == clock.now() + 20 * SECOND
+    assert [(lead.name, lead.owner) for lead in beat.leads] == [
+        ("courier", "d2"),
+        ("scheduler", "d1"),
+    ]
+    clock.advance(16 * SECOND)
+    beat = store.nodes.beat(mine, leads=["scheduler", "courier"])
+    assert {lead.owner for lead in beat.leads} == {"d1"}
+    with refuses(store, Held):
+        store.nodes.take_lead("courier", owner="d2")
+    assert [lead.name for lead in store.nodes.leaders()] == ["courier", "scheduler"]
+    assert store.nodes.serving("there") is None, "its lease has run out"
+    assert store.nodes.serving("here") == beat.node
+    assert store.nodes.get(theirs.id).state is NodeState.UP, "nobody has said that it is lost"
+
+
+def test_a_beat_that_comes_too_late_takes_no_lead(store: Corral) -> None:
+    old = store.nodes.join("here", "boot", owner="d1")
+    store.nodes.join("here", "boot", owner="d2")
+    with refuses(store, Held):
+        store.nodes.beat(old, leads=["scheduler"])
+    assert store.nodes.leaders() == []

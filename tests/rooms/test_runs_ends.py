@@ -12,7 +12,7 @@ from corral.kernel.end import End
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.runs import ending, ops
-from corral.rooms.runs.model import Attention, Run, RunState
+from corral.rooms.runs.model import Attention, Run, RunState, Stop
 from tests.support.runs import (
     ELSEWHERE,
     ended,
@@ -32,12 +32,12 @@ ENDS = [
     (None, End(), "crashed", "gone"),
     (None, End(exit_code=0, reason="it said no"), "failed", "it said no"),
     (None, End(signal=15, well=True), "completed", None),
-    ("stopped", End(exit_code=0), "cancelled", "stopped"),
-    ("stopped", End(signal=9), "cancelled", "stopped"),
-    (ending.TIMED_OUT, End(signal=15), "timed_out", ending.TIMED_OUT),
-    (ending.TIMED_OUT, End(exit_code=0), "timed_out", ending.TIMED_OUT),
-    (ending.INTERRUPTED, End(signal=15), "interrupted", ending.INTERRUPTED),
-    (ending.OVER_BUDGET, End(exit_code=1), "cancelled", ending.OVER_BUDGET),
+    (Stop.ASKED, End(exit_code=0), "cancelled", "stopped"),
+    (Stop.ASKED, End(signal=9), "cancelled", "stopped"),
+    (Stop.TIMED_OUT, End(signal=15), "timed_out", ending.REASONS[Stop.TIMED_OUT]),
+    (Stop.TIMED_OUT, End(exit_code=0), "timed_out", ending.REASONS[Stop.TIMED_OUT]),
+    (Stop.INTERRUPTED, End(signal=15), "interrupted", ending.REASONS[Stop.INTERRUPTED]),
+    (Stop.OVER_BUDGET, End(exit_code=1), "cancelled", ending.REASONS[Stop.OVER_BUDGET]),
 ]
 
 
@@ -50,20 +50,28 @@ def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_end_is_kept_with_its_code_or_signal_and_why(
     store: Corral,
     clock: SetClock,
-    stop: str | None,
+    stop: Stop | None,
     how: End,
     state: str,
     reason: str | None,
 ) -> None:
     run = running(store)
     if stop:
-        store.runs.begin_to_stop(run.id, reason=stop)
+        store.runs.begin_to_stop(run.id, kind=stop)
     clock.advance(90 * SECOND)
     over = store.runs.end(run, how, output_bytes=12)
     assert (over.state, over.exit_code, over.signal) == (state, how.exit_code, how.signal)
     assert (over.reason, over.output_bytes, over.ended_at) == (reason, 12, clock.now())
     assert (over.lease_until, over.attention) == (None, None)
     assert not over.is_live
+
+
+@pytest.mark.parametrize("words", [*ending.REASONS.values(), ending.IDLE])
+def test_whatever_a_person_gives_as_the_reason_it_is_cancelled(store: Corral, words: str) -> None:
+    run = running(store)
+    store.runs.begin_to_stop(run.id, reason=words)
+    over = store.runs.end(run, End(signal=15))
+    assert (over.state, over.stop_kind, over.reason) == ("cancelled", "asked", words)
 
 
 def test_a_run_that_did_its_work_while_it_was_being_stopped_ends_all_the_same(
@@ -306,18 +314,18 @@ def test_an_end_is_told_once(store: Corral) -> None:
         (None, End(exit_code=0), "finished"),
         (None, End(exit_code=2), "failed"),
         (None, End(signal=11), "crashed"),
-        (ending.TIMED_OUT, End(signal=15), "failed"),
-        (ending.INTERRUPTED, End(signal=15), "crashed"),
-        (ending.OVER_BUDGET, End(signal=15), "budget"),
-        ("stopped", End(signal=15), None),
+        (Stop.TIMED_OUT, End(signal=15), "failed"),
+        (Stop.INTERRUPTED, End(signal=15), "crashed"),
+        (Stop.OVER_BUDGET, End(signal=15), "budget"),
+        (Stop.ASKED, End(signal=15), None),
     ],
 )
 def test_each_end_is_told_by_its_kind(
-    store: Corral, stop: str | None, how: End, kind: str | None
+    store: Corral, stop: Stop | None, how: End, kind: str | None
 ) -> None:
     run = running(store)
     if stop:
-        store.runs.begin_to_stop(run.id, reason=stop)
+        store.runs.begin_to_stop(run.id, kind=stop)
     store.runs.end(run, how)
     assert told(store) == ([(kind, run.id)] if kind else [])
 

@@ -152,3 +152,105 @@ def test_a_recovery_starts_whoever_waits(store: Corral, clock: SetClock, keep: l
     clock.advance(HOUR)
     store.runs.recover()
     assert states(store, gone, waiting) == ["interrupted", "running"]
+
+
+# -- which machine -----------------------------------------------------------------------------
+
+
+def serve(store: Corral, name: str | None = None, **offers: Any) -> None:
+    """A daemon serves the store on a machine, on this one unless it is named."""
+    store.nodes.join(name or process.host(), "boot", owner="d", **{"slots": 10} | offers)
+
+
+def test_a_run_waits_for_a_machine_that_offers_all_its_labels(
+    store: Corral, keep: list[str]
+) -> None:
+    both, one, none = (
+        queued(store, labels=["gpu", "big"]),
+        queued(store, labels=["gpu"]),
+        queued(store),
+    )
+    assert [run.id for run in store.runs.start_queued()] == [none.id]
+    serve(store, "there", labels=["gpu", "big"])
+    assert store.runs.start_queued() == []
+    serve(store, labels=["gpu", "x"])
+    assert [run.id for run in store.runs.start_queued()] == [one.id]
+    serve(store, labels=["big", "gpu", "x"])
+    assert [run.id for run in store.runs.start_queued()] == [both.id]
+    assert store.runs.launch_of(both.id).labels == ["big", "gpu"]
+
+
+def test_a_machine_whose_daemon_went_silent_offers_nothing(
+    store: Corral, clock: SetClock, keep: list[str]
+) -> None:
+    queued(store, labels=["gpu"])
+    serve(store, labels=["gpu"])
+    clock.advance(HOUR)
+    assert store.runs.start_queued() == []
+
+
+def test_a_machine_takes_as_many_as_it_has_slots(store: Corral, keep: list[str]) -> None:
+    serve(store, slots=2)
+    first, _, third = (queued(store) for _ in range(3))
+    assert len(store.runs.start_queued()) == 2
+    assert store.runs.get(third.id).state == "queued"
+    with pytest.raises(NoRoom):
+        store.runs.start(third.id, held(9, host=process.host()))
+    started = store.runs.get(first.id)
+    assert started.node_id == store.nodes.list().items[0].id
+    store.runs.end(started, End(exit_code=0))
+    assert [run.id for run in store.runs.start_queued()] == [third.id]
+
+
+def test_a_machine_without_slots_takes_nothing(store: Corral, keep: list[str]) -> None:
+    serve(store, slots=0)
+    queued(store, host=process.host())
+    assert store.runs.start_queued() == []
+    assert keep == []
+
+
+def test_runs_elsewhere_fill_no_slots_here(store: Corral, keep: list[str]) -> None:
+    serve(store, slots=1)
+    running(store)
+    waits = queued(store)
+    assert [run.id for run in store.runs.start_queued()] == [waits.id]
+
+
+def test_a_run_that_may_go_anywhere_is_left_to_a_machine_that_has_its_directory(
+    store: Corral, keep: list[str]
+) -> None:
+    theirs = [queued(store, cwd="/srv/not/here", project_id="prj_1") for _ in range(3)]
+    alone = queued(store, cwd="/srv/not/here")
+    mine = queued(store)
+    assert [run.id for run in store.runs.start_queued()] == [mine.id]
+    assert states(store, *theirs, alone) == ["queued"] * 4
+    assert keep == [mine.id], "no keeper is started to find that out"
+
+
+def test_a_run_that_must_go_here_is_tried_although_its_directory_is_gone(
+    store: Corral, keep: list[str]
+) -> None:
+    queued(store, cwd="/srv/not/here", project_id="prj_1")
+    bound = queued(store, cwd="/srv/not/here", project_id="prj_1", host=process.host())
+    store.runs.start_queued()
+    assert keep == [bound.id]
+
+
+def test_runs_of_an_agent_that_is_busy_enough_cost_no_keepers(
+    store: Corral, keep: list[str]
+) -> None:
+    busy = store.agents.create("ada", provider="scripted", limits={"max_runs": 1})
+    waiting = [queued(store, agent_id=busy.id) for _ in range(3)]
+    other = queued(store)
+    assert [run.id for run in store.runs.start_queued()] == [waiting[0].id, other.id]
+    assert keep == [waiting[0].id, other.id]
+
+
+def test_two_who_want_to_start_the_same_run_are_told_apart(store: Corral, clock: SetClock) -> None:
+    run = queued(store)
+    assert store.runs._claim(run.id)
+    assert not store.runs._claim(run.id)
+    store.runs.unclaim(run.id)
+    assert store.runs._claim(run.id)
+    clock.advance(HOUR)
+    assert store.runs._claim(run.id), "who claimed it and died is not waited for"

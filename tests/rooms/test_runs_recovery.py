@@ -115,7 +115,7 @@ def test_an_end_that_was_written_down_is_told_and_none_is_made_up(
 
 
 def test_a_note_of_an_earlier_attempt_says_nothing_of_this_one(store: Corral) -> None:
-    run = here(store, restarts=3)
+    run = here(store, restarts=1)
     note_exit(run, End(exit_code=0))
     again = held(1, pid=GONE, start_token="2")
     store.runs.launch(store.runs.restart(run, again, End(exit_code=0), quick_failures=0))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 import corral
@@ -16,11 +17,13 @@ from corral.db.copy import FENCE_LEAP
 from corral.db.schema import tables
 from corral.db.statement import Statement
 from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
-from corral.kernel.errors import Held, Invalid
+from corral.kernel.end import End
+from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
+from corral.library.once import Key, once
 from corral.rooms.runs.model import Sample
 from tests.support.invariants import check_store
-from tests.support.runs import running
+from tests.support.runs import held, running
 from tests.support.store import refuses
 
 ENGINES = ["sqlite", "postgres"]
@@ -81,6 +84,10 @@ def live(store: Corral, clock: SetClock, folder: Path) -> None:
     run = running(store, project_id=project.id)
     store.runs.add_sample(run, Sample(1, 2, 3, 4))
     imports(store, clock)
+    store.tokens.create("script", scope="read")
+    key = Key("tok_1", "k", "f")
+    sent = {"mailbox": "queue:y", "body": "ünï"}
+    once(store.mail, "put", sent, key=key, encode=msgspec.json.encode)
 
 
 def imports(store: Corral, clock: SetClock) -> None:
@@ -394,3 +401,27 @@ def test_the_durability_that_a_back_up_had_is_obeyed_at_once(open_on: Open, tmp_
     store.mail.put("agent:ada", 1)
     writer: Any = store._database._writer  # type: ignore[attr-defined]
     assert writer.connection.pragma("synchronous") == 2
+
+
+def test_a_back_up_that_does_not_know_a_live_run_is_refused(store: Corral, tmp_path: Path) -> None:
+    known = running(store, 1)
+    old = store.db.backup(tmp_path / "old.db")
+    unknown = running(store, 2)
+    with pytest.raises(Refused, match=f"{unknown.id}.*corral stop {unknown.id}") as refused:
+        store.db.restore(old)
+    assert refused.value.details["runs"] == [unknown.id]
+    assert [run.id for run in store.runs.list(live=True).items] == [unknown.id, known.id]
+    assert not list(tmp_path.glob("*.before-restore*"))
+    store.runs.end(unknown, End(exit_code=0))
+    store.db.restore(old)
+    assert [run.id for run in store.runs.list().items] == [known.id]
+
+
+def test_a_back_up_of_an_earlier_attempt_does_not_know_the_live_one(
+    store: Corral, tmp_path: Path
+) -> None:
+    run = running(store, 1, restarts=1)
+    old = store.db.backup(tmp_path / "old.db")
+    store.runs.restart(run, held(2), End(exit_code=1), quick_failures=0)
+    with pytest.raises(Refused, match=run.id):
+        store.db.restore(old)

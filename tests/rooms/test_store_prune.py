@@ -18,6 +18,8 @@ NOTHING = {
         "schedules",
         "nodes",
         "alerts",
+        "tokens",
+        "answers",
         "charges",
         "totals",
         "imports",

@@ -1,5 +1,7 @@
 """A store that has been used for long: tens of thousands of rows, most of them history."""
 
+from hashlib import sha256
+
 import psycopg
 
 import corral
@@ -17,6 +19,9 @@ _LETTER = (
 )
 
 # Everything is written in one go, by one statement each, in words that both engines know.
+# Of the secret of token 7: "crl_" and 7 as 64 hexadecimal digits.
+_HASH = sha256(b"crl_" + b"7".rjust(64, b"0")).hexdigest()
+
 _FILL = [
     # History: ended letters, in the busy mailboxes and in many others.
     f"""{_LETTER}
@@ -128,6 +133,16 @@ _FILL = [
         CASE i % 40 WHEN 0 THEN 'active' ELSE 'removed' END, '["crashed"]', 'desktop', '',
         {{now}} - i, 'user:x', CASE WHEN i % 40 > 0 THEN {{now}} - i END
     FROM n""",
+    f"""INSERT INTO tokens (id, name, state, scope, hash, created_at, created_by, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'tok_' || substr(i || 'x0000000000000000000000000', 1, 26), 't' || i,
+        CASE i % 2 WHEN 1 THEN 'active' ELSE 'revoked' END, 'full',
+        CASE i WHEN 7 THEN '{_HASH}' ELSE 'h' || i END, {{now}}, 'user:x',
+        CASE i % 2 WHEN 0 THEN {{now}} END
+    FROM n""",
+    f"""INSERT INTO answers (id, token_id, key, fingerprint, body, created_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'ans_' || i, 'tok_1', 'k' || i, 'f', '1', {{now}} FROM n""",
     f"""INSERT INTO agents (id, name, state, version, admin, created_at, updated_at)
     {_SERIES.format(count=MANY)}
     SELECT 'agt_' || substr(i || 'x0000000000000000000000000', 1, 26), 'a' || i,

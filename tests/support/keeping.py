@@ -83,6 +83,8 @@ class Home:
             "CORRAL_AGENT_HOME": str(folder / "conversations"),
             "TERM": "xterm-256color",
         }
+        for name in ("COLUMNS", "LINES"):  # a terminal says them itself
+            self.env.pop(name, None)
         assert self.env["CORRAL_HOME"].startswith(str(folder)), "a test's home is its own"
 
     @property

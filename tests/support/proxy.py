@@ -26,6 +26,7 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self._server = ("127.0.0.1", port)
         self._cut: Cut | None = None
+        self._closed = False
         self.cuts = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -33,6 +34,13 @@ class Proxy:
 
     def cut(self, text: str, when: When) -> None:
         self._cut = Cut(text.encode(), when)
+
+    def close(self) -> None:
+        """Cut everything, and let nobody in any more."""
+        self._closed = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
 
     def _accept(self) -> None:
         with suppress(OSError):  # closed
@@ -43,7 +51,9 @@ class Proxy:
     def _forward(self, client: socket.socket) -> None:
         with suppress(OSError), client, socket.create_connection(self._server) as server:
             while True:
-                ready = select.select([client, server], [], [])[0]
+                ready = select.select([client, server], [], [], 0.1)[0]
+                if self._closed:
+                    return
                 if client in ready:
                     request = client.recv(1 << 20)
                     cut = self._cut

@@ -56,7 +56,7 @@ ELSEWHERE = "another-machine"  # nothing looks for processes of this one here
 
 
 def order(**wanted: Any) -> Order:
-    return Order(**{"command": "true", "cwd": "/srv/here", **wanted})
+    return Order(**{"command": "true", "cwd": "/", **wanted})
 
 
 def held(number: int = 1, **known: Any) -> Holding:

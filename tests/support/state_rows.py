@@ -116,10 +116,18 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": 1,
         "updated_at": 1,
     },
+    "tokens": {
+        "id": "tok_1",
+        "name": "script",
+        "scope": "full",
+        "hash": "0",
+        "created_at": 1,
+        "created_by": "user:tester",
+    },
 }
 
 # Columns in which two rows of a table must differ.
-NAMES = ("id", "dir", "name", "run_id")
+NAMES = ("id", "dir", "name", "run_id", "hash")
 
 # Columns that the table's own rules tie to the state.
 TIED: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -133,6 +141,7 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
         "next_at": 9 if state == "active" else None,
         "ended_at": None if state in ("active", "paused") else 9,
     },
+    "tokens": lambda state: {"ended_at": None if state == "active" else 9},
     "sessions": lambda state: {"closed_at": None if state == "open" else 9},
 }
 

@@ -49,6 +49,7 @@ class Torture:
         self.url = url
         self.plans: dict[str, Plan] = {}
         self.kills: Counter[str] = Counter()
+        self.killed: set[int] = set()
         self.bystanders = Bystanders(folder / "signals")
         self.starting: dict[int, Plan] = {}
         self.lock = threading.Lock()
@@ -169,6 +170,7 @@ class Torture:
     def kill(self, plan: Plan, role: str, who: Identity | None) -> None:
         if who is None or not process.send(who, signal.SIGKILL):
             return
+        self.killed.add(who.pid)
         plan.killed[role] += 1
         self.kills[role] += 1
         if self.random.random() < 0.4:
@@ -247,7 +249,12 @@ def run(count: int, seed: int, at_once: int, folder: Path) -> int:
             deadline = time.monotonic() + LONGEST
             while store.runs.list(live=True).items and time.monotonic() < deadline:
                 time.sleep(0.1)
-            tired = [one.pid for one in recoverers if process.identify(one.pid) is None]
+            # One that holds a run for a moment, to let it go on, may be killed as its keeper.
+            tired = [
+                one.pid
+                for one in recoverers
+                if process.identify(one.pid) is None and one.pid not in torture.killed
+            ]
             for one in recoverers:
                 one.kill()
             store.runs.recover()

@@ -124,21 +124,31 @@ def _lines(data: bytes, plan: Plan) -> list[str]:
 
 def _end(run: Run, plan: Plan) -> list[str]:
     """Whether the store tells an end that the process can have had."""
-    meant = plan.meant(plan.begun) if plan.begun else None
+    # The last attempt may have ended at the gate; what an earlier one returned is not its end.
+    began = run.attempts <= plan.begun
+    meant = plan.meant(run.attempts) if began else None
     if run.exit_code is not None:
         if meant != f"exit{run.exit_code}":
             return [f"exit code {run.exit_code} was never returned"]
     elif run.signal is not None:
         if run.signal not in _signals(plan) and meant != f"signal{run.signal}":
             return [f"signal {run.signal} was sent by nobody"]
-    elif not plan.killed["guard"] and plan.begun:
+    elif not plan.killed["guard"] and began and not _left_the_line(run, plan):
         return ["how it ended is unknown, though its guard lived"]
+    if run.exit_code != 0 and not plan.stopped and run.attempts <= plan.restarts:
+        return ["it had attempts left"]
     states = {RunState.CANCELLED} if plan.stopped else set()
     if run.exit_code is None:
         states.add(RunState.CRASHED)
     else:
         states.add(RunState.COMPLETED if run.exit_code == 0 else RunState.FAILED)
     return [] if run.state in states else [f"state {run.state}"]
+
+
+def _left_the_line(run: Run, plan: Plan) -> bool:
+    """Whether it was stopped while it waited in line for its next attempt, of which there is no
+    end to tell."""
+    return run.state is RunState.CANCELLED and plan.stopped and run.attempts <= plan.restarts
 
 
 def _signals(plan: Plan) -> set[int]:

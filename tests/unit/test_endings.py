@@ -7,9 +7,9 @@ import pytest
 
 from corral.kernel.end import End
 from corral.rooms.runs import ending
-from corral.rooms.runs.model import ACTIVE, MOVES, RunState
+from corral.rooms.runs.model import ACTIVE, MOVES, RunState, Stop
 
-STOPS = (None, "stopped", ending.TIMED_OUT, ending.INTERRUPTED, ending.OVER_BUDGET, ending.IDLE)
+STOPS = (None, *Stop)
 CODES = (None, 0, 1, 3, 127, 255)
 SIGNALS = (None, signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV)
 WAYS = [
@@ -19,8 +19,8 @@ WAYS = [
 ]
 
 
-def state_after(end: End, stop_reason: str | None) -> RunState:
-    return RunState(MOVES[ending.verb_of(end, stop_reason)].to)
+def state_after(end: End, stop: Stop | None) -> RunState:
+    return RunState(MOVES[ending.verb_of(end, stop)].to)
 
 
 @pytest.mark.parametrize(
@@ -45,36 +45,33 @@ def test_an_end_that_nobody_asked_for(end: End, state: str) -> None:
 
 @pytest.mark.parametrize("end", WAYS, ids=str)
 @pytest.mark.parametrize(
-    ("stop_reason", "state"),
+    ("stop", "state"),
     [
-        ("stopped", "cancelled"),
-        ("whatever a person wrote", "cancelled"),
-        (ending.OVER_BUDGET, "cancelled"),
-        (ending.TIMED_OUT, "timed_out"),
-        (ending.INTERRUPTED, "interrupted"),
+        (Stop.ASKED, "cancelled"),
+        (Stop.OVER_BUDGET, "cancelled"),
+        (Stop.TIMED_OUT, "timed_out"),
+        (Stop.INTERRUPTED, "interrupted"),
     ],
 )
-def test_why_it_was_stopped_counts_before_how_it_ended(
-    end: End, stop_reason: str, state: str
-) -> None:
-    assert state_after(end, stop_reason) == state
+def test_why_it_was_stopped_counts_before_how_it_ended(end: End, stop: Stop, state: str) -> None:
+    assert state_after(end, stop) == state
 
 
 @pytest.mark.parametrize("end", WAYS, ids=str)
 def test_a_run_that_was_stopped_is_never_shown_as_completed(end: End) -> None:
-    for stop_reason in STOPS[1:]:
-        assert state_after(end, stop_reason) is not RunState.COMPLETED
-        assert ending.reason_of(end, stop_reason) == stop_reason
+    for stop in Stop:
+        assert state_after(end, stop) is not RunState.COMPLETED
+        assert ending.reason_of(end, ending.REASONS[stop]) == ending.REASONS[stop]
 
 
 @pytest.mark.parametrize("well", [False, True])
 @pytest.mark.parametrize("end", WAYS, ids=str)
 def test_every_end_is_a_legal_move_of_the_state_in_which_it_may_come(end: End, well: bool) -> None:
     """A run is stopping exactly when there is a reason to stop it."""
-    for stop_reason in STOPS:
-        sources = MOVES[ending.verb_of(end._replace(well=well), stop_reason)].sources
-        wanted = {RunState.STOPPING} if stop_reason else {*ACTIVE} - {RunState.STOPPING}
-        assert wanted <= {*sources}, stop_reason
+    for stop in STOPS:
+        sources = MOVES[ending.verb_of(end._replace(well=well), stop)].sources
+        wanted = {RunState.STOPPING} if stop else {*ACTIVE} - {RunState.STOPPING}
+        assert wanted <= {*sources}, stop
 
 
 @pytest.mark.parametrize(
@@ -120,7 +117,7 @@ def test_a_run_goes_on_as_often_as_it_may_and_no_more() -> None:
     assert [goes_on(attempts, 2) for attempts in (1, 2, 3)] == [True, True, False]
 
 
-@pytest.mark.parametrize("stop_reason", STOPS[1:])
+@pytest.mark.parametrize("stop_reason", ending.REASONS.values())
 def test_what_was_stopped_does_not_go_on(stop_reason: str) -> None:
     assert not ending.goes_on(
         End(exit_code=1), stop_reason=stop_reason, attempts=1, restarts=9, quick=0
@@ -145,5 +142,5 @@ def test_people_are_told_of_ends_that_they_did_not_ask_for() -> None:
         RunState.RUNNING: None,
         RunState.STOPPING: None,
     }
-    assert ending.alert_of(RunState.CANCELLED, ending.OVER_BUDGET) == "budget"
-    assert ending.alert_of(RunState.CANCELLED, "stopped") is None
+    assert ending.alert_of(RunState.CANCELLED, Stop.OVER_BUDGET) == "budget"
+    assert ending.alert_of(RunState.CANCELLED, Stop.ASKED) is None

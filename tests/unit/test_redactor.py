@@ -9,7 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from corral.adapters.output.redact import REDACTED, Redactor, forms_of
+from corral.adapters.output.escapes import UNSEEN
+from corral.adapters.output.redact import REDACTED, WIDEST_LETTER, Redactor, forms_of
+from corral.adapters.output.render import render
 from corral.adapters.output.shapes import CONTEXT, SHAPES
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -29,6 +31,7 @@ KEYS = {
     "a GitHub token": b"ghp_" + LONG[:36],
     "a GitHub server token": b"ghs_" + LONG[:36],
     "a fine-grained GitHub token": b"github_pat_11ABC_" + LONG[:60],
+    "a token of Corral's own": b"crl_" + b"0123456789abcdef" * 4,
     "a Slack token": b"xoxb-123456789012-abcdefABCDEF",
     "an AWS key id": b"AKIAIOSFODNN7EXAMPLE",
     "a Google key": b"AIza" + LONG[:35],
@@ -58,6 +61,8 @@ def slow(data: bytes, values: list[bytes]) -> bytes:
     out, at = [], 0
     while at < len(data):
         end = next((at + len(form) for form in forms if data.startswith(form, at)), None)
+        ends = (spread_end(data, at, form) for form in forms if end is None)
+        end = next((found for found in ends if found is not None), end)
         for shape in SHAPES:
             if end is None and (shape is not SHAPES[-1] or at in headers):
                 match = shape.pattern.match(data, at)
@@ -65,6 +70,18 @@ def slow(data: bytes, values: list[bytes]) -> bytes:
         out.append(REDACTED if end is not None else data[at : at + 1])
         at = end if end is not None else at + 1
     return b"".join(out)
+
+
+def spread_end(data: bytes, at: int, form: bytes) -> int | None:
+    """Where a value ends that has escapes between its letters."""
+    start = at
+    for nth, letter in enumerate(form):
+        while nth and at < len(data) and data[at] != letter and (gap := UNSEEN.match(data, at)):
+            at = gap.end()
+        if at >= len(data) or data[at] != letter:
+            return None
+        at += 1
+    return at if at - start <= len(form) * WIDEST_LETTER else None
 
 
 def in_pieces(data: bytes, borders: list[int], values: list[bytes]) -> bytes:
@@ -146,12 +163,46 @@ VALUE = 'hunter2/"quoted"+ü\nsecond line'
         json.dumps(VALUE)[1:-1].encode(),
         json.dumps(VALUE, ensure_ascii=False)[1:-1].encode(),
         json.dumps(VALUE).replace("/", "\\/")[1:-1].encode(),
+        json.dumps(VALUE)[1:-1].replace("\\u00fc", "\\u00FC").encode(),
+        json.dumps(json.dumps(VALUE)[1:-1])[1:-1].encode(),
     ],
 )
 def test_a_value_is_found_in_every_form_across_every_border(form: bytes) -> None:
     data = b"a " + form + b" b"
     for border in range(len(data)):
         assert in_pieces(data, [border], [VALUE.encode()]) == b"a [redacted] b"
+
+
+def test_a_value_is_found_as_encoders_for_pages_write_it() -> None:
+    value = "a<b>&'c'"
+    written = r"a\u003cb\u003e\u0026\u0027c\u0027"
+    assert in_pieces(f'{{"x":"{written}"}}'.encode(), [], [value.encode()]) == b'{"x":"[redacted]"}'
+
+
+COLOURS = b"\x1b[38;2;255;100;50m\x1b[1m"
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        *(b"\x1b[31m", COLOURS, b"\x1b[0m\x00\x1b[K", b"\x1b]8;;http://x\x07", b"\x1b]0;t\x1b\\"),
+        *(b"\x1b(B", b"\x1b7", b"\x07", "\u202e".encode(), b"\xc2\x85"),
+    ],
+)
+def test_a_value_is_found_with_escapes_between_its_letters(between: bytes) -> None:
+    data = b"a " + between.join(b"%c" % letter for letter in b"hunter2!") + b" b"
+    for border in range(len(data)):
+        assert in_pieces(data, [border, border + 3], [b"hunter2!"]) == b"a [redacted] b"
+    assert "hunter2" not in render(Redactor(["hunter2!"]).feed(data), terminal=False)
+
+
+def test_what_never_becomes_a_value_is_let_go_of() -> None:
+    redactor = Redactor(["hunter2"])
+    out = redactor.feed(b"hunt")
+    for _ in range(100):
+        out += redactor.feed(b"\x1b[31m" * 100)
+        assert redactor.held <= 7 * WIDEST_LETTER
+    assert out.startswith(b"hunt\x1b[31m")
 
 
 @pytest.mark.parametrize("before", [b"", b"u", b"us", b"user:"])
@@ -206,7 +257,7 @@ parts = st.one_of(
         [
             *(b"sk-", b"a", b"aa", b"-", b"@", b":", b"://", b"eyJ", b".", b" ", b"\n", b"\\n"),
             *(b"Authorization: Bearer ", b"-----BEGIN ", b"PRIVATE KEY-----", b"AKIA", b"xox"),
-            b"gh",
+            *(b"gh", b"\x1b[1m", b"\x1b]", b"\x1b", b"\x07", b"hun", b"ter2", b"\xe2\x80"),
         ]
     ),
     st.binary(max_size=8),
@@ -246,6 +297,7 @@ def test_no_pattern_looks_further_back_than_the_context() -> None:
         *(b"@", b"J", b"K", b"gh", b"ghp_ ", b"xox", b"xox ", b"sk- ", b"sk-", b"://", b"://a:"),
         *(b"eyJ", b"eyJ.", b"-----BEGIN ", b"-----BEGIN PRIVATE KEY-----", b"-", b"AKIA "),
         b"Authorization: Bearer ",
+        *(b"hunter2-\x1b[maaaaa", b"a\x1b[m", b"\x1b]"),
         *(b"sk-aaaaaaaaaaaaaaaa ", b"://a:b@", b"uthorization", b"eyJaaaaaaaa.eyJ "),
     ],
 )
@@ -253,7 +305,7 @@ def test_what_is_made_to_take_long_takes_no_longer_than_seconds_for_a_megabyte(
     piece: bytes,
 ) -> None:
     data = piece * (1_000_000 // len(piece))
-    redactor, busy = Redactor(), time.process_time()
+    redactor, busy = Redactor(["hunter2-aaaaaaaaaaaaaaab"]), time.process_time()
     for at in range(0, len(data), 65_536):
         redactor.feed(data[at : at + 65_536])
     redactor.finish()

@@ -5,13 +5,19 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
+from corral.adapters import children
 from corral.adapters.keepers import OWN_VARIABLES
 
 
-def call(address: str, *words: str) -> int:
-    """Start `corral WORDS…` on a store, without input and output; gives back its pid."""
+def call(address: str, *words: str) -> None:
+    """Start `corral WORDS…` on a store, without input and output, and leave it to itself."""
+    children.add(_start(address, words))
+
+
+def _start(address: str, words: Sequence[str]) -> int:
     # The address may hold a password, and a command line can be read by everybody.
     environment = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
     return os.posix_spawn(
@@ -30,7 +36,7 @@ def call(address: str, *words: str) -> int:
 def call_and_wait(address: str, *words: str) -> bool:
     """The same, and wait until it is done; whether it went well."""
     with suppress(ChildProcessError):
-        return os.waitpid(call(address, *words), 0)[1] == 0
+        return os.waitpid(_start(address, words), 0)[1] == 0
     return False
 
 

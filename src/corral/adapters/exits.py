@@ -13,6 +13,7 @@ from typing import Annotated
 
 import msgspec
 
+from corral.kernel.clock import SystemClock
 from corral.kernel.end import End
 
 ROOM = 256
@@ -74,6 +75,15 @@ def read(folder: Path, attempt: int, pid: int) -> End:
         return decode(_file(folder, attempt, pid).read_bytes())
     except OSError:
         return End()
+
+
+def age_ms(folder: Path, attempt: int, pid: int) -> int:
+    """How long ago the guard wrote it down; 0 when it did not, for it may have ended just now."""
+    try:
+        written = _file(folder, attempt, pid).stat().st_mtime
+    except OSError:
+        return 0
+    return max(0, SystemClock().now() - int(written * 1_000))
 
 
 def wait_for(folder: Path, attempt: int, pid: int, seconds: float) -> End:

@@ -3,13 +3,21 @@
 A keeper begins to load before its run is known, so that a command that asks for a run and the
 keeper of that run get ready side by side; what it is to keep comes through a pipe. A keeper that is
 told nothing ends by itself.
+
+Both ends are the same interpreter, so what passes is written in its own way, which needs nothing
+loaded: whoever starts a keeper may know nothing else of Corral.
 """
 
+import marshal
 import os
 import sys
-from typing import Any
+from contextlib import suppress
 
-import msgspec
+from corral.adapters import children
+
+TYPE_CHECKING = False  # a command starts its keeper before it loads even that much
+if TYPE_CHECKING:
+    from typing import Any
 
 # What belongs to the run that asks, and not to those it starts.
 OWN_VARIABLES = ("CORRAL_RUN", "CORRAL_SESSION", "CORRAL_AGENT", "CORRAL_PROMPT", "CORRAL_KEEPER")
@@ -34,7 +42,8 @@ class StartingKeeper:
         try:
             self.pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-m", "corral.keeper", str(order), str(answer), str(stdin)],
+                # -P: nothing is loaded from the folder in which it is started.
+                [sys.executable, "-P", "-m", "corral.keeper", str(order), str(answer), str(stdin)],
                 _environment(),
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -46,29 +55,41 @@ class StartingKeeper:
                 ],
                 setsid=True,
             )
+            children.add(self.pid)
         finally:
             for descriptor in (order, answer, *((stdin,) if stdin > 2 else ())):
                 os.close(descriptor)
 
-    def keep(self, **order: Any) -> dict[str, Any]:
+    def keep(self, **order: "Any") -> "dict[str, Any]":
         """Tell it what to keep; gives back how the run began. Raises KeeperLost."""
-        try:
-            with os.fdopen(self._to, "wb") as pipe:
-                pipe.write(msgspec.json.encode(order) + b"\n")
-        except OSError:
-            pass  # it is gone; its silence says so below
-        with os.fdopen(self._from, "rb") as pipe:
-            answer = pipe.readline()
-        if not answer:
+        tell(self._to, order)  # where it is gone, its silence says so
+        answer = hear(self._from)
+        if answer is None:
             raise KeeperLost
-        told: dict[str, Any] = msgspec.json.decode(answer)
-        return told
+        return answer
 
     def dismiss(self) -> None:
         """It is not needed after all."""
         os.close(self._to)
         os.close(self._from)
+        children.forget(self.pid)
         os.waitpid(self.pid, 0)
+
+
+def tell(descriptor: int, what: "dict[str, Any]") -> None:
+    """Say it to whoever has the other end, if anybody still has."""
+    with suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as pipe:
+        marshal.dump(what, pipe)
+
+
+def hear(descriptor: int) -> "dict[str, Any] | None":
+    """What is said at the other end; None when that is closed without a word."""
+    with os.fdopen(descriptor, "rb") as pipe:
+        try:
+            said: dict[str, Any] = marshal.load(pipe)  # noqa: S302  a process of ours has that end
+        except EOFError:
+            return None
+    return said
 
 
 def _fill_standard_descriptors() -> None:

@@ -139,7 +139,7 @@ def run(command: str, body: bytes, *, seconds: float = COMMAND_SECONDS) -> None:
     One that takes too long is ended with everything that it started.
     """
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
-        given.write(body)
+        given.write(body + b"\n")  # what is added to a file is a line there
         given.seek(0)
         try:
             process = subprocess.Popen(

@@ -8,8 +8,9 @@ identity is not proven at that very moment.
 
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's fixed number of the machine's own pid space
 PROC = "/proc"
+PR_SET_CHILD_SUBREAPER = 36
 KEEPER_MARK = b"CORRAL_KEEPER=1"  # in the environment of every keeper, and of its guards
 
 
@@ -40,7 +42,12 @@ class Identity(NamedTuple):
 
 @cache
 def host() -> str:
-    """This machine's name; inside a container also its pid space, whose pids are others."""
+    """This machine's name; inside a container also its pid space, whose pids are others.
+
+    `CORRAL_HOST` gives it another one, so that two homes on one machine are two machines.
+    """
+    if given := os.environ.get("CORRAL_HOST"):
+        return given
     name = os.uname().nodename
     with suppress(OSError):
         namespace = os.readlink(f"{PROC}/self/ns/pid")
@@ -148,6 +155,15 @@ def look(process: Identity) -> Standing:
     return Standing.GONE if found.state in "ZX" else Standing.ALIVE
 
 
+def age_ms(process: Identity) -> int | None:
+    """How long ago a process of this boot began, whether it is still there or not; None where the
+    system's count cannot be read."""
+    if process.boot_id != boot_id() or not process.start_token.isdigit():
+        return None
+    ticks = int(process.start_token) / os.sysconf("SC_CLK_TCK")
+    return int((time.clock_gettime(time.CLOCK_BOOTTIME) - ticks) * 1_000)
+
+
 def send(process: Identity, number: int) -> bool:
     """Signal a process, if it is still the same one; False when it is not."""
     if process.pid <= 1:
@@ -168,6 +184,34 @@ def send(process: Identity, number: int) -> bool:
         os.kill(process.pid, number)
         return True
     return False
+
+
+def tells_of_ends() -> bool:
+    """Whether the system tells of the end of a process that is nobody's child here."""
+    return hasattr(os, "pidfd_open")
+
+
+def watch(process: Identity) -> int | None:
+    """A descriptor that becomes readable when a process ends; None when it has ended already, or
+    the system does not tell. The caller closes it."""
+    with suppress(AttributeError, OSError):
+        handle = os.pidfd_open(process.pid)
+        # The handle was taken first: what is looked at now is what is watched.
+        if look(process) is Standing.ALIVE:
+            return handle
+        os.close(handle)
+    return None
+
+
+def gather_orphans() -> None:
+    """Have whoever below this process loses its parent come to be its child, where that exists."""
+    if not sys.platform.startswith("linux"):
+        return
+    with suppress(Exception):  # a system that was built without: they go to the first process
+        import _ctypes  # ctypes itself would take twenty times as long, and every start waits
+
+        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+        _ctypes.call_function(prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
 def command_of(pid: int) -> list[str]:
@@ -195,17 +239,12 @@ def cwd_of(pid: int) -> str | None:
 # -- families ----------------------------------------------------------------------------------
 
 
-def descendants(pid: int, *, but: bytes | None = None) -> list[int]:
-    """The children of a process, their children, and so on; the nearest first.
-
-    Those with the mark `but` in their environment are left out, with all below them.
-    """
+def descendants(pid: int) -> list[int]:
+    """The children of a process, their children, and so on; the nearest first."""
     found: list[int] = []
     waiting = [pid]
     while waiting:
         children = _children(waiting.pop(0))
-        if but is not None:
-            children = [child for child in children if not _marked(child, but)]
         found += children
         waiting += children
     return found
@@ -234,36 +273,71 @@ def _everybody() -> Iterator[tuple[int, Stat]]:
                     yield int(name), found
 
 
-def family(process: Identity | None, mark: str) -> list[Identity]:
-    """Everybody who belongs to a run: the process, its session, its descendants, and whoever has
-    the run's mark (`NAME=value`) in its environment, wherever it went.
+def family(
+    process: Identity | None, mark: str, *, guard: Identity | None = None, everywhere: bool = True
+) -> list[Identity]:
+    """Everybody who belongs to a run: the process, its session, its descendants and those of its
+    guard, and (`everywhere`) whoever has the run's mark (`NAME=value`) in its environment.
 
-    Those who escape their parent, group and session still carry the mark. Keepers of other runs,
-    which a process of this one may have started, are no family, nor is what they keep.
+    Those who escape their parent, group and session still carry the mark; those who threw that away
+    too come to be children of the guard, where the system has it so. Keepers and agents of other
+    runs, which a process of this one may have started, are no family, nor is what is below them.
     """
     if not os.path.isdir(f"{PROC}/self"):
-        return _family_by_psutil(process)
-    members: dict[int, Stat] = {}
-    wanted = mark.encode()
+        return _family_by_psutil(process or guard)
+    # Parent and start are read in one moment: whoever says that it is below is named by just that.
+    there = dict(_everybody())
     root = process.pid if process is not None and look(process) is Standing.ALIVE else None
-    below: set[int] = {root, *descendants(root, but=KEEPER_MARK)} if root is not None else set()
-    leader = stat(root) if root is not None else None
-    strangers = (os.getpid(), leader.session if leader else 0)  # the session's leader is the guard
-    for pid, found in _everybody():
-        if pid in strangers or pid <= 1 or found.state in "ZX":
-            continue
-        inside = leader is not None and found.session == leader.session
-        if pid in below or inside or _marked(pid, wanted):
-            members[pid] = found
-    return [Identity(host(), boot_id(), pid, found.start_token) for pid, found in members.items()]
+    leaders = {there[root].session} if root in there else set()  # the session's leader is the guard
+    if guard is not None and look(guard) is Standing.ALIVE:
+        leaders.add(guard.pid)
+    below = _below(there, {*leaders, root} if root is not None else leaders, mark)
+    wanted = mark.encode()
+    return [
+        Identity(host(), boot_id(), pid, found.start_token)
+        for pid, found in there.items()
+        if pid not in leaders
+        and pid != os.getpid()
+        and pid > 1
+        and found.state not in "ZX"
+        and (pid in below or found.session in leaders or (everywhere and _marked(pid, wanted)))
+    ]
+
+
+def _below(there: dict[int, Stat], roots: Iterable[int], mark: str) -> set[int]:
+    """The roots and their descendants, without those of other runs."""
+    children: dict[int, list[int]] = {}
+    for pid, found in there.items():
+        children.setdefault(found.parent, []).append(pid)
+    below: set[int] = set()
+    waiting = [pid for pid in roots if pid > 1]
+    while waiting:
+        pid = waiting.pop()
+        if pid not in below:
+            below.add(pid)
+            waiting += [child for child in children.get(pid, ()) if not _of_another(child, mark)]
+    return below
+
+
+def _of_another(pid: int, mark: str) -> bool:
+    """Whether a process is a keeper, or belongs to another run than the mark says."""
+    name, _, value = mark.encode().partition(b"=")
+    words = _environment_of(pid)
+    return KEEPER_MARK in words or any(
+        word.startswith(name + b"=") and word != name + b"=" + value for word in words
+    )
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    try:
+        with open(f"{PROC}/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
 
 
 def _marked(pid: int, mark: bytes) -> bool:
-    try:
-        with open(f"{PROC}/{pid}/environ", "rb") as file:
-            return mark in file.read().split(b"\0")
-    except OSError:
-        return False
+    return mark in _environment_of(pid)
 
 
 def _family_by_psutil(process: Identity | None) -> list[Identity]:
@@ -277,14 +351,21 @@ def _family_by_psutil(process: Identity | None) -> list[Identity]:
     return [process]
 
 
-def end_family(process: Identity | None, mark: str, *, grace_ms: int) -> int:
+def end_family(
+    process: Identity | None,
+    mark: str,
+    *,
+    grace_ms: int,
+    guard: Identity | None = None,
+    everywhere: bool = True,
+) -> int:
     """Ask everybody of a run to end, then kill who is left; gives back how many had to be killed.
 
     It looks again after every round, because a family may grow while it is being ended.
     """
     deadline = time.monotonic() + grace_ms / 1_000
     asked: set[Identity] = set()
-    while members := family(process, mark):
+    while members := family(process, mark, guard=guard, everywhere=everywhere):
         for member in members:
             if member not in asked:
                 send(member, signal.SIGTERM)
@@ -295,7 +376,7 @@ def end_family(process: Identity | None, mark: str, *, grace_ms: int) -> int:
         _wait_for(members, min(deadline, time.monotonic() + 0.2))
     killed = 0
     for _ in range(50):
-        members = family(process, mark)
+        members = family(process, mark, guard=guard, everywhere=everywhere)
         if not members:
             break
         killed += sum(send(member, signal.SIGKILL) for member in members)

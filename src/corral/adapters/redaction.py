@@ -5,8 +5,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from corral.adapters.output.redact import redact
-
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -15,17 +13,23 @@ def without_secrets(record: S, values: Sequence[str] = ()) -> S:
     changed = {
         name: clean
         for name, value in msgspec.structs.asdict(record).items()
-        if (clean := _clean(value, values)) != value
+        if (clean := clean_of_secrets(value, values)) != value
     }
     return msgspec.structs.replace(record, **changed) if changed else record
 
 
-def _clean(value: Any, values: Sequence[str]) -> Any:
+def clean_of_secrets(value: Any, values: Sequence[str] = ()) -> Any:
+    """A text, or what holds texts, with every one of them redacted."""
     if isinstance(value, str):
+        from corral.adapters.output.redact import redact  # its patterns take long to be made
+
         data = value.encode("utf-8", "surrogatepass")
         return redact(data, values).decode("utf-8", "surrogatepass")
     if isinstance(value, dict):
-        return {_clean(key, values): _clean(part, values) for key, part in value.items()}
+        return {
+            clean_of_secrets(key, values): clean_of_secrets(part, values)
+            for key, part in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_clean(part, values) for part in value]
+        return [clean_of_secrets(part, values) for part in value]
     return value

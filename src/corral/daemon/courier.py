@@ -1,11 +1,13 @@
 """What alerts have to tell leaves the house: each letter to its webhook, command or screen."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from corral.adapters import notify
+from corral.adapters import notify, process
+from corral.daemon.loop import Plain
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, CorralError
 from corral.library import Corral
@@ -19,13 +21,25 @@ ROUND = 20
 LONGEST_SLEEP = 30.0
 
 
+class Courier(Plain):
+    name = "courier"
+    rest = 0.1
+
+    def round(self, store: Corral) -> int:
+        return len(deliver_once(store, f"courier:{process.host()}:{os.getpid()}"))
+
+    def pause(self, store: Corral) -> float:
+        return _pause(store)
+
+
 class Delivery(msgspec.Struct, frozen=True):
     """What became of one letter."""
 
     alert_id: str
     letter_id: str
     state: str
-    """done; waiting: it failed and is tried again at `due_at`; dead: it failed too often."""
+    """done; waiting: it failed and is tried again at `due_at`; dead: it failed too often; refused:
+    it was a test, and failed."""
     error: str | None
     due_at: int | None
 
@@ -47,6 +61,32 @@ def deliver_once(store: Corral, owner: str, *, only: str | None = None) -> list[
             if delivery.state != "done":
                 break
     return told
+
+
+def deliver_test(store: Corral, owner: str, letter: Letter) -> Delivery | None:
+    """Deliver the letter of a test now, once: one that fails has told what was to be learned.
+
+    None when another courier has it.
+    """
+    alert = store.alerts.get(letter.body["alert"])
+    taken = store.mail.claim(letter.mailbox, owner=owner, limit=ROUND, lease_ms=LEASE_MS)
+    said = None
+    for one in taken:  # earlier ones were left by whoever died over them
+        error = _tell(store, alert, one) if one.id == letter.id else "a later test took its place"
+        ended = store.mail.ack(one) if error is None else store.mail.refuse(one, error)
+        said = Delivery(alert.id, one.id, ended.state, error, None)
+    return said
+
+
+def waiting(store: Corral) -> list[Delivery]:
+    """The letters that are next to be told by each alert, and when."""
+    letters = []
+    for alert in _alerts(store, None):
+        for letter in store.mail.list(mailbox=alert.mailbox, limit=1).items:
+            letters.append(
+                Delivery(alert.id, letter.id, letter.state, letter.last_error, letter.due_at)
+            )
+    return letters
 
 
 def run_courier(store: Corral, owner: str) -> Iterator[Delivery]:

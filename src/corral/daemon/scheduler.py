@@ -2,11 +2,25 @@
 
 from collections.abc import Iterator
 
+from corral.daemon.loop import Plain
 from corral.library import Corral
 from corral.rooms.mail.model import Letter
 
 # Behind a wake-up that never came.
 LONGEST_SLEEP = 30.0
+
+
+class Scheduler(Plain):
+    name = "scheduler"
+
+    def round(self, store: Corral) -> int:
+        upcoming = store.schedules.next_at()
+        if upcoming is None or upcoming > store.now():
+            return 0  # nothing is written, and nobody waits in line, to find that out
+        return len(store.schedules.fire_due())
+
+    def pause(self, store: Corral) -> float:
+        return _pause(store)
 
 
 def run_scheduler(store: Corral) -> Iterator[Letter]:

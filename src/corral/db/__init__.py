@@ -45,6 +45,6 @@ def connect(
             ) from None
         return PostgresDatabase(url, clock=clock, actor=actor, probe=probe)
     raise Invalid(
-        "That is no store's URL; write sqlite:///relative.db, sqlite:////absolute.db or "
-        "postgresql://user@host/database.",
+        "That is no store's URL; write sqlite:///relative.db, sqlite:////absolute.db, "
+        "postgresql://user@host/database, or http://host:port of a daemon.",
     )

@@ -140,6 +140,12 @@ class Database(ABC):
     def transaction(self) -> AbstractContextManager[Tx]:
         """One writing transaction around several operations."""
 
+    def acting_as(self, actor: str) -> "Database":
+        """The same store on the same connections, for somebody else: the record names them."""
+        view: Any = Acting(self, actor)
+        same: Database = view
+        return same
+
     @abstractmethod
     def listen(self) -> Listener: ...
 
@@ -211,3 +217,31 @@ class Database(ABC):
 
     @abstractmethod
     def _close(self) -> None: ...
+
+
+class Acting:
+    """A database in somebody's name. It is not theirs to close."""
+
+    def __init__(self, database: Database, actor: str) -> None:
+        self._database = database
+        self.actor = actor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def write(self, work: Work[R], **options: Any) -> R:
+        # A transaction is of one operation, whichever thread runs it, so the name goes with it.
+        def as_them(tx: Tx) -> R:
+            tx.actor = self.actor
+            return work(tx)
+
+        return self._database.write(as_them, **options)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Tx]:
+        with self._database.transaction() as tx:
+            tx.actor = self.actor
+            yield tx
+
+    def close(self) -> None:
+        """Whoever opened the database closes it."""

@@ -95,6 +95,20 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "json_each(:rows) AS each",
         "postgres": "json_array_elements(CAST(:rows AS JSON)) AS each (value)",
     },
+    # The labels that a run wants, those that a machine offers, and what it passes over, as rows
+    # with a column `value`.
+    "each_wanted_label": {
+        "sqlite": "json_each(launches.labels) AS wanted",
+        "postgres": "json_array_elements_text(launches.labels) AS wanted (value)",
+    },
+    "each_passed": {
+        "sqlite": "json_each(:passed) AS passed",
+        "postgres": "json_array_elements_text(CAST(:passed AS JSON)) AS passed (value)",
+    },
+    "each_offered_label": {
+        "sqlite": "json_each(:labels) AS offered",
+        "postgres": "json_array_elements_text(CAST(:labels AS JSON)) AS offered (value)",
+    },
     # The first transaction that had not begun yet, and whether all before one have ended: then
     # nothing below a number that was seen at that time can still appear. SQLite's writers are
     # alone, and what they number is what they commit next.
@@ -141,6 +155,11 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     "feed_after": {
         "sqlite": "seq > :seq",
         "postgres": "(xid, seq) > (CAST(CAST(:xid AS TEXT) AS XID8), :seq)"
+        " AND xid < pg_snapshot_xmin(pg_current_snapshot())",
+    },
+    "feed_before": {
+        "sqlite": "seq < :seq",
+        "postgres": "(xid, seq) < (CAST(CAST(:xid AS TEXT) AS XID8), :seq)"
         " AND xid < pg_snapshot_xmin(pg_current_snapshot())",
     },
     # Committed, but behind a transaction that still runs.

@@ -226,7 +226,7 @@ def _refusal(
     if guard is not None and found.fence != guard:
         return taken_over(found.id, yours=guard, found=found.fence, owner=found.owner)
     allowed = table.moves.allowed_from(found.state)
-    can = f"it allows {', '.join(allowed)}" if allowed else "nothing leads on from there"
+    can = f"it allows {', '.join(allowed)}" if allowed else "that is its end"
     return IllegalMove(
         f"Cannot {verb} {found.id}: it is {found.state}, and {can}.",
         id=found.id,

@@ -384,4 +384,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt ends it, without a traceback
     sys.exit(main(sys.argv[1:]))

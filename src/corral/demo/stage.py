@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,12 +68,23 @@ class Stage:
             time.sleep(0.1)
         return found
 
+    @staticmethod
+    def opens(link: str) -> bool:
+        """Whether a browser that opens a link gets to see a page."""
+        from http.cookiejar import CookieJar
+        from urllib.request import HTTPCookieProcessor, build_opener
+
+        with build_opener(HTTPCookieProcessor(CookieJar())).open(link, timeout=30) as page:
+            return bool(page.status == 200 and b"<html" in page.read())
+
     def kill(self, child: "subprocess.Popen[str]") -> None:
         """As the power button does: no chance to tidy up."""
         child.send_signal(signal.SIGKILL)
         child.wait()
 
     def clear(self) -> None:
+        with suppress(Unexpected):
+            self.corral("down")
         for child in self._children:
             if child.poll() is None:
                 self.kill(child)

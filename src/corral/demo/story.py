@@ -18,6 +18,7 @@ def tell() -> int:
         mail_survives_a_kill(stage)
         timer_survives_a_kill(stage)
         run_survives_kills(stage)
+        daemon_dies_alone(stage)
         the_record(stage)
     except Unexpected as error:
         stage.tell(f"The story broke off: {error}")
@@ -29,6 +30,7 @@ def tell() -> int:
     )
     corral = shutil.which("corral") or ".venv/bin/corral"
     stage.tell(f"export CORRAL_HOME={stage.home}")
+    stage.tell(f"{corral} up              # the dashboard: prints the link to open (down ends it)")
     stage.tell(f"{corral} events        # everything that happened, in order")
     stage.tell(f"{corral} ps -a           # the runs, and how they ended")
     stage.tell(f"{corral} stats           # what they cost")
@@ -138,8 +140,28 @@ def run_survives_kills(stage: Stage) -> None:
     )
 
 
+def daemon_dies_alone(stage: Stage) -> None:
+    stage.chapter("5. A daemon with a dashboard, killed with kill -9")
+    up = stage.corral("up", "--port", "0")
+    stage.tell(f"The dashboard, while this lasts: {up['link']}")
+    stage.prove("its link opens the overview", stage.opens(up["link"]))
+    run = stage.corral("run", "--detach", "--agent", "scripted", "sleep 600")
+    os.kill(up["daemon"]["pid"], signal.SIGKILL)
+    (still,) = stage.corral("ps")
+    stage.prove("it is killed, and its run goes on", still["pid"] == run["pid"])
+    for pid in (run["keeper_pid"], run["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    again = stage.corral("up", "--port", "0")
+    (found,) = again["found"]
+    stage.prove(
+        f"its next life finds what died meanwhile: {found['was']}, now {found['state']}",
+        found["run_id"] == run["id"],
+    )
+    stage.corral("down")
+
+
 def the_record(stage: Stage) -> None:
-    stage.chapter("5. The record")
+    stage.chapter("6. The record")
     events = stage.corral("events")
     for event in events:
         stage.tell(f"{event['id']:<7} {event['kind']:<9} {event['verb']:<9} {event['subject']}")

@@ -37,6 +37,8 @@ class Glance(msgspec.Struct, frozen=True):
     exit_code: int | None
     signal: int | None
     cost_micros: int | None
+    seen_at: int | None
+    """When its keeper last said how it is."""
     started_at: int | None
     ended_at: int | None
 
@@ -50,6 +52,8 @@ class Overview(msgspec.Struct, frozen=True):
     queued: int
     failed: list[Glance]
     """Runs that ended badly in the last 24 hours, newest first."""
+    recent: list[Glance]
+    """Runs that ended last, however they did."""
     dead_letters: int
     doubtful_letters: int
     """Letters of which nobody knows whether they arrived."""
@@ -110,3 +114,35 @@ class Stats(msgspec.Struct, frozen=True):
 
     success_rate: float | None = None
     """Completed runs among all that were not cancelled; None when there were none."""
+
+
+class Named(msgspec.Struct, frozen=True):
+    """A thing, and what people call it."""
+
+    id: str
+    label: str
+
+
+class CostBy(StrEnum):
+    """What costs are shown by, day by day."""
+
+    PROJECT = "project"
+    AGENT = "agent"
+    MODEL = "model"
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a project, an agent or a model cost on one day."""
+
+    scope: str
+    day: str
+    charges: int
+    unknown: int
+    """How many of the charges have no cost, so that `cost_micros` tells too little."""
+    tokens: int
+    cost_micros: int | None
+
+    @property
+    def key(self) -> str:
+        """The project's or agent's id, or the model."""
+        return self.scope.partition(":")[2]

@@ -1,5 +1,7 @@
 """The questions: what is going on, how it went, what it cost."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from corral.db.statement import Query
@@ -7,8 +9,11 @@ from corral.db.tx import Tx
 from corral.insights import sql
 from corral.insights.model import (
     By,
+    Cost,
+    CostBy,
     CrashedRun,
     Glance,
+    Named,
     Overview,
     ProjectView,
     Stats,
@@ -16,7 +21,7 @@ from corral.insights.model import (
 from corral.kernel.clock import DAY, day_of
 from corral.kernel.errors import Invalid
 from corral.kernel.page import Page, check_limit, decode_cursor, encode_cursor, page_of
-from corral.kernel.text import check_int
+from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.charges import ops as charges
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs.model import ACTIVE, RunState
@@ -26,6 +31,11 @@ SHOWN = 20
 COUNTED = 1_000
 # How many runs of a project in one state are counted; an index alone is read for it.
 MOST_COUNTED = 10_000
+# Names are asked for by pages, and found among so many projects.
+MOST_NAMES = 2_000
+MOST_PROJECTS = 200
+MOST_DAYS = 366
+MOST_COSTS = 20_000
 
 _QUERIES: dict[By, Query[Stats]] = {
     By.PROJECT: sql.BY_PROJECT,
@@ -50,6 +60,7 @@ def overview(tx: Tx) -> Overview:
         attention=attention[:SHOWN],
         queued=queued,
         failed=failed[:SHOWN],
+        recent=tx.all(sql.RECENT, limit=SHOWN),
         dead_letters=dead,
         doubtful_letters=doubtful,
         today=charges.total(tx, "all", day=day_of(tx.now)),
@@ -125,3 +136,44 @@ def _finished(row: Stats, by: By) -> Stats:
     key = day_of(int(row.key or 0) * DAY) if by is By.DAY else row.key
     rate = round(row.completed / judged, 4) if judged else None
     return msgspec.structs.replace(row, key=key, success_rate=rate)
+
+
+def names(tx: Tx, ids: Sequence[str]) -> dict[str, str]:
+    """What people call the projects, agents, sessions and runs of some ids; unknown ones are left
+    out."""
+    wanted = sorted({*ids})
+    if not wanted:
+        return {}
+    if len(wanted) > MOST_NAMES:
+        raise Invalid(f"Ask for up to {MOST_NAMES:,} names at a time, not {len(wanted):,}.")
+    rows = encode_json([{"id": clean_text(id, "The id", most=MAX_NAME)} for id in wanted], "Ids")
+    return {named.id: named.label for named in tx.all(sql.NAMES, rows=rows)}
+
+
+def named(tx: Tx, text: str, *, limit: int = 20) -> list[Named]:
+    """Runs and agents whose name begins with a text, and projects, of those that were used last,
+    whose name or directory holds it."""
+    low = clean_text(text.strip(), "The text", most=MAX_NAME)
+    bounds = {"low": low, "high": f"{low}\U0010ffff", "limit": check_limit(limit)}
+    recent = projects.list_projects(tx, archived=True, limit=MOST_PROJECTS).items
+    holding = [
+        Named(project.id, project.name)
+        for project in recent
+        if low.lower() in f"{project.name}\n{project.dir}".lower()
+    ]
+    found = [*tx.all(sql.AGENTS_NAMED, **bounds), *holding, *tx.all(sql.RUNS_NAMED, **bounds)]
+    return found[:limit]
+
+
+def costs(tx: Tx, *, by: str = "project", days: int = 30) -> list[Cost]:
+    """What projects, agents or models cost on each of the last days (in UTC), oldest first.
+
+    A day on which nothing was charged has no row.
+    """
+    if by not in CostBy._value2member_map_:
+        raise Invalid(f"{by!r} is none of {', '.join(CostBy)}.", by=by)
+    if not 1 <= check_int(days, "The number of days") <= MOST_DAYS:
+        raise Invalid(f"Look at 1 to {MOST_DAYS} days, not {days}.", days=days)
+    since = day_of(tx.now - (days - 1) * DAY)
+    # A semicolon is what follows a colon: between the two is every scope of the kind.
+    return tx.all(sql.COSTS, since=since, low=f"{by}:", high=f"{by};", limit=MOST_COSTS)

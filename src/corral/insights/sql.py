@@ -1,16 +1,21 @@
 from corral.db.statement import Query, Statement
-from corral.insights.model import CrashedRun, Glance, Stats
+from corral.insights.model import Cost, CrashedRun, Glance, Named, Stats
 from corral.rooms.runs.model import Run
 
 _GLANCE = """r.id, r.name, r.title, r.state, r.command, r.provider, r.project_id, p.name AS project,
-    r.attention, r.attention_at, r.reason, r.exit_code, r.signal, r.cost_micros, r.started_at,
-    r.ended_at"""
+    r.attention, r.attention_at, r.reason, r.exit_code, r.signal, r.cost_micros, r.seen_at,
+    r.started_at, r.ended_at"""
+
+# Along the index by state: for one state, ordered by id alone, PostgreSQL would walk along the ids
+# of all runs that ever were until it has met enough of that state.
+_OF_STATE = "r.state >= :state AND r.state <= :state"
+_NEWEST = "ORDER BY r.state DESC, r.id DESC LIMIT :limit"
 
 IN_STATE = Query(
     Glance,
     f"""
     SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
-    WHERE r.state = :state ORDER BY r.id DESC LIMIT :limit
+    WHERE {_OF_STATE} {_NEWEST}
 """,
 )
 
@@ -19,16 +24,26 @@ ATTENTION = Query(
     Glance,
     f"""
     SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
-    WHERE r.state = :state AND r.attention IS NOT NULL ORDER BY r.id DESC LIMIT :limit
+    WHERE {_OF_STATE} AND r.attention IS NOT NULL {_NEWEST}
 """,
 )
 
+# In the words of the index that holds these alone: by `state IN (…)` SQLite would sort them.
 FAILED = Query(
     Glance,
     f"""
     SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
-    WHERE r.ended_at >= :since AND r.state NOT IN ('completed', 'cancelled')
+    WHERE r.ended_at >= :since
+      AND r.state NOT IN ('queued', 'starting', 'running', 'stopping', 'completed', 'cancelled')
     ORDER BY r.ended_at DESC LIMIT :limit
+""",
+)
+
+RECENT = Query(
+    Glance,
+    f"""
+    SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    WHERE r.ended_at IS NOT NULL ORDER BY r.ended_at DESC LIMIT :limit
 """,
 )
 
@@ -64,7 +79,8 @@ CRASHED = Query(
     SELECT r.id, r.name, r.pid, r.started_at, r.ended_at, r.exit_code, r.signal, r.reason,
         r.command, r.args, r.cwd, r.project_id, p.dir
     FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
-    WHERE r.state = 'crashed' AND r.id < :before ORDER BY r.id DESC LIMIT :limit
+    WHERE (r.state, r.id) < ('crashed', :before) AND r.state >= 'crashed'
+    ORDER BY r.state DESC, r.id DESC LIMIT :limit
 """,
 )
 
@@ -120,3 +136,43 @@ BY_MODEL = _stats("model")
 BY_PROVIDER = _stats("provider")
 # Days since 1970 as text of equal length; the operation makes dates of them.
 BY_DAY = _stats("substr(CAST(100000 + ended_at / 86400000 AS TEXT), 2)")
+
+# Each id is looked up in the one table that its kind is kept in.
+_NAMED = " UNION ALL ".join(
+    f"SELECT t.id, {label} AS label FROM {{each_of_rows}} JOIN {table} AS t"
+    " ON t.id = each.value ->> 'id'"
+    for table, label in (
+        ("projects", "t.name"),
+        ("agents", "t.name"),
+        ("sessions", "coalesce(t.title, t.id)"),
+        ("runs", "coalesce(t.name, t.title, t.command)"),
+    )
+)
+NAMES = Query(Named, _NAMED)
+
+# Whatever begins with a text; `high` is behind all that does.
+RUNS_NAMED = Query(
+    Named,
+    """
+    SELECT id, name AS label FROM runs
+    WHERE name >= :low AND name < :high AND name IS NOT NULL ORDER BY name, id LIMIT :limit
+""",
+)
+AGENTS_NAMED = Query(
+    Named,
+    """
+    SELECT id, name AS label FROM agents
+    WHERE name >= :low AND name < :high ORDER BY name LIMIT :limit
+""",
+)
+
+# Along the days: by their scopes all days that ever were would be read.
+COSTS = Query(
+    Cost,
+    """
+    SELECT scope, day, charges, unknown, input + output + cache_read + cache_write AS tokens,
+        CASE WHEN charges > unknown THEN cost_micros END AS cost_micros
+    FROM totals WHERE day >= :since AND day > '' AND scope || '' > :low AND scope || '' < :high
+    ORDER BY day, scope LIMIT :limit
+""",
+)

@@ -1,141 +1,17 @@
 """`python -m corral.keeper ORDER ANSWER STDIN`: three descriptors, see `adapters/keepers.py`."""
 
-import os
-import signal
+import gc
 import sys
-from contextlib import suppress
-from typing import Any
-
-import msgspec
-
-from corral.config import make_private_folder, run_folder
-from corral.keeper.attempt import CannotStart
-from corral.keeper.keeper import Keeper
-from corral.keeper.plan import Plan
-from corral.kernel.errors import Conflict, CorralError, NoRoom, StoreUnavailable
-from corral.library import Corral
-from corral.library import open as open_store
-from corral.rooms.runs.model import Launch, Run, RunState
-
-
-class Order(msgspec.Struct):
-    """What a keeper is told."""
-
-    store: str
-    run: str
-    use_stdin: bool = False
-    watched: bool = False
-    """Whether somebody is about to watch: nothing is read before they do."""
-    split: bool = False
-    adopt: bool = False
-    fence: int | None = None
-    """With adopt: the fence that was seen; who comes second finds another one."""
-    verdict: tuple[str, str] | None = None
-    """Of a run whose agent is gone: the verb and the reason, unless its guard knew better."""
-    size: tuple[int, int] = (24, 80)
-
-
-def main() -> int:
-    order_at, answer_at, stdin = (int(argument) for argument in sys.argv[1:4])
-    with os.fdopen(order_at, "rb") as pipe:
-        line = pipe.readline()
-    if not line:
-        return 0
-    order = msgspec.json.decode(line, type=Order)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Whoever started us may ignore its children, and that is inherited; a keeper waits for its own.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    if stdin >= 0 and not order.use_stdin:
-        os.close(stdin)
-    with open_store(order.store, actor="keeper") as store:
-        keeper, answer = _begin(store, order, stdin if order.use_stdin else None)
-        with os.fdopen(answer_at, "wb") as pipe, suppress(BrokenPipeError):
-            pipe.write(msgspec.json.encode(answer) + b"\n")
-        if keeper is not None:
-            _keep(store, keeper)
-        elif "failed" in answer:
-            store.runs.after_end(store.runs.get(order.run))
-    return 0
-
-
-def _begin(store: Corral, order: Order, stdin: int | None) -> tuple[Keeper | None, dict[str, Any]]:
-    """Start the run, and what to tell whoever waits for that.
-
-    `pid`: it runs. `waits`: as many as allowed are going. `taken`: another keeper has it, or it was
-    stopped. `failed`: it can never run, and the store says so.
-    """
-    try:
-        run = store.runs.get(order.run)
-        if _came_too_late(run, order):
-            return None, {"taken": f"{run.id} is {run.state}, and another keeper has or had it"}
-        keeper = Keeper(store, run, *_prepare(store, run, order, stdin))
-        _take(keeper, order)
-        return keeper, {"pid": keeper.run.pid}
-    except OSError as error:
-        # No process, no file, no memory: the run cannot begin here and now.
-        reason = f"It could not be started: {error.strerror or type(error).__name__}."
-        store.runs.fail(order.run, reason=reason)
-        return None, {"failed": reason, "exit_code": 126}
-    except StoreUnavailable as error:
-        return None, {"failed": error.message, "exit_code": 5, "code": error.code}
-    except CannotStart as error:
-        store.runs.fail(order.run, reason=error.reason)
-        return None, {"failed": error.reason, "exit_code": error.exit_code}
-    except NoRoom as error:
-        store.runs.unclaim(order.run)
-        return None, {"waits": error.message}
-    except Conflict as error:
-        return None, {"taken": error.message}
-    except CorralError as error:
-        if not order.adopt:
-            store.runs.fail(order.run, reason=error.message)
-        return None, {"failed": error.message, "exit_code": 1, "code": error.code}
-
-
-def _came_too_late(run: Run, order: Order) -> bool:
-    """Seen before anything is touched; who comes too late by less is refused by the store."""
-    if order.adopt:
-        return order.fence is not None and run.fence != order.fence
-    return run.state is not RunState.QUEUED
-
-
-def _take(keeper: Keeper, order: Order) -> None:
-    if order.adopt:
-        keeper.adopt(order.verdict)
-    else:
-        keeper.begin(watched=order.watched)
-
-
-def _prepare(store: Corral, run: Run, order: Order, stdin: int | None) -> tuple[Launch, Plan]:
-    launch = store.runs.launch_of(run.id)
-    folder = run_folder(run.id)
-    make_private_folder(folder)
-    plan = Plan(
-        store,
-        run,
-        launch,
-        folder,
-        stdin=stdin,
-        split=order.split,
-        size=order.size,
-        secret=store.secrets.value_of,
-    )
-    return launch, plan
-
-
-def _keep(store: Corral, keeper: Keeper) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: keeper.interrupt())
-    try:
-        store.runs.after_end(keeper.keep(), secrets=keeper.secrets)
-    except BaseException:
-        # Nobody reads what a keeper prints. The run itself is found by the next recovery.
-        import traceback
-
-        (keeper.folder / "keeper.error").write_text(traceback.format_exc())
-        raise
-
 
 if __name__ == "__main__":
+    # Somebody waits for the run to begin. What is loaded stays: there is nothing to collect.
+    gc.disable()
+    # msgspec takes a few names out of typing_extensions where that is installed, and the same ones
+    # out of typing where it is not; loading that takes longer than all of msgspec.
+    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
+    import msgspec  # noqa: F401
+
+    del sys.modules["typing_extensions"]
+    from corral.keeper.main import main
+
     sys.exit(main())

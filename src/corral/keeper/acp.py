@@ -74,7 +74,7 @@ class AcpVoice(Voice):
             elif words.lower() in NO:
                 option = None
             self._talk.answer(asked.id, option)
-        except CorralError:
+        except (CorralError, BrokenPipeError):
             return False
         self._open.pop(0)
         self.attention = Attention.NEEDS_INPUT if self._open else None

@@ -5,22 +5,29 @@
 The agent's process exists, and can be identified, before its program is executed: it waits at a
 gate until its identity is in the store. Should the keeper die before it opens the gate, the process
 ends without having begun. The guard does nothing but wait for the agent and write down how it
-ended, so that this is learned even when the keeper is gone.
+ended, so that this is learned even when the keeper is gone. Whoever below the agent loses its
+parent comes to the guard: so nobody gets away by leaving its session and its environment, and
+those who are left when the agent has ended are ended by the keeper, or else by the guard.
 """
 
 import errno
 import fcntl
 import os
+import select
 import signal
 import sys
 import termios
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from corral.adapters import exits, process
 from corral.kernel.end import End
 
+if TYPE_CHECKING:
+    import resource
+
+LEFTOVER_GRACE_MS = 2_000
 # Linux counts the most memory in KiB, macOS in bytes.
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1_024
 
@@ -82,8 +89,8 @@ class Attempt:
         began, begin = os.pipe()
         self.over, alive = os.pipe()
         """Readable when the agent has ended: its end, or nothing when the guard was killed."""
-        self.guard = os.fork()
-        if self.guard == 0:
+        self._guard = os.fork()
+        if self._guard == 0:
             try:
                 for descriptor in (told, self._open, self._failed, self.over):
                     os.close(descriptor)
@@ -96,6 +103,7 @@ class Attempt:
         with os.fdopen(told, "rb") as pipe:
             self.pid = int(pipe.readline() or b"0")
         if not self.pid:
+            self.end()
             self.close()
             raise CannotStart(errno.EAGAIN, argv[0])
 
@@ -108,16 +116,24 @@ class Attempt:
             code, _, what = told.decode(errors="replace").partition(" ")
             raise CannotStart(int(code), what)
 
-    def close(self) -> End:
-        """Wait for the guard and tell how the agent ended; at the gate it ends at once."""
+    def end(self) -> End:
+        """Wait for the agent's end, and tell it; at the gate it ends at once. The guard stays with
+        those who are left until `close`."""
         for descriptor in (self._open, self._failed):
             os.close(descriptor)
-        with os.fdopen(self.over, "rb") as pipe:
-            told = pipe.read()
-        os.waitpid(self.guard, 0)
+        told = os.read(self.over, exits.ROOM)
         # By the pipe it is learned also where there is no room left for a file.
         end = exits.decode(told)
         return end if end.known else exits.read(self._folder, self._number, self.pid)
+
+    def close(self) -> None:
+        """Let go of the guard, after `end`: it ends whoever is left."""
+        os.close(self.over)
+        os.waitpid(self._guard, 0)
+
+    @property
+    def guard(self) -> process.Identity | None:
+        return process.identify(self._guard)
 
 
 class Adopted:
@@ -127,6 +143,7 @@ class Adopted:
         self._folder = folder
         self._number = number
         self._pid = agent.pid
+        self.guard = _guard_of(agent)
         self.over: int | None = None
         """Readable when the agent has ended; None when it has, or where nobody can wait for it."""
         with suppress(AttributeError, OSError):
@@ -135,11 +152,23 @@ class Adopted:
                 os.close(self.over)
                 self.over = None
 
-    def close(self) -> End:
+    def end(self) -> End:
         """Tell how the agent ended, as its guard wrote it down."""
+        return exits.wait_for(self._folder, self._number, self._pid, 5.0)
+
+    def close(self) -> None:
         if self.over is not None:
             os.close(self.over)
-        return exits.wait_for(self._folder, self._number, self._pid, 5.0)
+            self.over = None
+
+
+def _guard_of(agent: process.Identity) -> process.Identity | None:
+    """Whoever leads the agent's session; a session's number is nobody else's while it is there."""
+    with suppress(OSError):
+        found = process.stat(agent.pid)
+        if found is not None and found.start_token == agent.start_token:
+            return process.identify(found.session)
+    return None
 
 
 def _guard(
@@ -160,6 +189,7 @@ def _guard(
         fcntl.ioctl(stdio.stdin, termios.TIOCSCTTY, 0)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    process.gather_orphans()
     agent = os.fork()
     if agent == 0:
         try:
@@ -173,7 +203,8 @@ def _guard(
     signal.signal(signal.SIGHUP, lambda *_: _hang_up(agent))
     os.write(tell, b"%d\n" % agent)
     os.close(tell)
-    _, status, used = os.wait4(agent, 0)
+    status, used = _wait_for(agent)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its group may be another's from now on
     code = os.waitstatus_to_exitcode(status)
     end = End(exit_code=code) if code >= 0 else End(signal=-code)
     cpu_ms = int((used.ru_utime + used.ru_stime) * 1_000)
@@ -183,7 +214,33 @@ def _guard(
     with suppress(OSError):
         os.write(alive, exits.encode(end))
     note.write(end)
+    _end_leftovers(alive, f"CORRAL_RUN={env.get('CORRAL_RUN', '')}")
     os._exit(0)
+
+
+def _wait_for(agent: int) -> "tuple[int, resource.struct_rusage]":
+    """Wait for the agent, and for those who came to the guard meanwhile."""
+    while True:
+        pid, status, used = os.wait4(-1, 0)
+        if pid == agent:
+            return status, used
+
+
+def _end_leftovers(alive: int, mark: str) -> None:
+    """Once the keeper has seen to it, or is gone: end whoever below the guard is left.
+
+    Only those: who has the run's mark may be of its next attempt by now.
+    """
+    poll = select.poll()
+    poll.register(alive, 0)
+    poll.poll()
+    process.end_family(
+        None,
+        mark,
+        grace_ms=LEFTOVER_GRACE_MS,
+        guard=process.identify(os.getpid()),
+        everywhere=False,
+    )
 
 
 def _hang_up(agent: int) -> None:

@@ -7,22 +7,35 @@ store is there again; what need not be said is left out.
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corral.adapters import process
 from corral.adapters.process import Identity
+from corral.adapters.redaction import clean_of_secrets
 from corral.kernel.end import End
-from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, StoreUnavailable
-from corral.rooms.runs.model import Attention, Run, RunState
+from corral.kernel.errors import (
+    Conflict,
+    CorralError,
+    Held,
+    IllegalMove,
+    NotFound,
+    StoreUnavailable,
+)
+from corral.rooms.runs import ending
+from corral.rooms.runs.keeping import LEASE_MS
+from corral.rooms.runs.model import Attention, Run, RunState, Stop
 from corral.rooms.runs.order import Holding
 
 if TYPE_CHECKING:
     from corral.keeper.meter import Meter
     from corral.library import Corral
 
-HEARTBEAT = 10.0
+HEARTBEAT = 10.0  # seconds at the most
+BEATS = 6  # in the time of a lease
+CUT_OFF = "the store was away for longer than its lease"
 LONGEST_PAUSE = 5.0
 PATIENCE = 15 * 60.0  # seconds for which the end of a run is kept for a store that is away
 
@@ -30,8 +43,13 @@ PATIENCE = 15 * 60.0  # seconds for which the end of a run is kept for a store t
 class Hold:
     """One run, as far as the store is concerned."""
 
-    def __init__(self, store: "Corral", run: Run) -> None:
+    def __init__(
+        self, store: "Corral", run: Run, *, secrets: Sequence[str] = (), is_bound: bool = True
+    ) -> None:
+        """`is_bound`: no other machine may have the run, so it goes on for however long."""
         self._store = store
+        self._secrets = secrets
+        self._is_bound = is_bound
         me = process.identify(os.getpid())
         assert me is not None
         self._me = me
@@ -41,7 +59,20 @@ class Hold:
         self.is_dismissed = False
         """Whether another keeper has the same agent now."""
         self._is_parked = False
-        self.next_beat = time.monotonic() + HEARTBEAT
+        self._lease_ms = LEASE_MS
+        self._heard_at = time.monotonic()
+        self.next_beat = 0.0
+        self._plan_beat()
+
+    def _plan_beat(self) -> None:
+        self.next_beat = time.monotonic() + min(HEARTBEAT, self._lease_ms / BEATS / 1_000)
+
+    def _learn_lease(self) -> None:
+        """The store says at the beginning how long its leases are."""
+        self._heard_at = time.monotonic()
+        if self.run.lease_until is not None and self.run.seen_at is not None:
+            self._lease_ms = self.run.lease_until - self.run.seen_at
+        self._plan_beat()
 
     @property
     def _owner(self) -> str:
@@ -69,6 +100,8 @@ class Hold:
         else:
             self.run = self._store.runs.restart(self.run, holding, after, quick_failures=quick)
         self._is_parked = False
+        if after is None:
+            self._learn_lease()
 
     def take_over(self) -> Identity:
         """Take a run from a keeper that is gone; gives back its agent. Raises Conflict."""
@@ -78,11 +111,12 @@ class Hold:
         self.run = self._store.runs.take_over(
             run, owner=self._owner, keeper_pid=self._me.pid, keeper_token=self._me.start_token
         )
+        self._learn_lease()
         return Identity(self._me.host, self._me.boot_id, run.pid, run.start_token)
 
     def launched(self) -> None:
         """The agent's program was executed."""
-        self.next_beat = time.monotonic() + HEARTBEAT
+        self._plan_beat()
         try:
             self.run = self._store.runs.launch(self.run)
         except IllegalMove:  # somebody stopped it at this very moment
@@ -95,7 +129,7 @@ class Hold:
 
     def renew(self, agent: Identity | None, output_bytes: int, meter: "Meter") -> None:
         """Renew the lease; the answer says whether somebody wants the run to end."""
-        self.next_beat = time.monotonic() + HEARTBEAT
+        self._plan_beat()
         if self._is_parked:
             return  # it is nobody's, and a refusal would say no more than that
         try:
@@ -104,12 +138,22 @@ class Hold:
                 output_bytes=output_bytes,
                 cpu_ms=meter.cpu_ms,
                 peak_bytes=meter.peak_bytes,
+                lease_ms=self._lease_ms,
             )
         except Conflict:
             self._leave_to_others(agent)
+        except NotFound:
+            # Another store was put in the place of the one that knew it: nobody would see to an
+            # agent that goes on. What it wrote stays in its folder.
+            self.stop_wanted = self.stop_wanted or "the store does not know it any more"
         except CorralError:
-            pass  # the store is away; the agent goes on, and the lease may run out
+            # The store is away; the agent goes on, and the lease may run out. Then another machine
+            # may have the run, where one is allowed to, and here it must not go on beside it.
+            silent_ms = (time.monotonic() - self._heard_at) * 1_000
+            if not self._is_bound and silent_ms >= self._lease_ms:
+                self.stop_wanted = self.stop_wanted or CUT_OFF
         else:
+            self._heard_at = time.monotonic()
             self._hear(self.run)
 
     def _hear(self, run: Run) -> None:
@@ -139,19 +183,21 @@ class Hold:
     def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
         """A line in the run's log, for those who look later; it never ends the run."""
         with suppress(CorralError):
+            message, metadata = clean_of_secrets((message, metadata), self._secrets)
             self._store.outputs.log(self.run.id, level, message, metadata=metadata)
 
     # -- ending --------------------------------------------------------------------------------
 
-    def ask_to_stop(self, reason: str) -> None:
+    def ask_to_stop(self, kind: Stop) -> None:
         """A limit, or a signal, wants the run to end; the store says so first."""
         with suppress(CorralError):
-            self.run = self._store.runs.begin_to_stop(self.run.id, reason=reason)
-        self.stop_wanted = self.run.stop_reason or reason
+            self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind)
+        self.stop_wanted = self.run.stop_reason or ending.REASONS[kind]
 
     def park(self, until: int, reason: str) -> None:
         """Give the run back until its provider's quota is there again."""
-        self.run = self._store.runs.park(self.run, until=until, reason=reason)
+        why = clean_of_secrets(reason, self._secrets)
+        self.run = self._store.runs.park(self.run, until=until, reason=why)
         self._is_parked = True
 
     def end(self, end: End, output_bytes: int, verdict: tuple[str, str] | None) -> None:
@@ -166,6 +212,8 @@ class Hold:
                 else:
                     self.run = self._store.runs.end(self.run, end, output_bytes=output_bytes)
                 return
+            except NotFound:
+                return  # nobody is left to be told
             except Held:
                 self.run = self._store.runs.get(self.run.id)
                 return

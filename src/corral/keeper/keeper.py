@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from corral.adapters import process
 from corral.adapters.process import Identity
 from corral.adapters.providers.facts import LimitReached
-from corral.keeper.attempt import Adopted, Attempt, CannotStart
+from corral.keeper.attempt import LEFTOVER_GRACE_MS, Adopted, Attempt, CannotStart
 from corral.keeper.ender import Ender
 from corral.keeper.hold import Hold
 from corral.keeper.line import Line
@@ -28,12 +28,11 @@ from corral.keeper.voice import Voice
 from corral.kernel.end import End
 from corral.kernel.errors import Conflict, StoreUnavailable
 from corral.rooms.runs import ending
-from corral.rooms.runs.model import Launch, Run
+from corral.rooms.runs.model import Launch, Run, Stop
 
 if TYPE_CHECKING:
     from corral.library import Corral
 
-LEFTOVER_GRACE_MS = 2_000
 PARKED_MS = 5 * 60_000  # where the provider does not say when its quota is there again
 LONGEST_PARKING_MS = 8 * 24 * 3_600_000  # what is further away is no reset that a provider means
 LONGEST_LOOK = 5.0
@@ -46,7 +45,12 @@ class Keeper:
 
     def __init__(self, store: "Corral", run: Run, launch: Launch, plan: Plan) -> None:
         self._store = store
-        self._hold = Hold(store, run)
+        self._hold = Hold(
+            store,
+            run,
+            secrets=list(plan.secrets.values()),
+            is_bound=launch.host is not None,
+        )
         self._launch = launch
         self._plan = plan
         self.folder: Path = plan.folder
@@ -158,6 +162,7 @@ class Keeper:
             self._hold.take(agent, self.folder, after, quick)
             self._voice = self._plan.voice(start, self.run, streams, self._hold.log)
         except BaseException:
+            attempt.end()
             attempt.close()
             streams.close()
             raise
@@ -166,13 +171,14 @@ class Keeper:
         try:
             attempt.begin()
         except CannotStart as error:
+            attempt.end()
             attempt.close()
             self._finish(End(exit_code=error.exit_code, reason=error.reason))
             raise
         self._hold.launched()
 
     def _goes_on(self, end: End, quick: int) -> bool:
-        return not end.well and ending.goes_on(
+        return not (end.well or end.sent) and ending.goes_on(
             end,
             stop_reason=self._hold.stop_wanted,
             attempts=self.run.attempts,
@@ -181,8 +187,8 @@ class Keeper:
         )
 
     def _pause(self, quick: int) -> bool:
-        """Wait a little before the next attempt, the longer the more often it failed at once."""
-        until = time.monotonic() + (0.5 * 2 ** (quick - 1) if quick else 0.0)
+        """Wait a little before the next attempt; False when somebody stopped it meanwhile."""
+        until = time.monotonic() + ending.pause_ms(quick) / 1_000
         self._agent = self._attempt = self._streams = self._ender = None
         while time.monotonic() < until and self._hold.stop_wanted is None:
             self._turn(until - time.monotonic())
@@ -220,10 +226,11 @@ class Keeper:
             return End()
         self._drain()
         assert self._attempt is not None
-        end = self._attempt.close()
+        end = self._attempt.end()
         if not end.known and self._lives():
             # Only the guard was killed. The agent is well, and how it ends will not be known.
             assert self._agent is not None
+            self._attempt.close()
             self._attempt = Adopted(self._agent, self.folder, self.run.attempts)
             return self._watch()
         self._end_leftovers()
@@ -245,32 +252,31 @@ class Keeper:
         finished = self._voice.finished
         if self._idle:
             return end._replace(well=True, reason=ending.IDLE)
-        if finished is not None and not finished.ok:
-            return end._replace(reason=finished.message or "the agent said that it failed")
-        sent = self._line is not None and end.signal in self._line.passed_on
-        return end._replace(well=self._voice.is_done, sent=sent)
+        passed_on = self._line.passed_on if self._line is not None else set()
+        typed = self._streams.typed_signals if self._streams is not None else set()
+        end = end._replace(sent=end.is_of(passed_on | typed))
+        if finished is None or finished.ok:
+            return end._replace(well=self._voice.is_done)
+        said = finished.message or "the agent said that it failed"
+        return end if end.sent else end._replace(reason=said)
 
     def _turn(self, seconds: float) -> bool:
         """Wait for something to happen and deal with it; whether the attempt is over."""
         poll = select.poll()
         over = self._attempt.over if self._attempt is not None else None
-        source = self._streams.source if self._streams is not None else None
+        streams = self._streams
         if self._waits_for_watcher():
-            source = over = None
-        for descriptor in (over, source, self._woken):
+            streams = over = None
+        for descriptor in (over, self._woken):
             if descriptor is not None:
                 poll.register(descriptor, select.POLLIN)
-        typing = self._streams is not None and self._streams.is_typing
-        if source is not None and typing:
-            poll.modify(source, select.POLLIN | select.POLLOUT)
-        if self._line is not None:
-            self._line.register(poll)
+        for held in (streams, self._line):
+            if held is not None:
+                held.register(poll)
         ready = poll.poll(max(0, int(seconds * 1_000)))
         numbers = {number for number, _ in ready}
-        if source in numbers:
-            if typing and self._streams is not None:
-                self._streams.type_on()
-            self._copy()
+        if streams is not None:
+            streams.handle(numbers, self._keep, self._output.write_errors)
         if self._line is not None:
             self._line.handle(ready)
         if self._woken in numbers:
@@ -322,7 +328,7 @@ class Keeper:
         if now >= self._hold.next_beat:
             self._renew()
         if self._interrupted and self._hold.stop_wanted is None:
-            self._hold.ask_to_stop(ending.INTERRUPTED)
+            self._hold.ask_to_stop(Stop.INTERRUPTED)
         if self._agent is not None and not self._hold.is_dismissed:
             self._listen()
             self._look_at_the_limits(now)
@@ -335,7 +341,7 @@ class Keeper:
         elif self._hold.stop_wanted is not None or self._voice.is_done:
             self._begin_to_end()
         elif timeout_ms is not None and now >= self._began + timeout_ms / 1_000:
-            self._hold.ask_to_stop(ending.TIMED_OUT)
+            self._hold.ask_to_stop(Stop.TIMED_OUT)
         elif idle_ms is not None:
             self._look_for_idleness(now, idle_ms / 1_000)
 
@@ -348,14 +354,6 @@ class Keeper:
 
     # -- output --------------------------------------------------------------------------------
 
-    def _copy(self) -> None:
-        assert self._streams is not None
-        data = self._streams.take()
-        if data is None:
-            self._streams.close()
-        elif data:
-            self._keep(data)
-
     def _keep(self, data: bytes) -> None:
         self._active = time.monotonic()
         self._output.write(data)
@@ -364,12 +362,8 @@ class Keeper:
             self._line.show(data)
 
     def _drain(self) -> None:
-        """Take whatever the agent still left in its terminal or pipe."""
-        while self._streams is not None and self._streams.source is not None:
-            data = self._streams.take()
-            if not data:
-                break
-            self._keep(data)
+        if self._streams is not None:
+            self._streams.drain(self._keep, self._output.write_errors)
 
     def _listen(self) -> None:
         """Take in what the agent says of itself."""
@@ -378,7 +372,7 @@ class Keeper:
         if self._voice.attention != self.run.attention:
             self._hold.call_for(self._voice.attention)
         if self._voice.over_budget and self._hold.stop_wanted is None:
-            self._hold.ask_to_stop(ending.OVER_BUDGET)
+            self._hold.ask_to_stop(Stop.OVER_BUDGET)
 
     def _renew(self) -> None:
         self._hold.renew(self._agent, self._output.bytes(), self._meter)
@@ -400,11 +394,14 @@ class Keeper:
 
     def _end_leftovers(self) -> None:
         """A run is over when nobody of it is left: whoever it left behind is ended too."""
-        left = process.family(None, self._mark)
+        assert self._attempt is not None
+        guard = self._attempt.guard
+        left = process.family(None, self._mark, guard=guard)
         if left:
-            killed = process.end_family(None, self._mark, grace_ms=LEFTOVER_GRACE_MS)
+            killed = process.end_family(None, self._mark, grace_ms=LEFTOVER_GRACE_MS, guard=guard)
             found = {"processes": len(left), "killed": killed}
             self._hold.log("warn", "It left processes behind, which were ended.", found)
+        self._attempt.close()
 
     def _finish(self, end: End) -> Run:
         self._hold.end(end, self._output.bytes(), self._verdict)

@@ -23,7 +23,7 @@ class Output:
         self._folder = folder
         self._cap = cap
         self._secrets = list(secrets)
-        self._writer: CappedWriter | None = None
+        self._writers: dict[str, CappedWriter] = {}
         self._end = bytearray()
         self.lost_bytes = 0
         """What could not be written, and `trouble` why."""
@@ -36,21 +36,28 @@ class Output:
 
     def write(self, data: bytes) -> None:
         """Keep what the agent wrote into its terminal or pipe; secrets are taken out first."""
+        self._write(OUTPUT, data)
+        self._end += data[-REPLAY:]
+        if len(self._end) > 4 * REPLAY:
+            del self._end[:-REPLAY]
+
+    def write_errors(self, data: bytes) -> None:
+        """The same for its standard error."""
+        self._write(ERRORS, data)
+
+    def _write(self, name: str, data: bytes) -> None:
         try:
-            if self._writer is None:
-                self._writer = self._open()
-            self._writer.write(data)
+            if name not in self._writers:
+                self._writers[name] = self._open(name)
+            self._writers[name].write(data)
         except OSError as error:
             # A full disk must not end the run; what is missing is said.
             self.lost_bytes += len(data)
             self.trouble = error.strerror or type(error).__name__
-        self._end += data
-        if len(self._end) > 4 * REPLAY:
-            del self._end[:-REPLAY]
 
     def trim(self) -> None:
         """Free the middle of a file that the agent writes by itself and that is too long."""
-        if self._writer is not None:
+        if OUTPUT in self._writers:
             return  # whoever copies cuts by itself
         path = self._folder / OUTPUT
         with suppress(OSError):
@@ -61,8 +68,8 @@ class Output:
 
     def bytes(self) -> int:
         """How much the agent wrote so far."""
-        size = self._writer.bytes if self._writer is not None else 0
-        for name in (ERRORS,) if self._writer is not None else (OUTPUT, ERRORS):
+        size = sum(writer.bytes for writer in self._writers.values())
+        for name in {OUTPUT, ERRORS}.difference(self._writers):
             with suppress(OSError):
                 size += (self._folder / name).stat().st_size
         return size
@@ -75,15 +82,14 @@ class Output:
         return float("inf")
 
     def close(self) -> None:
-        if self._writer is not None:
+        while self._writers:
             try:
-                self._writer.close()
+                self._writers.popitem()[1].close()
             except OSError as error:
                 self.trouble = error.strerror or type(error).__name__
-            self._writer = None
 
-    def _open(self) -> "CappedWriter":
+    def _open(self, name: str) -> "CappedWriter":
         from corral.adapters.output.capped import CappedWriter
         from corral.adapters.output.redact import Redactor
 
-        return CappedWriter(self._folder / OUTPUT, self._cap, Redactor(self._secrets))
+        return CappedWriter(self._folder / name, self._cap, Redactor(self._secrets))

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from corral.adapters import process
 from corral.adapters.keepers import OWN_VARIABLES
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import GO_ON, Ask, Start
+from corral.config import write_private_file
 from corral.keeper.streams import OUTPUT, Copied, Direct, Streams, Talk, Terminal
 from corral.keeper.voice import Log, Recorder, Voice
 from corral.rooms.runs.model import Launch, Mode, Run
@@ -54,6 +56,15 @@ class Plan:
         self.secrets = {name: secret(reference) for name, reference in launch.secrets.items()}
         self.provider: Provider = registry.find(run.provider)
         self._told = self._what_its_agent_is_told()
+        self._is_moved = self._was_elsewhere()
+
+    def _was_elsewhere(self) -> bool:
+        """Whether another machine had the run: what its provider remembers of the conversation is
+        there."""
+        run = self._run
+        if self._launch.host is not None or not run.attempts or run.session_id is None:
+            return False
+        return self._store.outputs.get(run.id).host != process.host()
 
     def start(self, *, resume: bool) -> Start:
         """How this attempt is started; a later one goes on with the conversation of the first."""
@@ -74,11 +85,19 @@ class Plan:
     def _ask(self, *, resume: bool) -> Ask:
         run, launch = self._run, self._launch
         session = self._provider_session() if run.session_id else None
+        prompt = launch.prompt
+        if self._is_moved:
+            from corral.library.asking import MOST_TURNS, retold
+
+            # Told again in words; from the next attempt on, its provider remembers it here.
+            assert run.session_id is not None
+            given = self._store.sessions.context(run.session_id, limit=MOST_TURNS)
+            session, prompt, self._is_moved = None, retold(given, None) or prompt, False
         goes_on = session is not None and (resume or launch.resume_session is not None)
         if session is None and getattr(self.provider, "chooses_session", False):
             session = _random_uuid()
         return Ask(
-            prompt=None if resume and goes_on else launch.prompt,
+            prompt=None if resume and goes_on else prompt,
             model=self._told.model,
             instructions=self._told.instructions,
             session=session,
@@ -120,13 +139,13 @@ class Plan:
             rows, columns = self._size
             return Terminal(self.folder, rows=rows, columns=columns)
         if self._run.mode is Mode.ACP:
-            return Talk(self.folder, stdin=None)
+            return Talk(self.folder, stdin=None, split=bool(self.secrets))
         given: str | int | None = start.stdin
         if given is None and self._stdin is not None:
             given = self._stdin
-        if self.secrets:
-            return Copied(self.folder, stdin=given)
-        return Direct(self.folder, stdin=given, split=self._split or start.structured)
+        split = self._split or start.structured
+        kind = Copied if self.secrets else Direct
+        return kind(self.folder, stdin=given, split=split)
 
     def voice(self, start: Start, run: Run, streams: Streams, log: Log) -> Voice:
         """How this attempt's agent is understood."""
@@ -150,7 +169,7 @@ class Plan:
     def _stream_voice(self, run: Run, offset: int, log: Log) -> Voice:
         from corral.keeper.stream import StreamVoice
 
-        (self.folder / f"offset.{run.attempts}").write_text(str(offset))
+        write_private_file(self.folder / f"offset.{run.attempts}", str(offset))
         parser = self.provider.parser(self._store)
         return StreamVoice(
             self._store,

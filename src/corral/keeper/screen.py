@@ -11,7 +11,7 @@ from typing import Any
 
 from corral.adapters.output.render import Terminal
 from corral.adapters.providers.facts import LimitReached
-from corral.adapters.providers.screens import Screen, Watcher
+from corral.adapters.providers.screens import Reader, Screen
 from corral.keeper.voice import Log, Voice
 from corral.rooms.runs.model import Attention
 
@@ -38,7 +38,7 @@ class ScreenVoice(Voice):
         super().__init__()
         rows, columns = size
         self._terminal = Terminal(columns, rows, history=0)
-        self._watcher = Watcher(screen, approvals)
+        self._reader = Reader(screen, approvals)
         self._type_in = type_in
         self._keep = keep
         self._to_type = [] if first_words is None else [_paste(first_words), b"\r"]
@@ -74,7 +74,7 @@ class ScreenVoice(Voice):
         return moved
 
     def _read(self, lines: list[str]) -> None:
-        reading = self._watcher.look(lines)
+        reading = self._reader.look(lines)
         self._state = reading.state
         self.is_working = reading.state == "working"
         self.attention = Attention.NEEDS_INPUT if reading.state == "needs_input" else None

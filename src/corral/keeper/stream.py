@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corral.adapters.output.capped import read_cut
+from corral.adapters.output.lines import Line, Splitter
+from corral.adapters.providers.lines import MAX_LINE, facts_of
 from corral.keeper.voice import LONGEST_PAUSE, SHORTEST_PAUSE, Log, Recorder, Voice
 from corral.rooms.runs.model import Run
 
@@ -12,7 +15,6 @@ if TYPE_CHECKING:
     from corral.library import Corral
 
 PIECE = 1 << 18
-LONGEST_LINE = 64 << 20
 
 
 class StreamVoice(Voice):
@@ -34,35 +36,44 @@ class StreamVoice(Voice):
         self._parser = parser
         self._path = path
         self._offset = offset
-        self._left = b""
+        self._lines = Splitter(offset, most=MAX_LINE)
         self.pause = SHORTEST_PAUSE
 
     def look(self) -> bool:
         found = False
         while data := self._read():
             found = True
-            *lines, self._left = (self._left + data).split(b"\n")
-            for line in lines:
-                self._recorder.take(self._parser.feed(line))
-            if len(self._left) > LONGEST_LINE:
-                self._left = b""
+            self._take(self._lines.feed(data))
         self._recorder.look_at_budget(self._parser.pending())
         self.pause = SHORTEST_PAUSE if found else min((self.pause or 0) * 2, LONGEST_PAUSE)
         return found
 
     def close(self) -> None:
         self.look()
-        if self._left:
-            self._recorder.take(self._parser.feed(self._left))
-            self._left = b""
-        self._recorder.take(self._parser.close())
+        self._take(self._lines.finish())
+        self._recorder.take(self._parser.close(), place="end")
+
+    def _take(self, lines: list[Line]) -> None:
+        for line in lines:
+            # By its place in the output, which is the same for whoever reads it again.
+            self._recorder.take(facts_of(self._parser, line), place=str(line.at))
 
     def _read(self) -> bytes:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read(PIECE)
-        except OSError:
-            return b""
+        """What comes next; what the cap has cut out of the file meanwhile is passed over."""
+        while True:
+            try:
+                with self._path.open("rb") as file:
+                    file.seek(self._offset)
+                    data = file.read(PIECE)
+            except OSError:
+                return b""
+            cut = read_cut(self._path)  # after it was read: what was cut by then reads as zeros
+            if cut is None or self._offset + len(data) <= cut.start or self._offset >= cut.end:
+                break
+            data = data[: max(cut.start - self._offset, 0)]
+            if data:
+                break
+            self._offset = cut.end
+            self._lines.skip_to(cut.end)
         self._offset += len(data)
         return data

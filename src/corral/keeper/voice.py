@@ -89,16 +89,18 @@ class Recorder:
         self._voice = voice
         self._log = log
         self._count = 0
+        self._place = ""
         self._session: str | None = None
         self._model: str | None = run.model
         self._budget = store.runs.launch_of(run.id).budget_micros
         self._next_look = 0.0
 
-    def take(self, facts: Sequence[Fact]) -> None:
+    def take(self, facts: Sequence[Fact], *, place: str | None = None) -> None:
         """Keep them all. One that cannot be kept must not end the run: what it was is in the
-        output, and the log says so."""
-        for fact in facts:
+        output, and the log says so. `place` is where they stand in the output, if that is read."""
+        for nth, fact in enumerate(facts):
             self._count += 1
+            self._place = f"{self._count}" if place is None else f"{place}.{nth}"
             try:
                 self._insist(without_secrets(fact, self._secrets))
             except CorralError as error:
@@ -187,7 +189,7 @@ class Recorder:
             self._run.session_id,
             fact.role,
             fact.content,
-            key=f"{self._run.id}:{self._run.attempts}:{self._count}",
+            key=f"{self._run.id}:{self._run.attempts}:{self._place}",
             tool_call_id=fact.tool_call_id,
             tool_name=fact.tool_name,
             arguments=fact.arguments,

@@ -1,5 +1,6 @@
 """How a process ended."""
 
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 
@@ -21,3 +22,7 @@ class End(NamedTuple):
     @property
     def known(self) -> bool:
         return self.exit_code is not None or self.signal is not None
+
+    def is_of(self, signals: AbstractSet[int]) -> bool:
+        """Whether one of these signals ended it; many programs catch one and say so by 128 + n."""
+        return self.signal in signals or (self.exit_code or 0) - 128 in signals

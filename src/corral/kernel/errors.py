@@ -15,6 +15,7 @@
 step; `details` holds the facts that the sentence was made from.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
@@ -68,3 +69,13 @@ class StoreUnavailable(CorralError):
     def __init__(self, message: str, *, reason: str, **details: Any) -> None:
         super().__init__(message, reason=reason, **details)
         self.reason = reason
+
+
+def raised_elsewhere(code: str, message: str, details: Mapping[str, Any]) -> CorralError:
+    """An error as another process of ours raised it."""
+    kinds = [CorralError]
+    for kind in kinds:
+        if kind.code == code:
+            return kind(message, **details)
+        kinds += kind.__subclasses__()
+    return CorralError(message, **details)

@@ -73,6 +73,19 @@ def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
     return encoded.decode()
 
 
+_SPELLED = {"\n": "⏎", "\t": " ", "\r": ""}
+
+
+def printable(text: str, *, kept: str = "") -> str:
+    """The text on one line, control characters, escapes and overrides of its direction spelled
+    out; those in `kept` stay as they are."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in kept else _SPELLED.get(c, f"\\x{ord(c):02x}") for c in text
+    )
+
+
 def _is_no_number(part: Any) -> bool:
     return isinstance(part, float) and not math.isfinite(part)
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from corral.library.sessions import Sessions
     from corral.library.settings import Secrets, Settings
     from corral.library.store import Store
+    from corral.library.tokens import Tokens
 
 
 def open(
@@ -48,14 +49,22 @@ def open(
     create: bool = True,
     upgrade: bool = False,
     probe: "Probe | None" = None,
+    token: str | None = None,
 ) -> "Corral":
     """Open a store: a URL, the path of a SQLite file, or nothing for the user's own.
+
+    With the URL of a daemon (`http://…`) every call is a request to it; `token`, else
+    `$CORRAL_TOKEN`, says who calls.
 
     `actor` stands in the record of changes as the one who made them. `upgrade` leaves an older
     schema to `db.migrate()`. `clock` and `probe` are for tests: the time, and a function that is
     told "before commit" and "after commit".
     """
     text = f"sqlite:///{url.absolute()}" if isinstance(url, Path) else config.store_url(url)
+    if text.startswith(("http://", "https://")):
+        from corral.library.remote import Remote
+
+        return Remote(text, token or config.token())
     who = clean_text(actor or config.actor(), "The actor", most=MAX_NAME)
     database = connect(text, actor=who, clock=clock, create=create, probe=probe)
     try:
@@ -194,10 +203,21 @@ class Corral:
         return Imports(self._database)
 
     @cached_property
+    def tokens(self) -> "Tokens":
+        from corral.library.tokens import Tokens
+
+        return Tokens(self._database)
+
+    @cached_property
     def db(self) -> "Store":
         from corral.library.store import Store
 
         return Store(self._database)
+
+    def acting_as(self, actor: str) -> "Corral":
+        """The same open store for somebody else, whom the record names; it need not be closed."""
+        who = clean_text(actor, "The actor", most=MAX_NAME)
+        return Corral(self._database.acting_as(who))
 
     def transaction(self) -> AbstractContextManager[Tx]:
         """One transaction around several operations: hand it to the functions in a room's `ops`."""
@@ -212,6 +232,10 @@ class Corral:
     def address(self) -> str:
         """All that another process needs to open the same store; it may hold a password."""
         return self._database.address
+
+    def act_as(self, actor: str) -> None:
+        """From now on this one stands in the record of changes."""
+        self._database.actor = actor
 
     def now(self) -> int:
         """The store's time: the server's on PostgreSQL, so that machines agree."""

@@ -2,15 +2,14 @@
 
 Who answers: the agent or provider that was named, else the project's own command, else the first
 agent CLI that is installed. Everything that a wish leads to, the project, the session, its first
-turn and the queued run, is one transaction.
+turn and the queued run, is one transaction. A plain command has neither agent nor session, and
+starts without their rooms being loaded.
 """
 
 import os
-import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -19,21 +18,21 @@ from corral.adapters.providers import registry
 from corral.adapters.providers.provider import GO_ON
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.rooms.agents import ops as agents
-from corral.rooms.agents.model import Agent, AgentState
 from corral.rooms.projects import ops as projects
 from corral.rooms.projects.model import Project
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Mode, Run
 from corral.rooms.runs.order import GRACE_MS, OUTPUT_CAP, Order
-from corral.rooms.sessions import context as contexts
-from corral.rooms.sessions import ops as sessions
-from corral.rooms.sessions.model import Session
 from corral.rooms.settings import ops as settings
+
+if TYPE_CHECKING:
+    from corral.rooms.agents.model import Agent
+    from corral.rooms.sessions.model import Context, Session
 
 INSTALLED_FIRST = ("claude", "codex", "gemini", "opencode", "qwen", "copilot")
 MOST_TURNS = 200
 MOST_CONTEXT = 200_000  # characters
+ANY = "any"  # no machine of this name: whichever fits
 MAX_TITLE = 60  # characters, so that it fits in bytes too
 
 
@@ -49,7 +48,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     timeout_ms: int | None = None
     idle_ms: int | None = None
     grace_ms: int | None = None
-    restarts: int = 0
+    restarts: int | None = None
     env: Mapping[str, str] = {}
     secrets: Mapping[str, str] = {}
     budget_micros: int | None = None
@@ -59,6 +58,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it gets a terminal; None: when somebody watches it."""
     watched: bool = False
     acp: bool = False
+    host: str | None = None
+    """The machine on which it must run, or `any`; None: this one, or any that offers the labels."""
+    labels: Sequence[str] = ()
     claimed: bool = False
     """Whether whoever asks brings a keeper along."""
 
@@ -69,20 +71,24 @@ class Runner(NamedTuple):
     provider: str
     program: str
     extra: list[str]
-    agent: Agent | None = None
+    agent: "Agent | None" = None
 
 
 def ask(tx: Tx, wish: Wish) -> Run:
     """Queue the run that a wish asks for."""
-    session = sessions.get(tx, wish.session) if wish.session else None
+    if wish.agent is not None and wish.command is not None:
+        raise Invalid("An agent gets a prompt, not a command; leave one of the two out.")
+    session = _session(tx, wish.session) if wish.session else None
     named = _named(tx, wish, session)
-    cwd = _cwd(tx, wish, session, named)
-    project = projects.register(tx, cwd)
+    host = _host(wish)
+    here = host == process.host()
+    cwd = _cwd(tx, wish, session, named, must_exist=here)
+    project = projects.register(tx, cwd, must_exist=here)
     runner = named or _runner(wish, project, session)
     prompt = wish.prompt
     if wish.command is None and prompt is None and session is None:
         prompt = project.prompt
-    interactive = _is_watched(wish)
+    interactive = _is_watched(wish) and here
     if runner.agent is not None or wish.command is None:
         session = session or _open_session(tx, runner, project, prompt)
     run = runs.request(
@@ -108,16 +114,19 @@ def ask(tx: Tx, wish: Wish) -> Run:
             raw=wish.command is not None,
             interactive=interactive,
             grace_ms=GRACE_MS if wish.grace_ms is None else wish.grace_ms,
-            restarts=wish.restarts,
+            restarts=wish.restarts or 0,
             output_cap=OUTPUT_CAP if wish.output_cap is None else wish.output_cap,
-            host=process.host(),
-            claimed=wish.claimed,
+            host=host,
+            labels=wish.labels,
+            claimed=wish.claimed and here,
             timeout_ms=_limit(wish, runner.agent, "timeout_ms"),
             idle_ms=_limit(wish, runner.agent, "idle_ms"),
             budget_micros=_limit(wish, runner.agent, "budget_micros"),
         ),
     )
     if session is not None and prompt is not None:
+        from corral.rooms.sessions import ops as sessions
+
         sessions.append(tx, session, "user", prompt, key=f"{run.id}:prompt", run=run.id)
     return run
 
@@ -129,7 +138,7 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
     a conversation is started again. The first prompt is not said again.
     """
     if typed.startswith("ses_"):
-        session = sessions.get(tx, typed)
+        session = _session(tx, typed)
         earlier = runs.list_runs(tx, session=session.id, limit=1).items
         if not earlier:
             return ask(tx, msgspec.structs.replace(wish, session=session.id))
@@ -145,7 +154,7 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
         msgspec.structs.replace(
             wish,
             command=command,
-            agent=wish.agent or _agent_now(tx, before, command),
+            agent=wish.agent or (None if command else _agent_now(tx, before)),
             project=wish.project or before.cwd,
             session=before.session_id,
             name=wish.name or before.name,
@@ -153,31 +162,40 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
             idle_ms=_either(wish.idle_ms, launch.idle_ms),
             grace_ms=_either(wish.grace_ms, launch.grace_ms),
             budget_micros=_either(wish.budget_micros, launch.budget_micros),
-            restarts=wish.restarts or launch.restarts,
+            restarts=_either(wish.restarts, launch.restarts),
             output_cap=_either(wish.output_cap, launch.output_cap),
             env={**launch.env, **wish.env},
             secrets={**launch.secrets, **wish.secrets},
             approvals=wish.approvals or launch.approvals,
-            acp=before.mode is Mode.ACP,
+            acp=wish.acp or before.mode is Mode.ACP,
+            # What its provider remembers of the conversation is on the machine that had it.
+            host=wish.host or launch.host or (None if before.mode is Mode.RECORDED else ANY),
+            labels=wish.labels or launch.labels,
         ),
     )
 
 
-def _agent_now(tx: Tx, before: Run, command: Sequence[str] | None) -> str | None:
+def _agent_now(tx: Tx, before: Run) -> str | None:
     """Who has the conversation now: it may have been handed to another agent since."""
     if before.session_id is not None:
-        owner = sessions.get(tx, before.session_id).agent_id
+        owner = _session(tx, before.session_id).agent_id
         if owner is not None:
             return owner
-    return before.agent_id or (None if command else before.provider)
+    return before.agent_id or before.provider
 
 
-def _with_context(tx: Tx, session: Session | None, prompt: str | None) -> str | None:
+def _with_context(tx: Tx, session: "Session | None", prompt: str | None) -> str | None:
     """What an agent is told that goes on with a conversation of which its provider knows nothing:
     the note of the hand-off and the turns that its policy gives, before the prompt."""
     if session is None or session.provider_session is not None or not session.turns:
         return prompt
-    given = contexts.context(tx, session, limit=MOST_TURNS)
+    from corral.rooms.sessions import context as contexts
+
+    return retold(contexts.context(tx, session, limit=MOST_TURNS), prompt)
+
+
+def retold(given: "Context", prompt: str | None) -> str | None:
+    """A prompt for an agent that knows nothing of what was said before: that goes before it."""
     parts = [text for text in (given.summary, given.note) if text]
     parts += [f"{turn.role}: {turn.content}" for turn in given.turns if turn.content]
     if not parts:
@@ -190,17 +208,31 @@ def _either(given: int | None, before: int | None) -> int | None:
     return before if given is None else given
 
 
-def _cwd(tx: Tx, wish: Wish, session: Session | None, named: Runner | None) -> str:
-    """Where it works: as wished, where the conversation is, in its agent's own folder, or here."""
+def _host(wish: Wish) -> str | None:
+    """The machine on which it must run; None: on any that fits."""
+    if wish.host == ANY:
+        return None
+    return wish.host or (None if wish.labels else process.host())
+
+
+def _cwd(
+    tx: Tx, wish: Wish, session: "Session | None", named: Runner | None, *, must_exist: bool
+) -> str:
+    """Where it works: as wished, where the conversation is, in its agent's own folder, or here.
+
+    On another machine there may be directories that are not on this one.
+    """
     if wish.project is not None:
         if not os.path.isdir(wish.project):
             with suppress(NotFound, Invalid):
-                return projects.real_dir(projects.get(tx, wish.project).dir, must_exist=True)
-        return projects.real_dir(wish.project, must_exist=True)
+                project = projects.get(tx, wish.project)
+                return projects.real_dir(project.dir, must_exist=must_exist)
+        return projects.real_dir(wish.project, must_exist=must_exist)
     if session is not None and session.project_id is not None:
-        return projects.real_dir(projects.get(tx, session.project_id).dir, must_exist=True)
+        project = projects.get(tx, session.project_id)
+        return projects.real_dir(project.dir, must_exist=must_exist)
     if named is not None and named.agent is not None and named.agent.workspace:
-        return projects.real_dir(named.agent.workspace, must_exist=True)
+        return projects.real_dir(named.agent.workspace, must_exist=must_exist)
     try:
         here = os.getcwd()
     except FileNotFoundError:
@@ -208,7 +240,7 @@ def _cwd(tx: Tx, wish: Wish, session: Session | None, named: Runner | None) -> s
     return projects.real_dir(here, must_exist=True)
 
 
-def _runner(wish: Wish, project: Project, session: Session | None) -> Runner:
+def _runner(wish: Wish, project: Project, session: "Session | None") -> Runner:
     """What is started where nobody named an agent."""
     if wish.command is not None:
         if not wish.command or not wish.command[0]:
@@ -222,19 +254,27 @@ def _runner(wish: Wish, project: Project, session: Session | None) -> Runner:
     return _provider(_installed())
 
 
-def _named(tx: Tx, wish: Wish, session: Session | None) -> Runner | None:
+def _named(tx: Tx, wish: Wish, session: "Session | None") -> Runner | None:
     """The agent of the store, or the provider by its own name, that was asked for."""
     name = wish.agent
     if name is None and wish.command is None and session is not None:
         name = session.agent_id
     if name is None or wish.command is not None:
         return None
+    from corral.rooms.agents import ops as agents
+    from corral.rooms.agents.model import AgentState
+
     try:
         agent = agents.get(tx, name)
     except (NotFound, Invalid):
         if name in registry.names() and name != "plain":
             return _provider(name)
-        raise
+        known = ", ".join(each for each in registry.names() if each != "plain")
+        raise NotFound(
+            f"There is no agent {name!r}; `corral agent list` shows yours, and any of these can be "
+            f"named too: {known}.",
+            name=name,
+        ) from None
     if agent.state is not AgentState.ACTIVE:
         raise Conflict(f"The agent {agent.name} is retired; restore it, or take another.")
     if agent.command:
@@ -247,7 +287,9 @@ def _named(tx: Tx, wish: Wish, session: Session | None) -> Runner | None:
     return _provider(agent.provider)._replace(agent=agent)
 
 
-def _from_command(command: str, agent: Agent | None) -> Runner:
+def _from_command(command: str, agent: "Agent | None") -> Runner:
+    import shlex
+
     words = shlex.split(command)
     if not words:
         raise Invalid("The command is empty; give the agent or the project another.")
@@ -260,6 +302,8 @@ def _provider(name: str) -> Runner:
 
 
 def _installed() -> str:
+    import shutil
+
     for name in INSTALLED_FIRST:
         if shutil.which(registry.find(name).program):
             return name
@@ -269,7 +313,15 @@ def _installed() -> str:
     )
 
 
-def _open_session(tx: Tx, runner: Runner, project: Project, prompt: str | None) -> Session:
+def _session(tx: Tx, typed: str) -> "Session":
+    from corral.rooms.sessions import ops as sessions
+
+    return sessions.get(tx, typed)
+
+
+def _open_session(tx: Tx, runner: Runner, project: Project, prompt: str | None) -> "Session":
+    from corral.rooms.sessions import ops as sessions
+
     return sessions.open_session(
         tx,
         runner.agent.id if runner.agent else None,
@@ -295,7 +347,7 @@ def _parent(tx: Tx) -> str | None:
     return None
 
 
-def _limit(wish: Wish, agent: Agent | None, name: str) -> int | None:
+def _limit(wish: Wish, agent: "Agent | None", name: str) -> int | None:
     """The wish's own limit; where it has none, that of the agent."""
     given: int | None = getattr(wish, name)
     if given is None and agent is not None:

@@ -1,7 +1,8 @@
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from corral.db.database import Listener
 from corral.library.operation import Room, read
 from corral.rooms.events import ops
 from corral.rooms.events.model import Event
@@ -20,6 +21,7 @@ class Events(Room):
 
     after = read(ops.after, mode="one")
     newest = read(ops.newest, mode="one")
+    before = read(ops.before, mode="one")
     _held_back = read(ops.held_back, mode="one")
 
     def follow(
@@ -29,10 +31,12 @@ class Events(Room):
         subject: str | None = None,
         project: str | None = None,
         timeout_ms: int | None = None,
+        over: Callable[[], bool] | None = None,
     ) -> Iterator[Event]:
         """Every event behind a cursor, as it happens; from now on without one.
 
-        It ends when nothing new came for `timeout_ms`, and never without it.
+        It ends when nothing new came for `timeout_ms`, or soon after `over` says that nobody wants
+        more; never without either.
         """
         with self._database.listening() as listener:
             cursor = after or self.newest(limit=1).next or "0-0"
@@ -50,7 +54,18 @@ class Events(Room):
                     pause = SOON
                     continue
                 left = max(deadline - time.monotonic(), 0)
-                listener.wait(min(left, pause if held_back else LONGEST_SLEEP))
+                _sleep(listener, min(left, pause if held_back else LONGEST_SLEEP), over)
                 pause = min(pause * 2, AT_LATEST) if held_back else SOON
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= deadline or (over is not None and over()):
                     return
+
+
+def _sleep(listener: Listener, seconds: float, over: Callable[[], bool] | None) -> None:
+    """Until a commit, or for so long; `over` is asked now and then, which asks no store."""
+    if over is None:
+        listener.wait(seconds)
+        return
+    ends = time.monotonic() + seconds
+    while (left := ends - time.monotonic()) > 0:
+        if listener.wait(min(left, AT_LATEST)) or over():
+            return

@@ -61,8 +61,9 @@ def _passages(text: str) -> list[str]:
     pieces: list[str] = []
     gathered = ""
     for line in text.splitlines(keepends=True):
-        if gathered and len(gathered) + len(line) > PASSAGE:
-            pieces.append(gathered)
-            gathered = ""
-        gathered += line
+        for part in (line[at : at + PASSAGE] for at in range(0, len(line), PASSAGE)):
+            if gathered and len(gathered) + len(part) > PASSAGE:
+                pieces.append(gathered)
+                gathered = ""
+            gathered += part
     return [piece for piece in [*pieces, gathered] if piece.strip()]

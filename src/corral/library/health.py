@@ -4,12 +4,20 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from corral import config
 from corral.db.database import Finding
+from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError
+from corral.rooms.nodes.model import NodeState
 
+if TYPE_CHECKING:
+    from corral.library import Corral
+
+LATE_MS = MINUTE
 LITTLE_SPACE = 256 * 1024 * 1024
 
 
@@ -25,10 +33,62 @@ def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
             if store.db.path is not None:
                 findings += _file(store.db.path, fix)
             findings.append(_durability(store.db.durability()))
+            findings += [_daemon(store), *_machines(store), _line(store)]
     except CorralError as error:
         missing = error.details.get("reason") == "missing"
         findings.append(Finding("store", "warning" if missing else "broken", error.message))
     return findings
+
+
+def _daemon(store: "Corral") -> Finding:
+    """The daemon of this home: whether it is there, answers, and its loops work."""
+    from corral.adapters import daemons
+
+    daemon = daemons.find(store.db.url)
+    if daemon is None:
+        return Finding("daemon", "ok", "None runs; `corral up` starts it. Runs need none.")
+    told = daemons.ask(daemon)
+    if told is None:
+        return Finding(
+            "daemon",
+            "broken",
+            f"Its process {daemon.pid} does not answer at {daemon.url}; `corral down --now`, then "
+            "`corral up`.",
+        )
+    loops = told.get("status", {}).get("loops", ())
+    failing = [f"{loop['name']} ({loop['error']})" for loop in loops if loop["state"] == "fails"]
+    if failing:
+        return Finding("daemon", "warning", f"These loops fail: {', '.join(failing)}.")
+    return Finding("daemon", "ok", f"Process {daemon.pid} answers at {daemon.url}.")
+
+
+def _machines(store: "Corral") -> Iterator[Finding]:
+    """Machines that went silent and did not come back under the same name."""
+    nodes = store.nodes.list(limit=200).items
+    up = {node.name for node in nodes if node.state is NodeState.UP}
+    for name in sorted({node.name for node in nodes if node.state is NodeState.LOST} - up):
+        yield Finding(
+            "machines", "warning", f"{name} is lost; start `corral up` there if it is alive."
+        )
+
+
+def _line(store: "Corral") -> Finding:
+    """Runs that should have been started: nobody starts them, or no machine fits."""
+    late = store.now() - LATE_MS
+    if not store.runs._room_for():
+        return Finding("line", "ok", "As many runs as allowed are going.")
+    waiting = [
+        run for run in store.runs.list(state="queued", limit=200).items if run.due_at <= late
+    ]
+    if not waiting:
+        return Finding("line", "ok", "No run waits without a reason.")
+    return Finding(
+        "line",
+        "warning",
+        f"{len(waiting)} runs wait, as {waiting[0].id}: no daemon is up to start them, or no "
+        "machine that is up has their directory, their labels and a free slot; see "
+        "`corral node list`.",
+    )
 
 
 def _python() -> Finding:

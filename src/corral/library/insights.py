@@ -12,3 +12,6 @@ class Insights(Room):
     crashed = read(ops.crashed, mode="one")
     stats = read(ops.stats, mode="one")
     look_back = read(looking_back.look_back)
+    names = read(ops.names, mode="one")
+    named = read(ops.named)
+    costs = read(ops.costs, mode="one")

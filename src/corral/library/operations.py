@@ -6,6 +6,7 @@ made from it.
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from corral.library import Corral
@@ -24,32 +25,40 @@ class Row(NamedTuple):
     help: str
 
 
+def attributes() -> list[str]:
+    """The attributes of an open store that are rooms; nothing is loaded for it."""
+    return [name for name, found in vars(Corral).items() if isinstance(found, cached_property)]
+
+
+def room_of(attribute: str) -> type[Room]:
+    """The class of a room. Its property imports and builds it; that needs no store."""
+    return type(vars(Corral)[attribute].func(_NoStore()))
+
+
 def rooms() -> dict[str, type[Room]]:
     """Every attribute of an open store that is a room, and its class."""
-    found: dict[str, type[Room]] = {}
-    for name, attribute in vars(Corral).items():
-        function = getattr(attribute, "func", None)
-        if function is not None:
-            # The property imports and builds the room; a room needs no store to be looked at.
-            room = function(_NoStore())
-            found[name] = type(room)
-    return found
+    return {attribute: room_of(attribute) for attribute in attributes()}
 
 
 def operations() -> Iterator[Row]:
     for attribute, room in rooms().items():
         for verb, member in vars(room).items():
-            if not verb.startswith("_") and (described := _describe(member)) is not None:
-                kind, signature, help = described
-                yield Row(attribute, room.noun, verb, kind, signature, help)
+            row = None if verb.startswith("_") else describe(attribute, room, verb, member)
+            if row is not None:
+                yield row
 
 
-def _describe(member: Any) -> tuple[str, inspect.Signature, str] | None:
+def describe(attribute: str, room: type[Room], verb: str, member: Any) -> Row | None:
+    """The row of a member of a room's class; None when it is no operation."""
+    kind: str
     if isinstance(member, Operation):
-        return member.kind, _without_first(member.function), _first_line(member)
-    if inspect.isfunction(member):
-        return "method", _without_first(member), _first_line(member)
-    return None
+        kind, function = member.kind, member.function
+    elif inspect.isfunction(member):
+        kind, function = "method", member
+    else:
+        return None
+    signature = _without_first(function)
+    return Row(attribute, room.noun, verb, kind, signature, _first_line(member))
 
 
 def _without_first(function: Callable[..., Any]) -> inspect.Signature:

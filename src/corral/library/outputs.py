@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.adapters import process
-from corral.kernel.errors import NotFound, Refused
+from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library.operation import Room, read, write
 from corral.rooms.outputs import ops
 from corral.rooms.outputs.model import CHUNK, STREAMS, Output, OutputState
@@ -74,6 +74,8 @@ class Outputs(Room):
         """
         from corral.adapters.output.read import Output as Files
 
+        if stream not in STREAMS:  # it becomes the name of a file
+            raise Invalid(f"{stream!r} is none of {', '.join(STREAMS)}.", stream=stream)
         row = self.get(run_id)
         if row.state is OutputState.DELETED:
             raise NotFound(f"The output of {run_id} was deleted: {row.reason}.", id=run_id)

@@ -5,6 +5,7 @@ a keeper, never both decide. What cannot be proven stays as it is: a process of 
 judged by its lease alone, and one whose start cannot be read is left in peace.
 """
 
+import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from corral.adapters import exits, process
 from corral.adapters.process import Identity, Standing
 from corral.config import run_folder
+from corral.kernel.end import End
 from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
-from corral.rooms.runs import keeping
+from corral.rooms.runs import ending, keeping
 from corral.rooms.runs.model import Found, Mode, Run, RunState
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class Recovery:
                     self._runs.after_end(run)
 
     def _has_keeper(self, run: Run) -> bool:
-        keeper = _identity(run, run.keeper_pid, run.keeper_token)
+        keeper = identity_of(run, run.keeper_pid, run.keeper_token)
         return keeper is not None and process.look(keeper) is Standing.ALIVE
 
     def _look_safely(self, run: Run) -> Found | None:
@@ -108,10 +110,10 @@ class Recovery:
         return _found(run, now)
 
     def _judge_by_process(self, run: Run) -> Found | None:
-        agent = _identity(run, run.pid, run.start_token)
+        agent = identity_of(run, run.pid, run.start_token)
         standing = process.look(agent) if agent is not None else Standing.GONE
         if run.mode is not Mode.RECORDED:
-            keeper = _identity(run, run.keeper_pid, run.keeper_token)
+            keeper = identity_of(run, run.keeper_pid, run.keeper_token)
             if keeper is not None and process.look(keeper) in (Standing.ALIVE, Standing.UNKNOWN):
                 return None
         if standing is Standing.UNKNOWN:
@@ -131,15 +133,61 @@ class Recovery:
         end = exits.wait_for(run_folder(run.id), run.attempts, run.pid or 0, PATIENCE)
         if end.reason is not None:
             gone = gone._replace(reason=end.reason)
+        quick = ending.quick_failures(run.quick_failures, end, self._lasted(run))
+        if self._goes_on(run, end, quick):
+            return _found(run, self._let_go_on(run, end, gone.reason, quick))
         now = self._runs.end(run, end) if end.known else self._give_up(run, gone)
         # Only now that the run is over, and nobody can have started it again.
         process.end_family(None, f"CORRAL_RUN={run.id}", grace_ms=LEFTOVER_GRACE_MS)
         self._runs.after_end(now)
         return _found(run, now)
 
+    def _goes_on(self, run: Run, end: End, quick: int) -> bool:
+        """As its keeper would have decided."""
+        return ending.goes_on(
+            end,
+            stop_reason=run.stop_reason,
+            attempts=run.attempts,
+            restarts=self._runs.launch_of(run.id).restarts,
+            quick=quick,
+        )
+
+    def _lasted(self, run: Run) -> int:
+        """How long the attempt went on at most, in milliseconds."""
+        agent = identity_of(run, run.pid, run.start_token)
+        age = process.age_ms(agent) if agent is not None else None
+        if age is None:
+            return ending.QUICK_MS  # not known to be quick
+        return age - exits.age_ms(run_folder(run.id), run.attempts, run.pid or 0)
+
+    def _let_go_on(self, run: Run, end: End, gone: str, quick: int) -> Run:
+        """Put it back in line for its next attempt.
+
+        It is taken first: of two recoveries one goes on, and only then is whoever is left of the
+        last attempt ended, who could not be told from the next one's by the run's mark.
+        """
+        me = process.identify(os.getpid())
+        assert me is not None
+        taken = self._runs.take_over(
+            run,
+            owner=f"recovery:{me.host}:{me.pid}",
+            keeper_pid=me.pid,
+            keeper_token=me.start_token,
+        )
+        process.end_family(None, f"CORRAL_RUN={run.id}", grace_ms=LEFTOVER_GRACE_MS)
+        reason = ending.reason_of(end, None) if end.known else gone
+        now = self._database.write(
+            lambda tx: keeping.try_again(tx, taken, end, reason=reason, quick_failures=quick)
+        )
+        self._runs.start_queued()
+        return now
+
     def _wait_for_end(self, run: Run) -> Run:
+        """Wait until its new keeper has said how it ended, or goes on with the next attempt."""
         deadline = time.monotonic() + PATIENCE
         while (now := self._runs.get(run.id)).is_live and time.monotonic() < deadline:
+            if now.attempts != run.attempts:
+                break
             time.sleep(0.02)
         return now
 
@@ -160,13 +208,15 @@ class Recovery:
                 run=run.id,
                 adopt=True,
                 fence=run.fence,
-                verdict=verdict,
+                # Plain, as all that is told to a keeper has to be.
+                verdict=None if verdict is None else tuple(verdict),
             )
             return "pid" in answer
         return False
 
 
-def _identity(run: Run, pid: int | None, token: str | None) -> Identity | None:
+def identity_of(run: Run, pid: int | None, token: str | None) -> Identity | None:
+    """One of a run's processes, as it was written down; None while it is not known."""
     if run.host is None or run.boot_id is None or pid is None or token is None:
         return None
     return Identity(run.host, run.boot_id, pid, token)

@@ -1,3 +1,4 @@
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -10,17 +11,14 @@ from corral.config import run_folder
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, NotFound, Refused
 from corral.kernel.text import clean_text
-from corral.library.locks import Locks
 from corral.library.operation import Room, read, write
 from corral.library.outputs import Outputs
 from corral.library.recovery import Recovery
-from corral.rooms.locks import ops as locks
-from corral.rooms.mail import ops as mail
+from corral.rooms.locks import keeping as locks
 from corral.rooms.outputs.model import OutputState
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs import keeping, ops
 from corral.rooms.runs.model import Found, Mode, Run, RunState
-from corral.rooms.search import ops as search
 
 Findings = list[Found]
 
@@ -30,6 +28,8 @@ MAX_SENT = 64 * 1024
 
 def forget(tx: Tx, id: str) -> Run:
     """Forget a run that is over, and what it wrote: in the store, and in the search."""
+    from corral.rooms.search import ops as search
+
     run = ops.delete(tx, id)
     while not search.forget(tx, "output", run.id):
         pass
@@ -58,7 +58,7 @@ def heartbeat(
         peak_bytes=peak_bytes,
         lease_ms=lease_ms,
     )
-    locks.renew_of_run(tx, run.id)
+    locks.renew_all(tx, run.id)
     return renewed
 
 
@@ -82,7 +82,7 @@ class Wishes(TypedDict, total=False):
     timeout_ms: int | None
     idle_ms: int | None
     grace_ms: int | None
-    restarts: int
+    restarts: int | None
     env: Mapping[str, str]
     secrets: Mapping[str, str]
     budget_micros: int | None
@@ -91,6 +91,8 @@ class Wishes(TypedDict, total=False):
     terminal: bool | None
     watched: bool
     acp: bool
+    host: str | None
+    labels: Sequence[str]
     claimed: bool
 
 
@@ -127,7 +129,10 @@ class Runs(Room):
     _record = write(ops.record)
     _delete = write(forget)
     _active = read(ops.active)
-    _claim_queued = write(ops.claim_queued)
+    next_due = read(ops.next_due, mode="one")
+    _next_queued = read(ops.next_queued)
+    _claim = write(ops.claim, mode="one", repeatable=True)
+    _agent_has_room = read(ops.agent_has_room)
     unclaim = write(ops.unclaim, mode="one", repeatable=True)
     _room_for = read(ops.room_for)
     _ended_before = read(ops.ended_before)
@@ -211,6 +216,7 @@ class Runs(Room):
         """Type into a run's terminal, say it in the agent's own protocol, or, where it has neither,
         put it into its session's mailbox."""
         from corral.adapters import control
+        from corral.rooms.mail import ops as mail
 
         words = clean_text(text, "The text", most=MAX_SENT)
         run = self.refreshed(self.get(id))
@@ -288,7 +294,7 @@ class Runs(Room):
         called again, by anybody, at any time."""
         self.start_queued()
         if not run.is_live:
-            Locks(self._database).end_of_run(run.id)
+            self._give_back_locks(run)
             from corral.library.alerts import Alerts
             from corral.library.findable import make_findable
 
@@ -307,23 +313,50 @@ class Runs(Room):
                     redactor=lambda: Redactor(secrets),
                 )
 
-    def start_queued(self) -> Sequence[Run]:
-        """Start keepers for the runs that are next in line, while there is room; gives these runs.
+    def _give_back_locks(self, run: Run) -> None:
+        if self._database.read(lambda tx: locks.has_any(tx, run.id), mode="one"):
+            from corral.library.locks import Locks  # hardly any run that ends has locks left
 
-        One that cannot be started ends as failed, and does not hold up the others.
+            Locks(self._database).end_of_run(run.id)
+
+    def start_queued(self) -> Sequence[Run]:
+        """Start keepers for the runs that are next in line here, while there is room; gives these.
+
+        One that cannot be started ends as failed, and does not hold up the others. One that may run
+        anywhere is left to a machine that has its directory.
         """
         from corral.adapters.keepers import KeeperLost, StartingKeeper
 
+        host = process.host()
         started = []
-        beyond = ""
-        while self._room_for() and (run := self._claim_queued(host=process.host(), beyond=beyond)):
+        passed: set[str] = set()
+        while self._room_for(host=host) and (
+            run := self._next_queued(host=host, passed=sorted(passed))
+        ):
+            if (why := self._not_here(run)) is not None:
+                passed.add(why)
+                continue
+            if not self._claim(run.id):
+                continue  # another one was quicker
             try:
                 answer = StartingKeeper().keep(store=self._database.address, run=run.id)
             except KeeperLost:
-                self.unclaim(run.id)
-                answer = {"taken": "its keeper was lost"}
+                answer = {"taken": "its keeper was lost"}  # the claim lets some time pass
             if "pid" in answer:
                 started.append(run)
-            elif "failed" not in answer:  # it waits, or another has it: the next one may start
-                beyond = run.id
+            elif "failed" in answer:
+                from corral.library.alerts import Alerts
+
+                Alerts(self._database).see_to_delivery()
+            else:  # it waits, or another has it: the next one may start
+                passed.add(run.id)
         return started
+
+    def _not_here(self, run: Run) -> str | None:
+        """Why a run is not to be started here and now: its agent is busy enough, or its project's
+        directory is not here and it may run elsewhere. None: it is."""
+        if run.agent_id is not None and not self._agent_has_room(run.agent_id):
+            return run.agent_id
+        if run.host is None and not os.path.isdir(run.cwd):
+            return run.project_id or run.id
+        return None

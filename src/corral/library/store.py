@@ -1,20 +1,22 @@
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from corral.db.database import Finding, Table
+from corral.db.database import Database, Finding, Table
 from corral.db.filesystem import make_new_private_file
 from corral.db.retention import Key, Piece, Retention
 from corral.db.tx import Tx
-from corral.kernel.errors import Invalid, StoreUnavailable
+from corral.kernel.errors import Invalid, Refused, StoreUnavailable
 from corral.kernel.text import MAX_BODY, clean_text
 from corral.library.operation import Room
+from corral.library.runs import Runs
 from corral.library.runs import forget as forget_run
 from corral.rooms.alerts import ops as alerts
+from corral.rooms.answers import ops as answers
 from corral.rooms.charges import ops as charges
 from corral.rooms.events import ops as events
 from corral.rooms.imports import ops as imports
@@ -23,10 +25,12 @@ from corral.rooms.mail import ops as mail
 from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
 from corral.rooms.runs import ops as runs
+from corral.rooms.runs.model import Mode, Run
 from corral.rooms.schedules import ops as schedules
 from corral.rooms.search import ops as search
 from corral.rooms.sessions import forgetting
 from corral.rooms.settings import ops as settings
+from corral.rooms.tokens import ops as tokens
 
 
 def replace_damaged(url: str | None, file: str | Path) -> Path:
@@ -120,19 +124,43 @@ class Store(Room):
     def restore(self, file: str | Path) -> Path | None:
         """Replace all that the store holds by a back-up, of either engine.
 
-        What a SQLite store held before is kept in a file beside it, whose path comes back.
+        Refused while runs are going that the back-up does not know: nobody would learn what became
+        of them. What a SQLite store held before is kept in a file beside it, whose path comes back.
         """
         from corral.db.copy import check_backup, current_copy
 
         source = Path(file).expanduser().absolute()
         check_backup(source)
         kept = None
-        if self.path is not None:
-            kept = _unused(self.path.with_name(f"{self.path.name}.before-restore"))
-            make_new_private_file(kept)
         with current_copy(source) as current:
+            self._refuse_to_forget_live_runs(current)
+            if self.path is not None:
+                kept = _unused(self.path.with_name(f"{self.path.name}.before-restore"))
+                make_new_private_file(kept)
             self._database.restore(current, kept)
         return kept
+
+    def _refuse_to_forget_live_runs(self, backup: Path) -> None:
+        from corral.db.sqlite import SqliteDatabase
+
+        known = SqliteDatabase(backup, clock=self._database.clock, actor=self._database.actor)
+        try:
+            processes = {_process_of(run) for run in _active(known)}
+        finally:
+            known.close()
+        rooms = Runs(self._database)
+        going = [
+            run.id
+            for run in _active(self._database)
+            if _process_of(run) not in processes and rooms.refreshed(run).is_live
+        ]
+        if going:
+            others = f" and {len(going) - 3} more" if len(going) > 3 else ""
+            raise Refused(
+                f"The back-up does not know of {', '.join(going[:3])}{others}, which still run; "
+                f"wait until they are over, or stop them (`corral stop {going[0]}`).",
+                runs=going,
+            )
 
     def sql(self, query: str, *, limit: int = 1_000, timeout_ms: int = 5_000) -> Table:
         """A read-only query over the documented tables, limited in rows and time."""
@@ -196,6 +224,17 @@ class Store(Room):
         return Finding("schema", "ok", f"Version {newest()}, as this program wants it.")
 
 
+def _active(database: Database) -> Iterator[Run]:
+    after = ""
+    while page := database.read(partial(runs.active, after=after)):
+        yield from (run for run in page if run.mode is not Mode.RECORDED)
+        after = page[-1].id
+
+
+def _process_of(run: Run) -> tuple[object, ...]:
+    return run.id, run.host, run.boot_id, run.pid, run.start_token
+
+
 def _prune_sessions(tx: Tx, *, before: int, after: Key | None, count_only: bool) -> Piece:
     if count_only:
         return Piece(forgetting.count_prunable(tx, before=before), None)
@@ -240,6 +279,8 @@ KEPT: tuple[Retention | Kept, ...] = (
     schedules.KEPT,
     nodes.KEPT,
     alerts.KEPT,
+    tokens.KEPT,
+    answers.KEPT,
     Kept("charges", "charges.keep_ms", charges.prune),
     charges.TOTALS_KEPT,
     imports.KEPT,

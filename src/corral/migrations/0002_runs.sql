@@ -33,7 +33,9 @@ CREATE TABLE runs (
     attempts {integer} NOT NULL,        -- how often the agent was started
     quick_failures {integer} NOT NULL,  -- attempts in a row that failed within seconds
     due_at {integer} NOT NULL,          -- not to be started before
-    stop_reason TEXT,                   -- why it is being stopped; null: nobody asked
+    stop_kind {key}                     -- what wants it to end; null: nobody does
+        CHECK (stop_kind IN ('asked', 'timed_out', 'interrupted', 'over_budget')),
+    stop_reason TEXT,                   -- why, in words
     exit_code {integer},                -- what the agent's process returned; null: not known, or ended by a signal
     signal {integer},                   -- the signal that ended it
     reason TEXT,                        -- why it is in this state
@@ -64,11 +66,14 @@ CREATE INDEX runs_active_of_agent ON runs (agent_id)
 CREATE INDEX runs_by_parent ON runs (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX runs_by_pid ON runs (pid, id) WHERE pid IS NOT NULL;
 CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX runs_failed ON runs (ended_at)
+    WHERE state NOT IN ('queued', 'starting', 'running', 'stopping', 'completed', 'cancelled');
 
 -- What a run was started with, and what it found. Writer: runs.
 CREATE TABLE launches (
     run_id {key} PRIMARY KEY,           -- the run
     host {key},                         -- the machine on which it must run; null: on any
+    labels {json} NOT NULL,             -- what the machine on which it runs must offer
     prompt TEXT,                        -- what the agent is told
     resume_session TEXT,                -- the provider's own id of the conversation to go on with
     env {json} NOT NULL,                -- variables that were given by name and value

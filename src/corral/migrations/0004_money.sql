@@ -46,6 +46,8 @@ CREATE TABLE totals (
     PRIMARY KEY (scope, day)
 ) {strict};
 
+CREATE INDEX totals_by_day ON totals (day, scope) WHERE day > '';
+
 -- Where cumulative reports stood last, so that the next one is charged by the difference. Writer: charges.
 CREATE TABLE counters (
     name {key} PRIMARY KEY,             -- what the provider's reports are counted under

@@ -1,7 +1,59 @@
 """Lines out of a text that comes in pieces, however long they are."""
 
+from typing import NamedTuple
+
 # A line that is longer is given with its middle left out.
 LONGEST_LINE = 64 * 1024
+
+
+class Line(NamedTuple):
+    at: int
+    """Where it begins in what was written."""
+    length: int
+    text: bytes | None
+    """Without its end; None when it is longer than what is held of a line."""
+
+
+class Splitter:
+    """Whole lines out of a text that comes in pieces, each looked at once, and where they begin."""
+
+    def __init__(self, at: int = 0, *, most: int) -> None:
+        self._most = most
+        self._parts: list[bytes] = []
+        self._at = at
+        self._length = 0
+
+    def feed(self, data: bytes) -> list[Line]:
+        """The lines that have ended with this piece."""
+        *whole, rest = data.split(b"\n")
+        ended = []
+        for part in whole:
+            self._add(part)
+            ended.append(self._end())
+            self._at += 1
+        self._add(rest)
+        return ended
+
+    def skip_to(self, at: int) -> None:
+        """Go on elsewhere; the line that had begun is torn, and forgotten."""
+        self._parts, self._at, self._length = [], at, 0
+
+    def finish(self) -> list[Line]:
+        """The last line, which has no end."""
+        return [self._end()] if self._length else []
+
+    def _add(self, part: bytes) -> None:
+        self._length += len(part)
+        if self._length > self._most:
+            self._parts.clear()
+        elif part:
+            self._parts.append(part)
+
+    def _end(self) -> Line:
+        too_long = self._length > self._most
+        line = Line(self._at, self._length, None if too_long else b"".join(self._parts))
+        self.skip_to(self._at + self._length)
+        return line
 
 
 class Gatherer:

@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from corral.adapters.output.escapes import UNSEEN, UNSEEN_SO_FAR
 from corral.adapters.output.frames import Mark
 from corral.adapters.output.shapes import (
     BEGINNING,
     CONTEXT,
     LOGIN,
+    LONGEST,
     LONGEST_BEGINNING,
     SHAPES,
     Pattern,
@@ -21,6 +23,11 @@ SHORTEST_VALUE = 4
 SHORTEST_ENCODED = 8
 
 
+# A value with escapes between its letters is found while it takes no more than so many bytes a
+# letter: two colours in their longest spelling. Beyond that it is no output but a riddle.
+WIDEST_LETTER = 48
+
+
 class _Found(NamedTuple):
     end: int
     tail: Pattern | None
@@ -28,8 +35,7 @@ class _Found(NamedTuple):
 
 def forms_of(value: str | bytes) -> set[bytes]:
     """A secret's value as it may be written: itself, in base64, a URL, JSON, on a terminal."""
-    import json  # only a run that was given a secret needs these
-    import urllib.parse
+    import urllib.parse  # only a run that was given a secret needs it
 
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
     if len(raw) < SHORTEST_VALUE:
@@ -39,12 +45,32 @@ def forms_of(value: str | bytes) -> set[bytes]:
     for quoted in (urllib.parse.quote(raw, safe=""), urllib.parse.quote_plus(raw)):
         found |= {quoted.encode(), _lower_escapes(quoted).encode()}
     found.add(urllib.parse.quote(raw).encode())
-    for ascii_only in (True, False):
-        spelled = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
-        for written in (spelled, spelled.replace("/", "\\/")):
-            found.add(written.encode("utf-8", "surrogateescape"))
+    found |= {form.encode("utf-8", "surrogateescape") for form in _in_json(text)}
     found |= {form for form in _in_base64(raw) if len(form) >= SHORTEST_ENCODED}
     return found
+
+
+def _in_json(text: str) -> set[str]:
+    """As the usual encoders write it into a string, and into one within another."""
+    import json
+
+    once: set[str] = set()
+    for ascii_only in (True, False):
+        spelled = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+        # Some escape what would matter in a page, and a slash.
+        paged = spelled.translate(_PAGED)
+        for written in (spelled, paged, spelled.replace("/", "\\/"), paged.replace("/", "\\/")):
+            once |= {written, _upper_escapes(written)}
+    return once | {json.dumps(form, ensure_ascii=False)[1:-1] for form in once}
+
+
+_PAGED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&'\u2028\u2029\x7f"}
+
+
+def _upper_escapes(written: str) -> str:
+    import re
+
+    return re.sub(r"\\u[0-9a-f]{4}", lambda match: "\\u" + match[0][2:].upper(), written)
 
 
 def _lower_escapes(quoted: str) -> str:
@@ -72,6 +98,9 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 class Redactor:
     """Replaces the values of secrets, and whatever looks like a key, by `[redacted]`.
 
+    A value is found also where escapes stand between its letters, which a person does not see; they
+    go with it.
+
     What comes out does not depend on how the stream was cut into pieces, and is a beginning of the
     text at every moment: bytes that may turn out to be part of a secret are held back, at most some
     16 KiB (a private key's block), mostly none. All other bytes pass unchanged, text or not.
@@ -83,10 +112,11 @@ class Redactor:
         self._forms = sorted(forms, key=lambda form: (-len(form), form))
         self._heads = bytes({form[0] for form in forms})
         self._reach = max(map(len, forms), default=1) - 1
+        self._spread = _first_letters(forms) if forms else None
         self._shapes = SHAPES if shapes else ()
-        self._needles: dict[bytes, list[int]] = {}
+        self._needles: dict[tuple[bytes, bytes], list[int]] = {}
         for kind, shape in enumerate(self._shapes):
-            self._needles.setdefault(shape.needle, []).append(kind)
+            self._needles.setdefault((shape.sign, shape.needle), []).append(kind)
         self._context = b""
         self._held = b""
         self._tail: Pattern | None = None
@@ -168,8 +198,10 @@ class Redactor:
             while hit >= 0:
                 found.append((hit, _VALUE))
                 hit = text.find(form, hit + 1)
-        for needle, kinds in self._needles.items():
-            if needle in text:
+        if self._spread is not None and UNSEEN.search(text, at):
+            found += [(match.start(), _SPREAD) for match in self._spread.finditer(text, at)]
+        for (sign, needle), kinds in self._needles.items():
+            if sign in text and needle in text:
                 for kind in kinds:
                     found += [(start, kind) for start in self._shapes[kind].starts(text)]
         if not last:
@@ -185,11 +217,23 @@ class Redactor:
             for index, byte in enumerate(end):
                 if byte in self._heads and self._begins_form(end[index:]):
                     yield len(text) - len(end) + index, _VALUE
+            yield from self._open_spread(text, at)
         if self._shapes:
             if match := BEGINNING.search(text, max(at, len(text) - LONGEST_BEGINNING)):
                 yield match.start(), _BEGINNING
             if (login := open_login(text)) is not None:
                 yield login, LOGIN
+
+    def _open_spread(self, text: bytes, at: int) -> Iterator[tuple[int, int]]:
+        """The same for a value with something unseen between its letters."""
+        begin = max(at, len(text) - _widest(self._reach + 1))
+        if not UNSEEN.search(text, begin) and not UNSEEN_SO_FAR.search(text, max(len(text) - 4, 0)):
+            return
+        for index in range(begin, len(text)):
+            head = text[index] in self._heads
+            if head and self._look(text, index, _SPREAD, last=False) is _UNDECIDED:
+                yield index, _SPREAD
+                return
 
     def _begins_form(self, end: bytes) -> bool:
         return any(form.startswith(end) for form in self._forms)
@@ -205,6 +249,10 @@ class Redactor:
                 if not last and len(text) - start < len(form) and form.startswith(text[start:]):
                     return _UNDECIDED
             return None
+        if kind == _SPREAD:
+            ends = (_spread_end(text, start, form, last) for form in self._forms)
+            end = next((end for end in ends if end is not None), None)
+            return None if end is None else _UNDECIDED if end < 0 else _Found(end, None)
         shape = self._shapes[kind]
         if match := shape.pattern.match(text, start):
             return _Found(match.end(), shape.tail)
@@ -212,10 +260,45 @@ class Redactor:
 
 
 # Kinds of candidates besides the shapes: before all of them, and behind.
-_VALUE = -1
+_VALUE = -2
+_SPREAD = -1
 _BEGINNING = len(SHAPES)
 
 _UNDECIDED = _Found(-1, None)
+
+
+def _widest(letters: int) -> int:
+    return min(letters * WIDEST_LETTER, LONGEST)
+
+
+def _first_letters(forms: set[bytes]) -> Pattern:
+    """Where the first letters of a value stand, with anything unseen between them."""
+    import re
+
+    between = b"(?:" + UNSEEN.pattern.replace(b"?P<control>", b"?:").replace(b"?P<single>", b"?:")
+    beginnings = sorted({form[:SHORTEST_VALUE] for form in forms})
+    spelled = (
+        (between + b")*+").join(re.escape(bytes((letter,))) for letter in beginning)
+        for beginning in beginnings
+    )
+    return re.compile(b"(?=" + b"|".join(spelled) + b")")
+
+
+def _spread_end(text: bytes, start: int, form: bytes, last: bool) -> int | None:
+    """Where a value ends whose letters have something unseen between them; -1: not told yet."""
+    at, most = start, start + _widest(len(form))
+    for letter in form:
+        while at >= len(text) or text[at] != letter:
+            if at > start and not last and len(text) <= most and UNSEEN_SO_FAR.match(text, at):
+                return -1
+            if at >= len(text):
+                return -1 if not last and at <= most else None
+            unseen = UNSEEN.match(text, at) if at > start else None
+            if unseen is None:
+                return None
+            at = unseen.end()
+        at += 1
+    return at if at <= most else None
 
 
 def redact(data: bytes, values: Iterable[str | bytes] = ()) -> bytes:

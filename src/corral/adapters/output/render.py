@@ -9,26 +9,18 @@ override, no invisible tag.
 import re
 from codecs import getincrementaldecoder
 
-# An escape and what belongs to it. A string (a title, a link, …) ends with its terminator, or
-# where the next escape begins.
-_ESCAPE = re.compile(
-    r"\x1b(?:"
-    r"\[(?P<control>[0-?]*[ -/]*[@-~])"
-    r"|[\]PX^_][^\x07\x18\x1a\x1b]*(?:\x07|\x18|\x1a|\x1b\\)?"
-    r"|[ -/]+[0-~]?"
-    r"|(?P<single>[0-~])"
-    r")?"
-)
-# At the end of a text: an escape that is not whole.
-_OPEN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x18\x1a\x1b]*\x1b?|[ -/]*)?\Z")
+from corral.adapters.output.escapes import ESCAPE, HARMFUL, OPEN, UNSEEN_SO_FAR
+from corral.adapters.output.lines import LONGEST_LINE
+
+_ESCAPE = re.compile(ESCAPE)
+_OPEN = re.compile(OPEN)
 _STRING_END = re.compile(r"\x07|\x18|\x1a|\x1b\\|(?=\x1b)")
 LONGEST_ESCAPE = 64 * 1024
 
-# All that must not reach a person's terminal, but for what is dealt with before.
-_HARMFUL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
-)
+_HARMFUL = re.compile(HARMFUL)
 LONGEST_OVERWRITTEN = 8 * 1024
+_TORN = re.compile(rb"(?:\r|[\xc0-\xff]|[\xe0-\xff][\x80-\xbf]|[\xf0-\xff][\x80-\xbf]{2})\Z")
+_WENT_BACK = re.compile(b"[\r\b]")
 _MOVES = re.compile("[\r\b\x1b\x7f]")
 _STEP = re.compile("([\r\b\x1c\x1d\x1e])")
 _ERASE = {"K": "\x1c", "0K": "\x1c", "1K": "\x1d", "2K": "\x1e"}
@@ -44,6 +36,47 @@ def text_of(data: bytes) -> str:
             _overwritten(line) if _STEP.search(line) else line for line in text.split("\n")
         )
     return safe(text)
+
+
+class PipeText:
+    """The same for what comes in pieces: lines when they are whole, and a very long one in parts.
+
+    Of a long line in which the cursor went back, only the end is kept, as in `_overwritten`.
+    """
+
+    def __init__(self) -> None:
+        self._left = bytearray()
+        self._is_open = False
+
+    def feed(self, data: bytes) -> str:
+        """What can be shown now."""
+        end = data.rfind(b"\n") + 1
+        whole = bytes(self._left) + data[:end] if end else b""
+        if end:
+            self._left.clear()
+            self._is_open = False
+        self._left += data[end:]
+        return text_of(whole) + (self._part() if len(self._left) > LONGEST_LINE else "")
+
+    def finish(self) -> str:
+        """The last line, which has no end of its own."""
+        left, is_open = bytes(self._left), self._is_open
+        self._left.clear()
+        self._is_open = False
+        return text_of(left + b"\n") if left or is_open else ""
+
+    def _part(self) -> str:
+        if _WENT_BACK.search(self._left, 0, len(self._left) - 1):  # the last may be a line's end
+            del self._left[: -4 * LONGEST_OVERWRITTEN]
+            return ""
+        # Not within an escape, as far as it is of a usual length, a letter, or a line's end.
+        begin = len(self._left) - LONGEST_OVERWRITTEN
+        torn = UNSEEN_SO_FAR.search(self._left, begin) or _TORN.search(self._left, begin)
+        end = torn.start() if torn else len(self._left)
+        part = bytes(self._left[:end])
+        del self._left[:end]
+        self._is_open = True
+        return text_of(part)
 
 
 def safe(text: str) -> str:

@@ -1,13 +1,13 @@
 """What keys look like, whoever they belong to.
 
-Each shape is found by a needle, a few bytes that are searched for at the speed of memory, and then
-looked at by a pattern. A pattern decides within a bounded number of bytes; what follows of the same
+Each shape is found by a needle, a few bytes that are searched for, and then looked at by a pattern.
+One byte is found at the speed of memory, several fifty times slower: so the rarest of them goes
+first. A pattern decides within a bounded number of bytes; what follows of the same
 token (`tail`) goes with it, however long it is. `could` tells that the bytes up to the end of the
 text may still become this shape.
 """
 
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 Pattern = re.Pattern[bytes]
@@ -33,6 +33,8 @@ DENSE = 256
 class Shape(NamedTuple):
     needle: bytes
     """What is searched for, and how far behind the beginning of the token it stands."""
+    sign: bytes
+    """The byte of it that most texts have not."""
     back: int
     prefix: Pattern
     pattern: Pattern
@@ -41,35 +43,45 @@ class Shape(NamedTuple):
     dense: Pattern
     """A place where a token begins, or may begin."""
 
-    def starts(self, text: bytes) -> Iterator[int]:
+    def starts(self, text: bytes) -> list[int]:
         """Where a token of this shape may begin."""
         needle, back, prefix = self.needle, self.back, self.prefix
-        if text.count(needle) * DENSE > len(text) + DENSE:
-            yield from (match.start() for match in self.dense.finditer(text))
-            return
+        most = len(text) // DENSE + 1
+        found: list[int] = []
         at = text.find(needle)
         while at >= 0:
+            most -= 1
+            if most < 0:
+                return [match.start() for match in self.dense.finditer(text)]
             if at >= back and prefix.match(text, at - back):
-                yield at - back
+                found.append(at - back)
             at = text.find(needle, at + 1)
+        return found
+
+
+# Bytes of needles, from the usual to the rare.
+_RARITY = b"etaoinsrhlducmp-gwyb_kxGKJ@z"
+
+
+def _rarest(needle: bytes) -> bytes:
+    return bytes([max(needle, key=_RARITY.find)])
 
 
 class _Family(Shape):
     """Several prefixes that begin alike, with letters that are in many words."""
 
-    def starts(self, text: bytes) -> Iterator[int]:
+    def starts(self, text: bytes) -> list[int]:
         found = [match.start() for match in self.prefix.finditer(text)]
         if len(found) * DENSE > len(text) + DENSE:
             found = [match.start() for match in self.dense.finditer(text)]
-        return iter(found)
+        return found
 
 
 class _Behind(Shape):
     """A token that stands behind something: a URL's login, the value of a header."""
 
-    def starts(self, text: bytes) -> Iterator[int]:
-        for match in self.prefix.finditer(text):
-            yield match.end()
+    def starts(self, text: bytes) -> list[int]:
+        return [match.end() for match in self.prefix.finditer(text)]
 
 
 def _shape(
@@ -84,6 +96,7 @@ def _shape(
 ) -> Shape:
     return kind(
         needle,
+        _rarest(needle),
         back,
         re.compile(prefix or re.escape(needle)),
         re.compile(_START + pattern),
@@ -98,6 +111,7 @@ def _behind(
 ) -> Shape:
     return _Behind(
         needle,
+        _rarest(needle),
         0,
         re.compile(prefix),
         re.compile(pattern),
@@ -146,7 +160,7 @@ SHAPES: tuple[Shape, ...] = (
         rb"[\w-]*",
     ),
     _shape(
-        b"gh",
+        b"_",  # rarer than the letters before it
         rb"gh[pousr]_[A-Za-z0-9]{20,}",
         rb"gh[pousr]_[A-Za-z0-9]{0,20}",
         rb"[A-Za-z0-9]*",
@@ -168,7 +182,16 @@ SHAPES: tuple[Shape, ...] = (
         prefix=b"AKIA",
         back=1,
     ),
-    _shape(b"AIza", rb"AIza[\w-]{30,}", rb"AIza[\w-]{0,30}", rb"[\w-]*"),
+    # Corral's own tokens.
+    _shape(b"crl_", rb"crl_[0-9a-f]{40,}", rb"crl_[0-9a-f]{0,40}", rb"[0-9a-f]*"),
+    _shape(
+        b"z",
+        rb"AIza[\w-]{30,}",
+        rb"AIza[\w-]{0,30}",
+        rb"[\w-]*",
+        prefix=b"AIza",
+        back=2,
+    ),
     _shape(
         b"J",
         rb"eyJ[\w-]{8,1024}\.eyJ[\w-]{4,}[\w.-]*",
@@ -201,7 +224,7 @@ _BEGINNINGS = sorted(
         word[:length]
         for word in (
             *(b"-----BEGIN ", b"sk-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_"),
-            *(b"github_pat_", b"xox", b"AKIA", b"AIza", b"eyJ"),
+            *(b"github_pat_", b"xox", b"AKIA", b"AIza", b"eyJ", b"crl_"),
         )
         for length in range(1, len(word))
     },

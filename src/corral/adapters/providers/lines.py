@@ -4,12 +4,16 @@ What an agent prints is not trusted. Each getter gives a value of its type or a 
 parser built on `JsonLines` never raises.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from corral.adapters.output.lines import Line
 from corral.adapters.providers.facts import Fact, Logged, Said, Used
 from corral.kernel.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from corral.adapters.providers.provider import Parser
 
 MAX_LINE = 16 * 1024 * 1024
 MAX_CONTENT = 256 * 1024
@@ -28,8 +32,6 @@ class JsonLines:
         line = line.strip()
         if not line:
             return []
-        if len(line) > MAX_LINE:
-            return [Logged("warn", f"A line of {len(line):,} bytes was not read.")]
         try:
             message = decode(line)
             if message is None:
@@ -59,6 +61,13 @@ class JsonLines:
 
     def end(self) -> list[Fact]:
         return [*self.pending()]
+
+
+def facts_of(parser: "Parser", line: Line) -> list[Fact]:
+    """What a line of a stream says, if it is not too long to be held."""
+    if line.text is None:
+        return [Logged("warn", f"A line of {line.length:,} bytes was not read.")]
+    return parser.feed(line.text)
 
 
 class Calls:

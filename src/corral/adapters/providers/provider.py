@@ -40,7 +40,7 @@ class Ask(msgspec.Struct, frozen=True):
     """Go on with the newest conversation of the directory, whatever its id is."""
     interactive: bool = False
     approvals: tuple[str, ...] = ()
-    """What is answered with yes: `edit`, `run`, `all`."""
+    """What is answered with yes: `edit`, `run`, `trust`, `all`."""
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()

@@ -156,7 +156,7 @@ SCREENS["scripted"] = SCREENS["claude"]
 def watch(screen: Screen, lines: list[str], policy: frozenset[str] = frozenset()) -> Reading:
     """What a screen shows, and the keys that answer it when the policy allows its class.
 
-    The same screen gives the same answer each time; `Watcher` gives it once per appearance.
+    The same screen gives the same answer each time; `Reader` gives it once per appearance.
     """
     rows = _rows(lines)
     dialog = None
@@ -204,7 +204,7 @@ class Shown(msgspec.Struct, frozen=True):
     subject: list[str]
 
 
-class Watcher:
+class Reader:
     """Looks at one run's screen again and again, and answers each dialog once.
 
     A dialog that was answered and still stands, redrawn or moved, gets no second answer: then a

@@ -1,5 +1,6 @@
-"""What every command shares: the store it speaks to, and how it answers."""
+"""What every command shares: the store it speaks to, how it answers, and to whom."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ class App:
         self.url: str | None = None
         self.json = False
         self._store: Corral | None = None
+        self._agents: dict[str, str] = {}
 
     @property
     def store(self) -> "Corral":
@@ -28,6 +30,16 @@ class App:
             self._store = open(self.url)
             self._show_times_of(self._store)
         return self._store
+
+    @property
+    def store_here(self) -> "Corral":
+        """The store itself, for what is done on this machine; a daemon's address is refused."""
+        from corral import config
+        from corral.kernel.errors import Invalid
+
+        if config.store_url(self.url).startswith(("http://", "https://")):
+            raise Invalid("This is done where the store is; name the store, not its daemon.")
+        return self.store
 
     @staticmethod
     def _show_times_of(store: "Corral | None") -> None:
@@ -54,10 +66,16 @@ class App:
         """The whole id of a project that was named by an id, shortened or not, or its directory."""
         if typed is None:
             return None
-        import os
-
         projects = self.store.projects
         return (projects.by_dir(typed) if os.path.isdir(typed) else projects.get(typed)).id
+
+    def agent_name(self, id: str | None) -> str | None:
+        """What an agent is called, for people."""
+        if id is None:
+            return None
+        if id not in self._agents:
+            self._agents[id] = self.store.agents.get(id).name
+        return self._agents[id]
 
     def show(self, record: Any, columns: "Columns | None" = None) -> None:
         """One record: as JSON, or its fields one below the other."""
@@ -75,7 +93,9 @@ class App:
         if self.json or not isinstance(body, str):
             render.write_json(body)
         elif sys.stdout.isatty():
-            click.echo("\n".join(map(render.printable, body.splitlines())))
+            from corral.kernel.text import printable
+
+            click.echo("\n".join(map(printable, body.splitlines())))
         else:
             click.echo(body)
 
@@ -196,6 +216,20 @@ class Moment(click.ParamType[int]):
                 param,
                 context,
             )
+
+
+def is_terminal() -> bool:
+    """Whether a person sits in front of this command."""
+    return os.isatty(0) and os.isatty(1)
+
+
+def terminal_size() -> tuple[int, int]:
+    """Rows and columns of the terminal that this command has."""
+    try:
+        columns, rows = os.get_terminal_size(1)
+    except OSError:
+        return 24, 80
+    return (rows, columns) if rows and columns else (24, 80)
 
 
 DURATION = Duration()

@@ -39,9 +39,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "event": ("events", ""),
     "setting": ("setting", "Values you choose instead of the defaults."),
     "secret": ("secret", "Where secrets are to be found."),
+    "token": ("token", "Who may call the HTTP API."),
     "node": ("node", "Machines that serve this store."),
     "import": ("import_", "Bring in what Claude Code or Codex recorded."),
     "db": ("db", "The store: check, back up, restore, query, prune."),
+    "up": ("up", "Start the daemon: loops, HTTP API, dashboard."),
+    "down": ("down", "End the daemon; runs go on."),
+    "status": ("status", "Is the daemon up, and which machines serve this store?"),
     "doctor": ("doctor", "Is everything as it should be?"),
     "completion": ("completion", "Shell completion for bash, zsh or fish."),
 }
@@ -181,7 +185,7 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _complain(code: str, message: str, details: dict[str, Any], arguments: list[str]) -> None:
-    from corral.interfaces.cli.render import printable
+    from corral.kernel.text import printable
 
     if "--json" in arguments:
         import msgspec

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from corral.adapters.redaction import clean_of_secrets
 from corral.rooms.runs.model import Mode, Run
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ class Reading:
         self._stream = stream
         self._raw = raw
         self._offset = 0
+        self._finish: Callable[[], bytes] = bytes
+        """What is held back at the end."""
 
     def all(self, *, follow: bool) -> Iterator[bytes]:
         """From the beginning; with `follow` until the run is over."""
@@ -39,6 +42,7 @@ class Reading:
             return
         show = self._shown()
         yield show(b"".join(line + b"\n" for line in text.tail(count)))
+        yield self._finish()
 
     def rest(self) -> Iterator[bytes]:
         """What comes after the lines that `tail` gave, until the run is over."""
@@ -54,7 +58,7 @@ class Reading:
             over=lambda: not follow or not runs.refreshed(run).is_live,
         ):
             yield show(piece.text)
-        yield show(b"\n") if not self._raw and self._unfinished else b""
+        yield self._finish()
 
     @property
     def _is_played(self) -> bool:
@@ -68,28 +72,19 @@ class Reading:
         begin = max(0, size - MOST_PLAYED)
         for piece in self._store.outputs.follow(self._run.id, offset=begin):
             screen.feed(piece.text)
-        return screen.text()
-
-    _unfinished = False
+        shown: str = clean_of_secrets(screen.text())
+        return shown
 
     def _shown(self) -> Callable[[bytes], bytes]:
+        """Text that is redacted once more: what stood apart may have come together in it."""
         if self._raw:
             return lambda data: data
-        from corral.interfaces.cli.telling import telling_of
+        from corral.adapters.output import redact
+        from corral.adapters.output.render import PipeText
+        from corral.library.telling import telling_of
 
         telling = telling_of(self._store, self._run) if self._stream == "output" else None
-        return telling.show if telling is not None else self._lines()
-
-    def _lines(self) -> Callable[[bytes], bytes]:
-        """Whole lines, without anything that could act on the terminal."""
-        from corral.adapters.output.render import text_of
-
-        left = b""
-
-        def show(data: bytes) -> bytes:
-            nonlocal left
-            whole, newline, left = (left + data).rpartition(b"\n")
-            self._unfinished = bool(left)
-            return text_of(whole + newline).encode()
-
-        return show
+        shown = telling if telling is not None else PipeText()
+        redactor = redact.Redactor()
+        self._finish = lambda: redactor.feed(shown.finish().encode()) + redactor.finish()
+        return lambda data: redactor.feed(shown.feed(data).encode())

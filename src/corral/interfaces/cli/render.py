@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from corral.kernel.clock import SystemClock, format_duration
+from corral.kernel.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,14 @@ WIDE = 10_000  # where there is no terminal to measure
 
 
 def write_json(value: Any) -> None:
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    whole = [_whole(one) for one in value] if isinstance(value, list) else _whole(value)
+    sys.stdout.write(msgspec.json.encode(whole).decode() + "\n")
+
+
+def _whole(record: Any) -> Any:
+    """A record with what only the store's time tells of it."""
+    derived = getattr(record, "derived", None)
+    return record if derived is None else msgspec.structs.asdict(record) | derived(now())
 
 
 def write_line(text: str) -> None:
@@ -58,28 +66,91 @@ CUT = frozenset(
         "WHAT",
     }
 )
-WRAPPED = frozenset({"", "MEANING"})
+WRAPPED = frozenset({"FOUND", "MEANING"})
+
+
+# What a narrow terminal does without, the first first; --json has it all.
+# After these, the last ones.
+LEFT_OUT = (
+    "PID",
+    "SHARE",
+    "TIMED OUT",
+    "CANCELLED",
+    "SIGNED WITH",
+    "CACHED",
+    "FROM",
+    "PROJECT",
+    "AGENT",
+    "OWNER",
+    "STARTED",
+    "MODEL",
+    "COST",
+    "REASON",
+    "WHAT",
+)
+GAP = 2
+NARROW = 8  # what may be cut keeps so much
 
 
 def write_table(records: Sequence[Any], columns: "Columns") -> None:
+    """Aligned, one line a record; on a terminal no wider than that."""
     from rich.table import Table
     from rich.text import Text
 
-    rows = [[printable(as_text(cell(record))) for _, cell in columns] for record in records]
-    terminal = sys.stdout.isatty()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for number, (title, _) in enumerate(columns):
-        widest = max(len(title), *(len(row[number]) for row in rows))
-        elastic = terminal and title in CUT | WRAPPED
+    columns, rows, widths = _fitting(records, columns, console().width)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for (title, _), width in zip(columns, widths, strict=True):
+        wraps = title in WRAPPED
         table.add_column(
-            title,
-            overflow="fold" if title in WRAPPED else "ellipsis",
-            no_wrap=title not in WRAPPED,
-            min_width=min(widest, 8) if elastic else widest,
+            title, overflow="fold" if wraps else "ellipsis", no_wrap=not wraps, width=width
         )
     for row in rows:
         table.add_row(*(Text(text, style=STYLES.get(text, "")) for text in row))
     _print(table)
+
+
+def _fitting(
+    records: Sequence[Any], columns: "Columns", width: int
+) -> tuple["Columns", list[list[str]], list[int]]:
+    """The columns that there is room for, their cells and widths. The first column stays."""
+    given = list(columns)
+    rows = [[printable(as_text(cell(record))) for _, cell in given] for record in records]
+    rest = [title for title in reversed(_titles(given)) if title not in LEFT_OUT]
+    for title in (*LEFT_OUT, *rest, None):
+        widest = [max(map(_cells, column)) for column in zip(_titles(given), *rows, strict=True)]
+        least = [
+            min(wide, NARROW) if name in CUT | WRAPPED else wide
+            for (name, _), wide in zip(given, widest, strict=True)
+        ]
+        spare = width - sum(least) - GAP * (len(least) - 1)
+        if spare >= 0:
+            break
+        keep = [number for number, (name, _) in enumerate(given) if name != title or not number]
+        given = [given[number] for number in keep]
+        rows = [[row[number] for number in keep] for row in rows]
+    return given, rows, _widened(least, widest, spare)
+
+
+def _titles(columns: "Columns") -> list[str]:
+    return [title for title, _ in columns]
+
+
+def _cells(text: str) -> int:
+    """How much room a text takes: some characters are two cells wide."""
+    from rich.cells import cell_len
+
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _widened(least: list[int], widest: list[int], spare: int) -> list[int]:
+    """Widths that use up what is to spare, the least needy columns first."""
+    widths = list(least)
+    order = sorted(range(len(least)), key=lambda number: widest[number] - least[number])
+    for done, number in enumerate(order):
+        more = min(widest[number] - least[number], max(spare, 0) // (len(order) - done))
+        widths[number] += more
+        spare -= more
+    return widths
 
 
 def _print(table: Any) -> None:
@@ -97,7 +168,7 @@ def write_fields(record: Any, columns: "Columns | None" = None) -> None:
     fields = (
         [(title, cell(record)) for title, cell in columns]
         if columns
-        else [(name, readable(name, getattr(record, name))) for name in record.__struct_fields__]
+        else [(name, readable(name, value)) for name, value in _fields(record).items()]
     )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="bold")
@@ -105,6 +176,11 @@ def write_fields(record: Any, columns: "Columns | None" = None) -> None:
     for title, value in fields:
         table.add_row(title, Text(printable(as_text(value))))
     _print(table)
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    whole = _whole(record)
+    return whole if isinstance(whole, dict) else msgspec.structs.asdict(whole)
 
 
 # States stand out by colour too; rich leaves colours away where NO_COLOR or no terminal asks so.
@@ -145,16 +221,6 @@ def as_text(value: object) -> str:
     if isinstance(value, int | float):
         return str(value)
     return msgspec.json.encode(value).decode()
-
-
-def printable(text: str) -> str:
-    """The text on one line, control characters spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else _SPELLED.get(c, f"\\x{ord(c):02x}") for c in text)
-
-
-_SPELLED = {"\n": "⏎", "\t": " ", "\r": ""}
 
 
 # Ages are told by the store's time once a store is open: it is what leases and due times go by.

@@ -1,27 +1,22 @@
-"""What `corral run` and `corral resume` do once their words are understood."""
+"""What `corral run` and `corral resume` do once their words are understood.
+
+Of a detached run this process knows only the wish: the keeper, which has loaded all that it takes
+meanwhile, asks for the run and starts it.
+"""
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import click
 
 from corral.adapters import keepers
 from corral.adapters.keepers import KeeperLost, StartingKeeper
-from corral.config import run_folder
-from corral.interfaces.cli.app import App
-from corral.kernel.errors import Invalid, NotFound, Refused
-from corral.kernel.money import parse_usd
-from corral.rooms.runs.model import Mode, Run, RunState
+from corral.interfaces.cli.app import App, is_terminal, terminal_size
+from corral.kernel.errors import Invalid, Refused, raised_elsewhere
 
-EXIT_CODES = {
-    RunState.TIMED_OUT: 124,
-    RunState.CANCELLED: 130,
-    RunState.INTERRUPTED: 1,
-    RunState.CRASHED: 1,
-    RunState.FAILED: 1,
-}
+# What tells who asks: the agent, and the run in which it was called.
+ASKER = ("CORRAL_AGENT", "CORRAL_RUN")
+MISSING = 127  # what shells say when there is no such program
 
 
 def run(
@@ -30,12 +25,38 @@ def run(
     """Ask for a run, have a keeper take it, and stay with it unless it is detached."""
     keeper = _keeper()
     try:
-        wishes = understand(words, is_command=is_command, detach=detach, given=given)
-        asked = app.store.runs.ask(**wishes, claimed=True)
+        session = given.pop("session")
+        wish = {
+            "prompt": _prompt(words, is_command, session),
+            "command": list(words) if is_command else None,
+            "session": session,
+            **understand(app, detach=detach, given=given),
+        }
+        placed = wish["host"] is not None or wish["labels"]
+        asked = None if detach and not placed else app.store.runs.ask(**wish, claimed=True)
     except BaseException:
         keeper.dismiss()
         raise
-    return begin(app, asked, keeper, detach=detach)
+    if asked is None:
+        return _leave(app, wish, keeper)
+    from corral.interfaces.cli import staying
+
+    return staying.begin(app, asked, keeper, detach=detach)
+
+
+def resume(app: App, id: str, prompt: str | None, *, detach: bool, given: dict[str, Any]) -> int:
+    """Ask for a run that goes on where another one stopped, and stay with it as with any run."""
+    from corral.interfaces.cli import staying
+
+    keeper = _keeper()
+    try:
+        words = None if prompt is None else _text(prompt)
+        wish = understand(app, detach=detach, given=given)
+        asked = app.store.runs.resume(id, prompt=words, **wish, claimed=True)
+    except BaseException:
+        keeper.dismiss()
+        raise
+    return staying.begin(app, asked, keeper, detach=detach)
 
 
 def _keeper() -> StartingKeeper:
@@ -43,177 +64,108 @@ def _keeper() -> StartingKeeper:
     return keepers.early or StartingKeeper()
 
 
-def begin(app: App, asked: Run, keeper: StartingKeeper, *, detach: bool) -> int:
-    """Have a keeper take a run, and stay with it unless it is detached."""
-    from corral.interfaces.cli import terminal
-
-    split = not detach and asked.mode is Mode.PIPE and _is_split()
-    with terminal.Signals(wanted=not detach) as signals:
-        try:
-            answer = keeper.keep(
-                store=app.store.address,
-                run=asked.id,
-                use_stdin=not detach and app.store.runs.takes_input(asked),
-                watched=not detach and asked.mode is Mode.PTY,
-                split=split,
-                size=terminal.size(),
-            )
-        except KeeperLost:
-            raise Refused(
-                f"The keeper of {asked.id} ended before it began; `corral recover` may say why.",
-                id=asked.id,
-            ) from None
-        if "failed" in answer:
-            return _failed(app, asked, answer)
-        if "pid" not in answer:
-            run = app.store.runs.get(asked.id)
-            if run.state is not RunState.QUEUED:
-                raise Refused(f"{run.id} is {run.state}.", id=run.id)
-            if detach:
-                app.say(f"{run.id} waits in line: {answer['waits']}", run)
-                return 0
-            click.echo(f"corral: {run.id} waits in line: {answer['waits']}", err=True)
-            waited = app.store.runs.wait_for_start(run.id, given_up=lambda: bool(signals.early))
-            if waited.state is RunState.QUEUED:
-                app.store.runs.stop(run.id, reason="nobody waits for it any more")
-                return 128 + signals.early[0]
-        if detach:
-            app.say(
-                f"Started {asked.id} (pid {answer['pid']}); "
-                f"see `corral logs -f {asked.name or asked.id}`.",
-                app.store.runs.get(asked.id),
-            )
-            return 0
-        signals.aim(run_folder(asked.id))
-        return stay(app, asked, split=split)
+def _leave(app: App, wish: dict[str, Any], keeper: StartingKeeper) -> int:
+    """Have a keeper ask for a run and start it; it goes on by itself."""
+    asker = {name: os.environ[name] for name in ASKER if name in os.environ}
+    try:
+        answer = keeper.keep(store=app.url, wish=wish, asker=asker, size=terminal_size())
+    except KeeperLost:
+        raise lost("the run") from None
+    if "refused" in answer:
+        raise raised_elsewhere(**answer["refused"])
+    return tell(app, answer, answer["run"], wish["name"])
 
 
-def _failed(app: App, asked: Run, answer: dict[str, Any]) -> int:
+def lost(run: str) -> Refused:
+    """What to say of a keeper that ended without a word."""
+    return Refused(
+        f"The keeper of {run} ended without a word; `corral ps -a` tells what is known of it."
+    )
+
+
+def tell(app: App, answer: dict[str, Any], id: str, name: str | None) -> int:
+    """Say how a run began that is left to its keeper; gives back the exit code."""
+    if "failed" in answer:
+        return failed(app, answer, id)
+    if "pid" in answer:
+        sentence = f"Started {id} (pid {answer['pid']}); see `corral logs -f {name or id}`."
+    else:
+        sentence = in_line(app, answer, id)
+    app.say(sentence, app.store.runs.get(id) if app.json else None)
+    return 0
+
+
+def failed(app: App, answer: dict[str, Any], id: str) -> int:
     """It could not be started: that is the run's end, and the command's."""
     if "code" in answer:
-        raise Refused(answer["failed"], id=asked.id)
-    click.echo(f"corral: {answer['failed']}", err=True)
+        raise raised_elsewhere(answer["code"], answer["failed"], {"id": id})
+    app.store.alerts.see_to_delivery()
+    run = app.store.runs.get(id)
+    missing = answer["exit_code"] == MISSING and run.provider != "plain"
+    hint = "; install it, or take another with --agent" if missing else ""
+    click.echo(f"corral: {answer['failed']}{hint}", err=True)
+    if app.json:
+        app.show(run)
     return int(answer["exit_code"])
 
 
-def stay(app: App, asked: Run, *, split: bool) -> int:
-    """Stay with a run until it is over, or the person detaches; gives back its exit code."""
-    from corral.interfaces.cli import terminal
-
-    runs = app.store.runs
-    outputs = {"output": 1}
-    if split:
-        outputs["errors"] = 2
-    show = _show(app, asked)
-    missed: list[str] = []
-    try:
-        if asked.mode is Mode.PTY:
-            terminal.attach(run_folder(asked.id))
-        else:
-            missed = terminal.stream(
-                run_folder(asked.id),
-                is_over=lambda: not runs.refreshed(asked).is_live,
-                outputs=outputs,
-                show=show,
-            )
-    except terminal.Detached:
-        click.echo(f"\r\nDetached; {asked.id} goes on (`corral attach {asked.id}`).", err=True)
-        return 0
-    except terminal.NothingSeen:
-        missed = ["output"]
-    except BrokenPipeError:
-        runs.stop(asked.id, reason="nobody reads its output")
-        raise
-    ended = runs.wait(asked.id)
-    for name in missed:
-        _show_late(app, ended, name, outputs[name], show)
-    if ended.state not in (RunState.COMPLETED, RunState.FAILED):
-        click.echo(f"corral: {ended.id} is {ended.state}: {ended.reason}.", err=True)
-    return exit_code_of(ended)
+def in_line(app: App, answer: dict[str, Any], id: str) -> str:
+    """Of a run that no keeper has begun; Refused when it waits no more."""
+    run = app.store.runs.get(id)
+    if run.state != "queued":
+        raise Refused(f"{id} is {run.state}.", id=id)
+    leave = f"`corral stop {run.name or id}` takes it out."
+    return f"{id} waits in line: {answer['waits']} {leave}"
 
 
-def _show_late(app: App, run: Run, name: str, to: int, show: Callable[[bytes], bytes]) -> None:
-    """What a run wrote that was over before anybody could watch it."""
-    from corral.interfaces.cli import terminal
-
-    with suppress(NotFound):
-        for piece in app.store.outputs.follow(run.id, stream=name):
-            terminal.write(to, show(piece.text))
-
-
-def _show(app: App, run: Run) -> Callable[[bytes], bytes]:
-    """How a run's output is shown to a person: an agent's structured lines as its words."""
-    from corral.interfaces.cli.telling import telling_of
-
-    telling = None if app.json else telling_of(app.store, run)
-    return telling.show if telling is not None else lambda data: data
-
-
-def exit_code_of(run: Run) -> int:
-    """What a shell expects of a command that ended like this run."""
-    if run.state is RunState.COMPLETED:
-        return 0
-    if run.state in (RunState.TIMED_OUT, RunState.INTERRUPTED):
-        return EXIT_CODES[run.state]
-    if run.exit_code is not None:
-        return run.exit_code or EXIT_CODES[run.state]
-    return 128 + run.signal if run.signal is not None else EXIT_CODES[run.state]
-
-
-def is_terminal() -> bool:
-    """Whether a person sits in front of this command."""
-    return os.isatty(0) and os.isatty(1)
-
-
-def _is_split() -> bool:
-    """Whether output and errors go to different places."""
-    try:
-        return not os.path.sameopenfile(1, 2)
-    except OSError:
-        return False
-
-
-def understand(
-    words: tuple[str, ...], *, is_command: bool, detach: bool, given: dict[str, Any]
-) -> dict[str, Any]:
-    """What `store.runs.ask` is to be told."""
-    prompt = None
-    if words and not is_command:
-        if len(words) > 1:
-            raise click.UsageError(
-                "Put the prompt into quotes, or a command behind `--`: corral run -- make test."
-            )
-        prompt = _prompt(words[0])
-    if not words and not given["session"]:
-        raise click.UsageError("Give a prompt, or a command behind `--`.")
+def understand(app: App, *, detach: bool, given: dict[str, Any]) -> dict[str, Any]:
+    """What `store.runs.ask` and `resume` are to be told of the options that both have."""
     return {
-        "prompt": prompt,
-        "command": list(words) if is_command else None,
         "agent": given["agent"],
         "project": given["project"],
         "name": given["name"],
-        "session": given["session"],
         "timeout_ms": given["timeout"],
         "idle_ms": given["idle_exit"],
         "grace_ms": given["grace"],
         "restarts": restarts(given["restart"]),
         "env": dict(_pair(text, "--env") for text in given["env"]),
         "secrets": dict(_pair(text, "--secret") for text in given["secret"]),
-        "budget_micros": parse_usd(given["budget"]) if given["budget"] else None,
+        "budget_micros": _micros(given["budget"]) if given["budget"] else None,
         "output_cap": size_of(given["keep"]) if given["keep"] else None,
         "approvals": list(given["approvals"]),
         "terminal": given["pty"],
         "acp": given["acp"],
-        "watched": not detach and is_terminal(),
+        "host": given["host"],
+        "labels": list(given["labels"]),
+        # A program that wants JSON is nobody who sits in front of a terminal.
+        "watched": not detach and not app.json and is_terminal(),
     }
 
 
-def _prompt(word: str) -> str:
+def _prompt(words: tuple[str, ...], is_command: bool, session: str | None) -> str | None:
+    if is_command and words:
+        return None
+    if len(words) > 1:
+        raise click.UsageError(
+            "Put the prompt into quotes, or a command behind `--`: corral run -- make test."
+        )
+    if not words and not session:
+        raise click.UsageError("Give a prompt, or a command behind `--`.")
+    return _text(words[0]) if words else None
+
+
+def _text(word: str) -> str:
     from corral.interfaces.cli.app import read_body
 
     text = read_body(word, False) if word == "-" or word.startswith("@") else word
     assert isinstance(text, str)
     return text
+
+
+def _micros(text: str) -> int:
+    from corral.kernel.money import parse_usd
+
+    return parse_usd(text)
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
@@ -233,9 +185,11 @@ def size_of(text: str) -> int:
     return int(number) * units[unit]
 
 
-def restarts(text: str | None) -> int:
-    """How often a run may be restarted: `no`, `on-failure`, `on-failure:3`."""
-    if text in (None, "no"):
+def restarts(text: str | None) -> int | None:
+    """How often a run may be restarted: `no`, `on-failure`, `on-failure:3`; None: nothing said."""
+    if text is None:
+        return None
+    if text == "no":
         return 0
     kind, _, count = str(text).partition(":")
     if kind == "on-failure" and (count.isdigit() or not count):

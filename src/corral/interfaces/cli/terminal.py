@@ -1,11 +1,9 @@
 """Passing a terminal, or plain input and output, through to a run that a keeper holds."""
 
-import fcntl
 import os
 import select
 import signal
 import socket
-import struct
 import termios
 import time
 import tty
@@ -13,15 +11,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from corral.adapters import control
 from corral.adapters.output.opening import open_regular
+from corral.interfaces.cli.app import terminal_size
 
 DETACH = b"\x1c"  # Ctrl-\
 LONGEST_SLEEP = 0.05
 
-Show = Callable[[bytes], bytes]
+
+class Outlet(NamedTuple):
+    """Where an output goes, and what is made of it on the way."""
+
+    to: int
+    show: Callable[[bytes], bytes]
+    finish: Callable[[], bytes] = bytes
+    """What is left to show at the end."""
 
 
 class Detached(Exception):
@@ -30,16 +36,6 @@ class Detached(Exception):
 
 class NothingSeen(Exception):
     """The run was over before anything of it was seen."""
-
-
-def size() -> tuple[int, int]:
-    """Rows and columns of the terminal that this process has."""
-    with suppress(OSError):
-        told = fcntl.ioctl(1, termios.TIOCGWINSZ, b"\0" * 8)
-        rows, columns, _, _ = struct.unpack("HHHH", told)
-        if rows and columns:
-            return rows, columns
-    return 24, 80
 
 
 @contextmanager
@@ -57,7 +53,7 @@ def raw() -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def attach(folder: Path) -> None:
+def attach(folder: Path, *, to: int = 1) -> None:
     """Show a run's terminal and pass on what is typed, until nobody holds the run any more.
 
     Raises Detached when the detach key is typed, NothingSeen when the run was over too soon.
@@ -70,9 +66,9 @@ def attach(folder: Path) -> None:
     resized = signal.signal(signal.SIGWINCH, lambda *_: _ring(wake))
     try:
         line.sendall(control.frame(control.ASK, {"op": "attach"}))
-        line.sendall(control.frame(control.SIZE, list(size())))
+        line.sendall(control.frame(control.SIZE, list(terminal_size())))
         with raw():
-            _pass_through(line, woken)
+            _pass_through(line, woken, to)
     finally:
         signal.signal(signal.SIGWINCH, resized)
         line.close()
@@ -85,7 +81,7 @@ def _ring(wake: int) -> None:
         os.write(wake, b".")
 
 
-def _pass_through(line: socket.socket, woken: int) -> None:
+def _pass_through(line: socket.socket, woken: int, to: int) -> None:
     frames = control.Frames()
     typing = [0] if _is_open(0) else []
     seen = False
@@ -93,7 +89,7 @@ def _pass_through(line: socket.socket, woken: int) -> None:
         ready, _, _ = select.select([line.fileno(), woken, *typing], [], [])
         if woken in ready:
             os.read(woken, 64)
-            line.sendall(control.frame(control.SIZE, list(size())))
+            line.sendall(control.frame(control.SIZE, list(terminal_size())))
         if typing and typing[0] in ready:
             data = os.read(typing[0], 65_536)
             if not data:
@@ -103,7 +99,7 @@ def _pass_through(line: socket.socket, woken: int) -> None:
             else:
                 line.sendall(control.frame(control.DATA, data))
         if line.fileno() in ready:
-            shown, over = _show(line, frames)
+            shown, over = _show(line, frames, to)
             seen = seen or shown
             if over:
                 if not seen:
@@ -119,7 +115,7 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def _show(line: socket.socket, frames: control.Frames) -> tuple[bool, bool]:
+def _show(line: socket.socket, frames: control.Frames, to: int) -> tuple[bool, bool]:
     """Show what came; whether there was anything to see, and whether the run is over."""
     try:
         data = line.recv(1 << 16)
@@ -128,7 +124,7 @@ def _show(line: socket.socket, frames: control.Frames) -> tuple[bool, bool]:
     shown = False
     for frame in frames.feed(data):
         if frame.kind == control.DATA:
-            write(1, frame.payload)
+            write(to, frame.payload)
             shown = True
         elif frame.kind == control.STOPPED:
             _suspend(line)
@@ -148,7 +144,7 @@ def _suspend(line: socket.socket) -> None:
     if os.isatty(0):
         tty.setraw(0)
     line.sendall(control.frame(control.ASK, {"op": "signal", "number": int(signal.SIGCONT)}))
-    line.sendall(control.frame(control.SIZE, list(size())))
+    line.sendall(control.frame(control.SIZE, list(terminal_size())))
 
 
 def write(descriptor: int, data: bytes) -> None:
@@ -163,10 +159,9 @@ def write(descriptor: int, data: bytes) -> None:
 class Copy:
     """One output of a run, shown as it grows."""
 
-    def __init__(self, path: Path, descriptor: int, show: Show) -> None:
+    def __init__(self, path: Path, outlet: Outlet) -> None:
         self._path = path
-        self._to = descriptor
-        self._show = show
+        self._to, self._show, _ = outlet
         self._from: int | None = None
 
     def more(self) -> bool:
@@ -189,14 +184,11 @@ class Copy:
 
 
 def stream(
-    folder: Path, *, is_over: Callable[[], bool], outputs: Mapping[str, int], show: Show
+    folder: Path, *, is_over: Callable[[], bool], outlets: Mapping[str, Outlet]
 ) -> list[str]:
-    """Show what a run writes until it is over.
-
-    `outputs` says which of its outputs goes to which descriptor; gives back those that were sealed
-    before they could be opened.
-    """
-    copies = {name: Copy(folder / name, to, show) for name, to in outputs.items()}
+    """Show what a run writes until it is over; gives back the outputs that were sealed before they
+    could be opened."""
+    copies = {name: Copy(folder / name, outlet) for name, outlet in outlets.items()}
     pause = 0.001
     while True:
         over = is_over() if pause >= LONGEST_SLEEP or not _keeper_is_there(folder) else False

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from corral.adapters.providers import registry
 from corral.db.moves import create as make
 from corral.db.moves import move
 from corral.db.tx import Tx
@@ -22,7 +23,7 @@ from corral.rooms.agents.model import (
     Limits,
     check_limits,
 )
-from corral.rooms.agents.roles import instructions_of
+from corral.rooms.agents.roles import ROLES, instructions_of
 from corral.rooms.agents.tools import allows as allows_by_rules
 
 # As it stands in mailboxes and scopes (agent:NAME), and never to be taken for an id.
@@ -46,7 +47,8 @@ def create(
 ) -> Agent:
     """Make an agent with its first version; Conflict when the name is taken.
 
-    A built-in role brings its instructions when none are given.
+    A built-in role brings its instructions when none are given; a role of one's own needs some, or
+    a command that knows what it is for.
     """
     check_name(name)
     content = _content(
@@ -273,7 +275,30 @@ def _content(*, limits: Limits, **texts: str | None) -> Content:
         for name, value in texts.items()
         if value
     }
-    return Content(**checked, limits=limits)
+    content = Content(**checked, limits=limits)
+    _check_provider(content)
+    _check_role(content)
+    return content
+
+
+def _check_provider(content: Content) -> None:
+    if content.provider is not None and content.provider not in registry.names():
+        raise Invalid(
+            f"There is no provider {content.provider!r}; take one of "
+            f"{', '.join(registry.names())}, or give any program as the command.",
+            provider=content.provider,
+        )
+
+
+def _check_role(content: Content) -> None:
+    """A role of Corral's says what the agent is told; any other word needs that said."""
+    known = content.role is None or content.role in ROLES
+    if not known and content.instructions is None and content.command is None:
+        raise Invalid(
+            f"There is no built-in role {content.role!r}; take one of {', '.join(ROLES)}, or give "
+            "instructions for a role of your own.",
+            role=content.role,
+        )
 
 
 def _fields(content: Content) -> dict[str, Any]:

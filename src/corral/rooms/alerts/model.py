@@ -62,8 +62,14 @@ class Alert(msgspec.Struct, frozen=True):
         """Where its letters go: its own, from which the courier takes them, or the target's."""
         return self.target if self.target_kind is Target.MAILBOX else f"hook:{self.id}"
 
+    @property
+    def test_mailbox(self) -> str:
+        """Where a test goes: beside the line, so that nothing that waits is in its way."""
+        return self.target if self.target_kind is Target.MAILBOX else f"hook:{self.id}:test"
+
 
 MAX_TARGET = 4_096
+SHELL_WORDS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "2>&1"})
 
 
 def check_target(kind: Target, target: str) -> str:
@@ -112,3 +118,10 @@ def _check_command(target: str) -> None:
         raise Invalid(f"The command cannot be split into words: {error}.", target=target) from None
     if not words:
         raise Invalid("The command is empty; give a program.", target=target)
+    for word in words:
+        if word in SHELL_WORDS:
+            raise Invalid(
+                f"No shell reads the command, so {word} would be a word like any other; "
+                "write sh -c '…' around it.",
+                target=target,
+            )

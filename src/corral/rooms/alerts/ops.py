@@ -82,9 +82,10 @@ def remove(tx: Tx, id: str) -> Alert:
     """Tell nothing any more. What waited to be told is dropped, and says so."""
     removed = move(tx, sql.ALERTS, "remove", sql.IDS.resolve(tx, id), ended_at=tx.now)
     if removed.target_kind is not Target.MAILBOX:
-        while letters := mail.list_waiting(tx, mailbox=removed.mailbox, limit=1_000).items:
-            for letter in letters:
-                mail.drop(tx, letter.id, reason=f"{removed.id} was removed")
+        for mailbox in (removed.mailbox, removed.test_mailbox):
+            while letters := mail.list_waiting(tx, mailbox=mailbox, limit=1_000).items:
+                for letter in letters:
+                    mail.drop(tx, letter.id, reason=f"{removed.id} was removed")
     return removed
 
 
@@ -132,12 +133,12 @@ def raise_alert(
 
 
 def test(tx: Tx, id: str) -> Letter:
-    """Put a letter that only says that the alert works."""
+    """Put a letter that only says that the alert works, ahead of all that waits to be told."""
     alert = get(tx, id)
     if alert.ended_at is not None:
         raise Refused(f"{alert.id} was removed; add it anew.", id=alert.id)
     body = {"alert": alert.id, "kind": "test", "subject": alert.id, "at": tx.now}
-    return mail.put(tx, alert.mailbox, body, project=alert.project_id)
+    return mail.put(tx, alert.test_mailbox, body, project=alert.project_id)
 
 
 def get(tx: Tx, id: str) -> Alert:

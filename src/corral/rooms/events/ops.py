@@ -54,6 +54,23 @@ def newest(
     return Page(items, items[-1].cursor if items else None)
 
 
+def before(
+    tx: Tx,
+    cursor: str,
+    *,
+    subject: str | None = None,
+    project: str | None = None,
+    limit: int = 50,
+) -> Page[Event]:
+    """What happened before a cursor, newest first; `next` is the way further back."""
+    check_limit(limit)
+    xid, seq = parse_cursor(cursor)
+    query = _by(subject, project, sql.BEFORE_BY_SUBJECT, sql.BEFORE_BY_PROJECT, sql.BEFORE)
+    rows = tx.all(query, xid=xid, seq=seq, subject=subject, project_id=project, limit=limit + 1)
+    items = rows[:limit]
+    return Page(items, items[-1].cursor if len(rows) > limit else None)
+
+
 def parse_cursor(cursor: str | None) -> tuple[str, int]:
     match = _CURSOR.fullmatch(cursor or "0-0")
     if match is None:

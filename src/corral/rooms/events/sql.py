@@ -6,59 +6,27 @@ _COLUMNS = (
     "'evt_' || seq AS id, {feed_cursor} AS cursor, at, actor, kind, verb, subject, project_id, data"
 )
 
-AFTER = Query(
-    Event,
-    f"""
-    SELECT {_COLUMNS} FROM events
-    WHERE {{feed_after}}
-    ORDER BY {{feed_key}} LIMIT :limit
-""",
-)
 
-AFTER_BY_SUBJECT = Query(
-    Event,
-    f"""
-    SELECT {_COLUMNS} FROM events
-    WHERE subject = :subject AND {{feed_after}}
-    ORDER BY {{feed_key}} LIMIT :limit
-""",
-)
+def _events(where: str, order: str) -> Query[Event]:
+    return Query(
+        Event, f"SELECT {_COLUMNS} FROM events WHERE {where} ORDER BY {order} LIMIT :limit"
+    )
 
-AFTER_BY_PROJECT = Query(
-    Event,
-    f"""
-    SELECT {_COLUMNS} FROM events
-    WHERE project_id = :project_id AND {{feed_after}}
-    ORDER BY {{feed_key}} LIMIT :limit
-""",
-)
 
-NEWEST = Query(
-    Event,
-    f"""
-    SELECT {_COLUMNS} FROM events
-    WHERE {{feed_settled}}
-    ORDER BY {{feed_key_desc}} LIMIT :limit
-""",
-)
+_OF_SUBJECT = "subject = :subject AND"
+_OF_PROJECT = "project_id = :project_id AND"
 
-NEWEST_BY_SUBJECT = Query(
-    Event,
-    f"""
-    SELECT {_COLUMNS} FROM events
-    WHERE subject = :subject AND {{feed_settled}}
-    ORDER BY {{feed_key_desc}} LIMIT :limit
-""",
-)
+AFTER = _events("{feed_after}", "{feed_key}")
+AFTER_BY_SUBJECT = _events(f"{_OF_SUBJECT} {{feed_after}}", "{feed_key}")
+AFTER_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_after}}", "{feed_key}")
 
-NEWEST_BY_PROJECT = Query(
-    Event,
-    f"""
-    SELECT {_COLUMNS} FROM events
-    WHERE project_id = :project_id AND {{feed_settled}}
-    ORDER BY {{feed_key_desc}} LIMIT :limit
-""",
-)
+NEWEST = _events("{feed_settled}", "{feed_key_desc}")
+NEWEST_BY_SUBJECT = _events(f"{_OF_SUBJECT} {{feed_settled}}", "{feed_key_desc}")
+NEWEST_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_settled}}", "{feed_key_desc}")
+
+BEFORE = _events("{feed_before}", "{feed_key_desc}")
+BEFORE_BY_SUBJECT = _events(f"{_OF_SUBJECT} {{feed_before}}", "{feed_key_desc}")
+BEFORE_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_before}}", "{feed_key_desc}")
 
 HELD_BACK = Statement("SELECT 1 FROM events WHERE {feed_held_back} LIMIT 1")
 

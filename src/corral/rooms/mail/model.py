@@ -67,6 +67,14 @@ class Letter(msgspec.Struct, frozen=True):
     created_at: int
     ended_at: int | None
 
+    def is_out(self, now: int) -> bool:
+        """Whether somebody (`owner`) has it out, until `due_at`."""
+        return self.state is LetterState.WAITING and self.owner is not None and self.due_at > now
+
+    def derived(self, now: int) -> dict[str, Any]:
+        """What a reader cannot see in the fields without the store's time."""
+        return {"out": self.is_out(now)}
+
 
 KINDS = ("agent", "hook", "place", "queue", "session", "user")
 _MAILBOX = re.compile(rf"(?:{'|'.join(KINDS)}):[^\s\x00-\x1f]{{1,200}}")

@@ -42,6 +42,14 @@ class Node(msgspec.Struct, frozen=True):
     seen_at: int
 
 
+class Beat(msgspec.Struct, frozen=True):
+    """What a daemon is told when it says that it is there."""
+
+    node: Node
+    leads: "list[Lead]"
+    """Who leads each of the loops that it would lead."""
+
+
 class Lead(msgspec.Struct, frozen=True):
     """The right to run one loop, until a moment."""
 

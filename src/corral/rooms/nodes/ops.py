@@ -11,7 +11,7 @@ from corral.kernel.lease import lease_end, taken_over
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.nodes import sql
-from corral.rooms.nodes.model import Lead, Node
+from corral.rooms.nodes.model import Beat, Lead, Node
 
 KEPT = sql.KEPT
 LEASE_MS = 15 * SECOND
@@ -86,6 +86,25 @@ def heartbeat(tx: Tx, node: Node, *, lease_ms: int = LEASE_MS) -> Node:
     return renewed
 
 
+def beat(tx: Tx, node: Node, *, leads: Sequence[str] = (), lease_ms: int = LEASE_MS) -> Beat:
+    """Renew a node's lease, and take or keep the lead of every loop that nobody else leads.
+
+    Held as with `heartbeat`; no lead is taken then.
+    """
+    renewed = heartbeat(tx, node, lease_ms=lease_ms)
+    owner = renewed.owner or renewed.id
+    # In one order for all daemons: none waits for another that waits for it.
+    return Beat(renewed, [_lead(tx, name, owner, lease_ms) for name in sorted(leads)])
+
+
+def _lead(tx: Tx, name: str, owner: str, lease_ms: int) -> Lead:
+    """Who leads a loop, after this owner tried to."""
+    try:
+        return take_lead(tx, name, owner=owner, lease_ms=lease_ms)
+    except Held as error:
+        return Lead(name, str(error.details["owner"]), 0, error.details["lease_until"] or 0)
+
+
 def leave(tx: Tx, node: Node) -> Node:
     """Say good-bye, so that nobody waits for the lease to run out."""
     return move(tx, sql.NODES, "leave", node.id, guard=node.fence)
@@ -102,6 +121,11 @@ def lose_silent(tx: Tx, *, limit: int = 100) -> list[Node]:
 def get(tx: Tx, id: str) -> Node:
     """A node by its id, which may be shortened."""
     return sql.NODES.get(tx, sql.IDS.resolve(tx, id))
+
+
+def serving(tx: Tx, name: str) -> Node | None:
+    """The node of a host whose daemon is there now; None: nobody serves this store there."""
+    return tx.one(sql.SERVING, name=clean_text(name, "The node's name", most=MAX_NAME), now=tx.now)
 
 
 def list_nodes(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Node]:
@@ -127,6 +151,11 @@ def take_lead(tx: Tx, name: str, *, owner: str, lease_ms: int = LEASE_MS) -> Lea
             f"{by} leads {name}.", owner=by, lease_until=leader.lease_until if leader else None
         )
     return taken
+
+
+def leaders(tx: Tx) -> list[Lead]:
+    """Who leads each loop, or led it last; whose lease has run out leads no more."""
+    return tx.all(sql.LEADERS)
 
 
 def yield_lead(tx: Tx, name: str, *, owner: str) -> bool:

@@ -16,6 +16,14 @@ BY_BOOT = Query(
 """,
 )
 
+SERVING = Query(
+    Node,
+    f"""
+    SELECT {_COLUMNS} FROM nodes
+    WHERE name = :name AND state = 'up' AND lease_until > :now ORDER BY boot_id DESC LIMIT 1
+""",
+)
+
 HEARTBEAT = Query(
     Node,
     f"""
@@ -46,6 +54,9 @@ TAKE_LEAD = Query(
 """,
 )
 
+LEADERS = Query(
+    Lead, "SELECT name, owner, fence, lease_until FROM leaders WHERE name > '' ORDER BY name"
+)
 LEADER = Query(Lead, "SELECT name, owner, fence, lease_until FROM leaders WHERE name = :name")
 
 YIELD_LEAD = Statement("""

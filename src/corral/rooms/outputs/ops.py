@@ -1,11 +1,10 @@
 """Keeping the books of what runs wrote. The bytes themselves are moved outside of transactions."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from corral.adapters.output.frames import Index, decode_index
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound
@@ -14,6 +13,9 @@ from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, MAX_TEXT, check_int, clean_text, encode_json
 from corral.rooms.outputs import sql
 from corral.rooms.outputs.model import CHUNK, STREAMS, Level, LogLine, Output, OutputState
+
+if TYPE_CHECKING:
+    from corral.adapters.output.frames import Index
 
 DELETED_KEPT = sql.DELETED_KEPT
 MAX_PATH = 4_096
@@ -69,7 +71,7 @@ def add_chunk(tx: Tx, run_id: str, number: int, data: bytes, *, stream: str = "o
         raise Conflict(f"The output of {run_id} is {found.state} already.", id=run_id)
 
 
-def seal(tx: Tx, run_id: str, index: Index, *, errors_bytes: int | None = None) -> Output:
+def seal(tx: Tx, run_id: str, index: "Index", *, errors_bytes: int | None = None) -> Output:
     """Record that the output is sealed, and its index; chunks beyond its end are dropped.
 
     The second time, with the same text, it changes nothing.
@@ -107,11 +109,13 @@ def get(tx: Tx, run_id: str) -> Output:
     return sql.OUTPUTS.get(tx, clean_text(run_id, "The run", most=MAX_NAME))
 
 
-def index(tx: Tx, run_id: str) -> Index:
+def index(tx: Tx, run_id: str) -> "Index":
     """The index of a sealed output."""
     rows = tx.run(sql.FRAMES, run_id=clean_text(run_id, "The run", most=MAX_NAME))
     if not rows or rows[0][0] is None:
         raise NotFound(f"The output of {run_id} is not sealed.", id=run_id)
+    from corral.adapters.output.frames import decode_index
+
     return decode_index(*rows[0])
 
 

@@ -20,14 +20,20 @@ _WHOLE_ID = len("prj_") + LENGTH
 
 
 def register(
-    tx: Tx, dir: str | Path, *, command: str | None = KEEP, prompt: str | None = KEEP
+    tx: Tx,
+    dir: str | Path,
+    *,
+    command: str | None = KEEP,
+    prompt: str | None = KEEP,
+    must_exist: bool = True,
 ) -> Project:
     """Make a directory a project, or change what is known of it; its id stays the same.
 
     What is left out is kept and None clears it. Symlinks and trailing slashes lead to the same
-    project. An archived project is taken up again.
+    project. An archived project is taken up again. `must_exist` is left out for a directory of
+    another machine.
     """
-    real = real_dir(dir, must_exist=True)
+    real = real_dir(dir, must_exist=must_exist)
     given = {
         name: clean_text(value, f"The {name}") if value else None
         for name, value in (("command", command), ("prompt", prompt))

@@ -3,26 +3,27 @@
 from corral.kernel.clock import SECOND
 from corral.kernel.end import End
 from corral.kernel.text import MAX_NAME
-from corral.rooms.runs.model import RunState
+from corral.rooms.runs.model import RunState, Stop
 
 QUICK_MS = 3 * SECOND
 QUICK_FAILURES = 3
 
-# Why a run is being stopped, where that decides how its end is called. Any other reason: cancelled.
-TIMED_OUT = "its time was over"
 IDLE = "nothing happened any more"
-INTERRUPTED = "its keeper was told to end"
-OVER_BUDGET = "its budget was spent"
+
+# What is said of a stop where nobody said more.
+REASONS = {
+    Stop.ASKED: "stopped",
+    Stop.TIMED_OUT: "its time was over",
+    Stop.INTERRUPTED: "its keeper was told to end",
+    Stop.OVER_BUDGET: "its budget was spent",
+}
+_VERBS = {Stop.TIMED_OUT: "time_out", Stop.INTERRUPTED: "interrupt"}
 
 
-def verb_of(end: End, stop_reason: str | None) -> str:
+def verb_of(end: End, stop: Stop | None) -> str:
     """The move that a run makes at its end: why it was stopped counts before how it ended."""
-    if stop_reason == TIMED_OUT:
-        return "time_out"
-    if stop_reason == INTERRUPTED:
-        return "interrupt"
-    if stop_reason is not None:
-        return "cancel"
+    if stop is not None:
+        return _VERBS.get(stop, "cancel")
     # Some say only in words that they failed, and some are let go with a signal.
     if end.well or (end.exit_code == 0 and end.reason is None):
         return "complete"
@@ -57,6 +58,11 @@ def quick_failures(before: int, end: End, lasted_ms: int) -> int:
     return before + 1 if failed and lasted_ms < QUICK_MS else 0
 
 
+def pause_ms(quick: int) -> int:
+    """How long to wait before the next attempt: the longer the more often it failed at once."""
+    return SECOND // 2 * 2 ** (quick - 1) if quick else 0
+
+
 def goes_on(end: End, *, stop_reason: str | None, attempts: int, restarts: int, quick: int) -> bool:
     """Whether a failed attempt is followed by another one of the same run."""
     if stop_reason is not None or end.exit_code == 0:
@@ -73,6 +79,6 @@ _ALERTS = {
 }
 
 
-def alert_of(state: RunState, stop_reason: str | None) -> str | None:
+def alert_of(state: RunState, stop: Stop | None) -> str | None:
     """What an end is called where people are told of it; whoever stopped it knows already."""
-    return "budget" if stop_reason == OVER_BUDGET else _ALERTS.get(state)
+    return "budget" if stop is Stop.OVER_BUDGET else _ALERTS.get(state)

@@ -17,30 +17,34 @@ from corral.kernel.errors import Conflict, Invalid, NoRoom, NotFound
 from corral.kernel.lease import lease_end, taken_over
 from corral.kernel.money import check_micros
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
-from corral.rooms.agents import ops as agents
 from corral.rooms.charges import ops as charges
+from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs import sql
-from corral.rooms.runs.ending import storable
+from corral.rooms.runs.ending import pause_ms, storable
 from corral.rooms.runs.model import Attention, Run, Sample
 from corral.rooms.runs.order import Holding
+from corral.rooms.settings import ops as settings
 
 LEASE_MS = 60 * SECOND
 
 
-def start(tx: Tx, id: str, held: Holding, *, lease_ms: int = LEASE_MS) -> Run:
+def start(tx: Tx, id: str, held: Holding, *, lease_ms: int | None = None) -> Run:
     """A keeper takes a queued run, with the identity of the process that will become the agent.
 
-    Of several keepers exactly one succeeds; the others get IllegalMove and must not begin.
+    Of several keepers exactly one succeeds; the others get IllegalMove and must not begin. The
+    lease is as long as `runs.lease_ms` says, unless it is given.
     """
     found = sql.RUNS.get(tx, id)
     tx.serialize("runs")
-    if not runs.room_for(tx):
-        raise NoRoom("As many runs as allowed are going; it waits in line.", id=id)
-    if found.agent_id is not None and not _agent_has_room(tx, found.agent_id):
-        raise NoRoom("Its agent has as many runs going as it may; it waits in line.", id=id)
+    if not runs.room_for(tx, host=held.host):
+        raise NoRoom(
+            "As many runs are going as runs.max_at_once, or this machine's slots, allow.", id=id
+        )
+    if found.agent_id is not None and not runs.agent_has_room(tx, found.agent_id):
+        raise NoRoom("Its agent has as many runs going as it may.", id=id)
     started = move(
         tx,
         sql.RUNS,
@@ -49,13 +53,13 @@ def start(tx: Tx, id: str, held: Holding, *, lease_ms: int = LEASE_MS) -> Run:
         guard=found.fence,
         fence=found.fence + 1,
         attempts=found.attempts + 1,
-        lease_until=lease_end(tx.now, lease_ms),
+        lease_until=_lease_end(tx, lease_ms),
         seen_at=tx.now,
         started_at=found.started_at if found.started_at is not None else tx.now,
         attention=None,
         reason=None,
         note={"pid": held.pid, "host": held.host, "attempt": found.attempts + 1},
-        **_columns(held),
+        **_columns(tx, held),
     )
     outputs.begin(tx, id, host=held.host, folder=held.folder, mode=started.mode)
     if started.project_id is not None:
@@ -70,19 +74,17 @@ def start(tx: Tx, id: str, held: Holding, *, lease_ms: int = LEASE_MS) -> Run:
     return started
 
 
-def _agent_has_room(tx: Tx, agent_id: str) -> bool:
-    try:
-        most = agents.get(tx, agent_id).limits.max_runs
-    except NotFound:
-        return True  # nobody can say more of it
-    return most is None or int(tx.value(sql.COUNT_ACTIVE_OF_AGENT, agent_id=agent_id)) < most
+def _lease_end(tx: Tx, lease_ms: int | None) -> int:
+    lasts = settings.value(tx, "runs.lease_ms") if lease_ms is None else lease_ms
+    return lease_end(tx.now, lasts)
 
 
-def _columns(held: Holding) -> dict[str, Any]:
+def _columns(tx: Tx, held: Holding) -> dict[str, Any]:
     """What the row keeps of it; where the output is, its own row tells."""
     columns: dict[str, Any] = msgspec.to_builtins(held)
     del columns["folder"]
-    return columns
+    node = nodes.serving(tx, held.host)
+    return columns | {"node_id": node.id if node is not None else None}
 
 
 def launch(tx: Tx, run: Run) -> Run:
@@ -152,7 +154,7 @@ def take_over(tx: Tx, run: Run, *, owner: str, keeper_pid: int, keeper_token: st
         keeper_pid=keeper_pid,
         keeper_token=keeper_token,
         now=tx.now,
-        until=lease_end(tx.now, LEASE_MS),
+        until=_lease_end(tx, None),
     )
     if taken is None:
         return _refuse_late(tx, run)
@@ -246,6 +248,25 @@ def park(tx: Tx, run: Run, *, until: int, reason: str) -> Run:
     )
 
 
+def try_again(tx: Tx, run: Run, end: End, *, reason: str | None, quick_failures: int) -> Run:
+    """Put a run back in line whose keeper died with its agent, for its next attempt: on the same
+    machine, where its output is."""
+    return move(
+        tx,
+        sql.RUNS,
+        "requeue",
+        run.id,
+        guard=run.fence,
+        fence=run.fence + 1,
+        quick_failures=quick_failures,
+        due_at=tx.now + pause_ms(quick_failures),
+        lease_until=None,
+        attention=None,
+        reason=reason,
+        note={"after": {"exit_code": end.exit_code, "signal": end.signal}, "reason": reason},
+    )
+
+
 def requeue(tx: Tx, run: Run, *, reason: str) -> Run:
     """Give a run back whose machine went silent, so that it is started again: by any other machine,
     or, where it must run on that one, by that one when it comes back.
@@ -263,6 +284,7 @@ def requeue(tx: Tx, run: Run, *, reason: str) -> Run:
         fence=run.fence + 1,
         due_at=tx.now,
         host=runs.launch_of(tx, run.id).host,
+        node_id=None,
         lease_until=None,
         reason=reason,
         note={"reason": reason},

@@ -62,6 +62,15 @@ class Mode(StrEnum):
     RECORDED = "recorded"  # Corral did not start it
 
 
+class Stop(StrEnum):
+    """Why a run is being stopped, as far as that decides how its end is called."""
+
+    ASKED = "asked"  # somebody wants it, for whatever reason they give
+    TIMED_OUT = "timed_out"  # its time was over
+    INTERRUPTED = "interrupted"  # its keeper was told to end
+    OVER_BUDGET = "over_budget"  # its budget was spent
+
+
 class Attention(StrEnum):
     NEEDS_INPUT = "needs_input"  # it asks, and nobody has answered
     STUCK = "stuck"  # it says that it works, and nothing comes
@@ -99,6 +108,7 @@ class Run(msgspec.Struct, frozen=True):
     attempts: int
     quick_failures: int
     due_at: int
+    stop_kind: Stop | None
     stop_reason: str | None
     exit_code: int | None
     signal: int | None
@@ -129,6 +139,7 @@ class Launch(msgspec.Struct, frozen=True):
 
     run_id: str
     host: str | None
+    labels: list[str]
     prompt: str | None
     resume_session: str | None
     env: dict[str, str]

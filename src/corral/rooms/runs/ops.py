@@ -10,8 +10,8 @@ from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.lease import taken_over
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
-from corral.rooms.alerts import ops as alerts
 from corral.rooms.charges import ops as charges
+from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs import ending, sql
@@ -22,6 +22,7 @@ from corral.rooms.runs.model import (
     Run,
     RunState,
     Sample,
+    Stop,
 )
 from corral.rooms.runs.order import MAX_ARGS, Order, check_order
 from corral.rooms.settings import ops as settings
@@ -72,6 +73,7 @@ def request(tx: Tx, order: Order) -> Run:
         sql.ADD_LAUNCH,
         run_id=run.id,
         host=order.host,
+        labels=encode_json(sorted({*order.labels}), "The labels"),
         prompt=order.prompt,
         resume_session=order.resume_session,
         env=encode_json(order.env, "The environment"),
@@ -134,15 +136,21 @@ def record(
 # -- ends --------------------------------------------------------------------------------------
 
 
-def stop(tx: Tx, id: str, *, reason: str = "stopped", grace_ms: int | None = None) -> Run:
-    """Ask a run to end: a queued one is cancelled at once, another one's keeper sees to it."""
+def stop(tx: Tx, id: str, *, reason: str | None = None, kind: Stop = Stop.ASKED) -> Run:
+    """Ask a run to end: a queued one is cancelled at once, another one's keeper sees to it.
+
+    Of several who want it to end, the first one's reason stands.
+    """
     found = sql.RUNS.get(tx, resolve(tx, id))
-    why = clean_text(reason, "The reason", most=MAX_NAME)
+    given = ending.REASONS[kind] if reason is None else reason
+    why = clean_text(given, "The reason", most=MAX_NAME)
     if found.state is RunState.QUEUED:
         return _close(tx, found, "cancel", End(reason=why))
     if found.state is RunState.STOPPING:
         return found
-    return move(tx, sql.RUNS, "stop", found.id, stop_reason=why, note={"reason": why})
+    return move(
+        tx, sql.RUNS, "stop", found.id, stop_kind=kind, stop_reason=why, note={"reason": why}
+    )
 
 
 def end(tx: Tx, run: Run, how: End, *, output_bytes: int | None = None) -> Run:
@@ -155,7 +163,7 @@ def end(tx: Tx, run: Run, how: End, *, output_bytes: int | None = None) -> Run:
         return found
     if found.fence != run.fence:
         raise taken_over(run.id, yours=run.fence, found=found.fence, owner=found.owner)
-    verb = ending.verb_of(how, found.stop_reason)
+    verb = ending.verb_of(how, found.stop_kind)
     return _close(tx, found, verb, how, output_bytes=output_bytes)
 
 
@@ -165,7 +173,7 @@ def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
     if not found.is_live:
         return found
     how = End(exit_code=check_int(exit_code, "The exit code"))
-    return _close(tx, found, ending.verb_of(how, found.stop_reason), how)
+    return _close(tx, found, ending.verb_of(how, found.stop_kind), how)
 
 
 def fail(tx: Tx, id: str, *, reason: str) -> Run:
@@ -182,7 +190,7 @@ def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
     if not found.is_live:
         return found
     how = End(reason=clean_text(reason, "The reason", most=MAX_NAME))
-    verb = "cancel" if found.state is RunState.QUEUED else ending.verb_of(how, found.stop_reason)
+    verb = "cancel" if found.state is RunState.QUEUED else ending.verb_of(how, found.stop_kind)
     return _close(tx, found, verb, how)
 
 
@@ -193,8 +201,8 @@ def give_up(tx: Tx, run: Run, *, verb: str, reason: str) -> Run:
         return found
     if found.fence != run.fence:
         raise taken_over(run.id, yours=run.fence, found=found.fence, owner=found.owner)
-    if found.stop_reason is not None:
-        verb = ending.verb_of(End(), found.stop_reason)
+    if found.stop_kind is not None:
+        verb = ending.verb_of(End(), found.stop_kind)
     return _close(tx, found, verb, End(reason=reason))
 
 
@@ -219,7 +227,7 @@ def _close(tx: Tx, run: Run, verb: str, how: End, *, output_bytes: int | None = 
         note={"exit_code": how.exit_code, "signal": how.signal, "reason": reason},
     )
     charges.release(tx, run.id)
-    alert(tx, ended, ending.alert_of(ended.state, run.stop_reason), "end")
+    alert(tx, ended, ending.alert_of(ended.state, run.stop_kind), "end")
     return ended
 
 
@@ -231,6 +239,8 @@ def _larger(one: int | None, other: int | None) -> int | None:
 def alert(tx: Tx, run: Run, kind: str | None, edge: str | int) -> None:
     """Tell whoever wants to know; once per edge."""
     if kind is not None:
+        from corral.rooms.alerts import ops as alerts
+
         alerts.raise_alert(
             tx,
             kind,
@@ -292,22 +302,30 @@ def list_runs(
     *,
     project: str | None = None,
     session: str | None = None,
+    agent: str | None = None,
     state: str | None = None,
     live: bool = False,
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Run]:
-    """Runs, newest first: all, of a project or of a session, in a state, or only those not over."""
+    """Runs, newest first: all, of a project, a session or an agent, in a state, or not over."""
     if state is not None and state not in [*RunState]:
         raise Invalid(f"{state!r} is no state of a run; those are {', '.join(RunState)}.")
     wanted = {
         name: clean_text(value, f"The {name}", most=MAX_NAME)
-        for name, value in (("project", project), ("session", session), ("state", state))
+        for name, value in (
+            ("project", project),
+            ("session", session),
+            ("agent", agent),
+            ("state", state),
+        )
         if value is not None
     }
     statement = sql.LISTS.get((*wanted, "live") if live else (*wanted,))
     if statement is None:
-        raise Invalid("Runs are listed by project and state, or by session; leave the rest out.")
+        raise Invalid(
+            "Runs are listed by project and state, by session or by agent; leave the rest out."
+        )
     (before,) = decode_cursor(after, "~")
     rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **wanted)
     return page_of(rows, limit, lambda run: (run.id,))
@@ -323,37 +341,59 @@ def samples(tx: Tx, id: str) -> list[Sample]:
     return tx.all(sql.SAMPLES, run_id=resolve(tx, id))
 
 
-def room_for(tx: Tx) -> int:
-    """How many more runs may be started now."""
+def room_for(tx: Tx, *, host: str | None = None) -> int:
+    """How many more runs may be started now: of all that may go at once, and on a machine of the
+    slots that it has where a daemon serves it."""
     most = int(settings.value(tx, "runs.max_at_once"))
-    return max(0, most - int(tx.value(sql.COUNT_ACTIVE)))
+    room = most - int(tx.value(sql.COUNT_ACTIVE))
+    node = nodes.serving(tx, host) if host is not None else None
+    if node is not None:
+        room = min(room, node.slots - int(tx.value(sql.COUNT_ACTIVE_OF_HOST, host=host)))
+    return max(0, room)
 
 
-def next_queued(tx: Tx, *, host: str, beyond: str = "") -> Run | None:
+def next_queued(tx: Tx, *, host: str, passed: Sequence[str] = ()) -> Run | None:
     """The run that is to start next on a machine: fair between projects, then oldest first.
 
-    `beyond` is a run that could not be started: those before it and itself are passed over.
+    It must run there, or may run anywhere, and all the labels that it wants are offered there.
+    Those in `passed` are passed over: single runs, all of an agent, and of a project all that
+    need not run there.
     """
-    return tx.one(sql.NEXT_QUEUED, now=tx.now, host=host, beyond=beyond)
+    node = nodes.serving(tx, host)
+    return tx.one(
+        sql.NEXT_QUEUED,
+        now=tx.now,
+        host=host,
+        labels=encode_json(node.labels if node is not None else [], "The labels"),
+        passed=encode_json(list(passed), "What is passed over"),
+    )
 
 
-def claim_queued(tx: Tx, *, host: str, beyond: str = "") -> Run | None:
-    """The next run, for whoever asks to start it: nobody else gets it for a while."""
-    tx.serialize("runs")
-    run = next_queued(tx, host=host, beyond=beyond)
-    if run is not None:
-        tx.run(sql.CLAIM, id=run.id, until=tx.now + CLAIM_MS)
-    return run
+def claim(tx: Tx, id: str) -> bool:
+    """Whoever is about to start a queued run says so: nobody else gets it for a while. False when
+    another one did."""
+    return bool(tx.run(sql.CLAIM, id=id, now=tx.now, until=tx.now + CLAIM_MS))
 
 
 def unclaim(tx: Tx, id: str) -> None:
     """Whoever wanted to start a queued run does not: others may."""
-    tx.run(sql.CLAIM, id=id, until=None)
+    tx.run(sql.UNCLAIM, id=id)
+
+
+def agent_has_room(tx: Tx, agent_id: str) -> bool:
+    """Whether an agent may have one more run going."""
+    from corral.rooms.agents import ops as agents
+
+    try:
+        most = agents.get(tx, agent_id).limits.max_runs
+    except NotFound:
+        return True  # nobody can say more of it
+    return most is None or int(tx.value(sql.COUNT_ACTIVE_OF_AGENT, agent_id=agent_id)) < most
 
 
 def next_due(tx: Tx) -> int | None:
-    """When the next queued run becomes due."""
-    due: int | None = tx.value(sql.NEXT_DUE)
+    """When the next queued run becomes due that is not due yet."""
+    due: int | None = tx.value(sql.NEXT_DUE, now=tx.now)
     return due
 
 

@@ -16,7 +16,10 @@ MAX_ARGS = 1 << 20
 MAX_DIR = 4_096
 MAX_PROMPT = 8 * MAX_BODY
 MAX_RESTARTS = 1_000
+MAX_LABELS = 20
 LONGEST = 365 * DAY
+# Classes of questions that may be answered with yes beforehand, as providers sort them.
+APPROVALS = ("edit", "run", "trust", "all")
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +51,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     budget_micros: int | None = None
     output_cap: int = OUTPUT_CAP
     host: str | None = None
+    labels: Sequence[str] = ()
     due_at: int | None = None
     claimed: bool = False
     """Whether whoever asks brings a keeper along: for a while nobody else starts it then."""
@@ -64,11 +68,16 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     keeper_pid: int
     keeper_token: str
     folder: str
-    node_id: str | None = None
 
 
 def check_order(order: Order) -> None:
     """Refuse what can never be run."""
+    for given in order.approvals:
+        if given not in APPROVALS:
+            raise Invalid(
+                f"{given!r} is no class of questions; --yes takes {', '.join(APPROVALS)}.",
+                approval=given,
+            )
     clean_text(order.command, "The command")
     clean_text(order.cwd, "The directory", most=MAX_DIR)
     for argument in order.args:
@@ -82,9 +91,17 @@ def check_order(order: Order) -> None:
         value = getattr(order, name)
         if value is not None and not low <= check_int(value, name) <= high:
             raise Invalid(f"{name} goes from {low:,} to {high:,}, not {value:,}.", value=value)
+    _check_labels(order.labels)
     name = order.name or ""
     if name.startswith("run_") or name.strip() != name:
         raise Invalid("A run's name does not begin with run_ or with a blank; give another.")
+
+
+def _check_labels(labels: Sequence[str]) -> None:
+    if len(labels) > MAX_LABELS:
+        raise Invalid(f"A run wants {MAX_LABELS} labels at the most, not {len(labels)}.")
+    for label in labels:
+        clean_text(label, "A label", most=MAX_NAME)
 
 
 _TEXTS = {

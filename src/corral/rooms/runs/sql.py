@@ -6,8 +6,9 @@ from corral.rooms.runs.model import MOVES, Launch, Run, Sample
 _COLUMNS = """id, name, title, state, project_id, session_id, agent_id, agent_version, parent_id,
     provider, provider_version, model, mode, command, args, cwd, owner, fence, lease_until,
     seen_at, node_id, host, boot_id, pid, start_token, keeper_pid, keeper_token, attempts,
-    quick_failures, due_at, stop_reason, exit_code, signal, reason, attention, attention_at,
-    tokens, cost_micros, output_bytes, cpu_ms, peak_bytes, created_at, started_at, ended_at"""
+    quick_failures, due_at, stop_kind, stop_reason, exit_code, signal, reason, attention,
+    attention_at, tokens, cost_micros, output_bytes, cpu_ms, peak_bytes, created_at, started_at,
+    ended_at"""
 
 # In words that the partial indexes have: a run that is not over has no end.
 _LIVE = "ended_at IS NULL"
@@ -17,18 +18,18 @@ IDS = IdColumn("run", "run", "runs")
 RUNS = StateTable(Run, MOVES, table="runs", columns=_COLUMNS, project="project_id")
 
 ADD_LAUNCH = Statement("""
-    INSERT INTO launches (run_id, host, prompt, resume_session, env, secrets, approvals, raw,
-        interactive, timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap,
+    INSERT INTO launches (run_id, host, labels, prompt, resume_session, env, secrets, approvals,
+        raw, interactive, timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap,
         environment)
-    VALUES (:run_id, :host, :prompt, :resume_session, :env, :secrets, :approvals, :raw,
-        :interactive, :timeout_ms, :idle_ms, :grace_ms, :restarts, :budget_micros, :output_cap,
-        :environment)
+    VALUES (:run_id, :host, :labels, :prompt, :resume_session, :env, :secrets, :approvals,
+        :raw, :interactive, :timeout_ms, :idle_ms, :grace_ms, :restarts, :budget_micros,
+        :output_cap, :environment)
 """)
 
 LAUNCH = Query(
     Launch,
     """
-    SELECT run_id, host, prompt, resume_session, env, secrets, approvals, raw, interactive,
+    SELECT run_id, host, labels, prompt, resume_session, env, secrets, approvals, raw, interactive,
         timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap, environment
     FROM launches WHERE run_id = :run_id
 """,
@@ -87,17 +88,21 @@ SET_TOLD = Query(
 _NEWEST = "id < :before ORDER BY id DESC LIMIT :limit"
 _RUNS = f"SELECT {_COLUMNS} FROM runs WHERE"
 
+# Ordered by the state too, though it is one: by the id alone PostgreSQL would walk along all runs
+# that ever were until it has met enough of that state.
+_NEWEST_IN_STATE = """(state, id) < (:state, :before) AND state >= :state
+    ORDER BY state DESC, id DESC LIMIT :limit"""
+
 # What a list of runs may be asked for, and the statement that has an index for it.
 LISTS = {
     (): Query(Run, f"{_RUNS} {_NEWEST}"),
     ("live",): Query(Run, f"{_RUNS} {_LIVE} AND {_NEWEST}"),
-    ("state",): Query(Run, f"{_RUNS} state = :state AND {_NEWEST}"),
+    ("state",): Query(Run, f"{_RUNS} {_NEWEST_IN_STATE}"),
     ("project",): Query(Run, f"{_RUNS} project_id = :project AND {_NEWEST}"),
-    ("project", "state"): Query(
-        Run, f"{_RUNS} project_id = :project AND state = :state AND {_NEWEST}"
-    ),
+    ("project", "state"): Query(Run, f"{_RUNS} project_id = :project AND {_NEWEST_IN_STATE}"),
     ("project", "live"): Query(Run, f"{_RUNS} project_id = :project AND {_LIVE} AND {_NEWEST}"),
     ("session",): Query(Run, f"{_RUNS} session_id = :session AND {_NEWEST}"),
+    ("agent",): Query(Run, f"{_RUNS} agent_id = :agent AND {_NEWEST}"),
 }
 
 BY_PID = Query(Run, f"SELECT {_COLUMNS} FROM runs WHERE pid = :pid ORDER BY id DESC LIMIT 1")
@@ -122,6 +127,11 @@ COUNT_ACTIVE = Statement(f"""
     SELECT count(*) FROM runs WHERE id > '' AND {_ACTIVE} AND mode <> 'recorded'
 """)
 
+COUNT_ACTIVE_OF_HOST = Statement(f"""
+    SELECT count(*) FROM runs
+    WHERE id > '' AND {_ACTIVE} AND mode <> 'recorded' AND host = :host
+""")
+
 COUNT_ACTIVE_OF_AGENT = Statement(f"""
     SELECT count(*) FROM runs WHERE agent_id = :agent_id AND {_ACTIVE}
 """)
@@ -136,9 +146,19 @@ NEXT_QUEUED = Query(
         FROM (
             SELECT coalesce(project_id, '') AS project, min(id) AS id
             FROM runs
-            WHERE ended_at IS NULL AND state = 'queued' AND id > :beyond
+            WHERE ended_at IS NULL AND state = 'queued'
               AND (lease_until IS NULL OR lease_until <= :now)
               AND due_at <= :now AND (host IS NULL OR host = :host)
+              AND (:passed = '[]' OR NOT EXISTS (
+                  SELECT 1 FROM {{each_passed}}
+                  WHERE passed.value IN (runs.id, agent_id)
+                     OR (host IS NULL AND passed.value = project_id)
+              ))
+              AND NOT EXISTS (
+                  SELECT 1 FROM launches, {{each_wanted_label}}
+                  WHERE launches.run_id = runs.id
+                    AND wanted.value NOT IN (SELECT offered.value FROM {{each_offered_label}})
+              )
             GROUP BY coalesce(project_id, '')
         ) AS head
         LEFT JOIN (
@@ -152,10 +172,17 @@ NEXT_QUEUED = Query(
 )
 
 CLAIM = Statement("""
-    UPDATE runs SET lease_until = :until WHERE id = :id AND state = 'queued' RETURNING id
+    UPDATE runs SET lease_until = :until
+    WHERE id = :id AND state = 'queued' AND (lease_until IS NULL OR lease_until <= :now)
+    RETURNING id
+""")
+UNCLAIM = Statement("""
+    UPDATE runs SET lease_until = NULL WHERE id = :id AND state = 'queued' RETURNING id
 """)
 
-NEXT_DUE = Statement("SELECT min(due_at) FROM runs WHERE ended_at IS NULL AND state = 'queued'")
+NEXT_DUE = Statement("""
+    SELECT min(due_at) FROM runs WHERE ended_at IS NULL AND state = 'queued' AND due_at > :now
+""")
 
 SAMPLE = Statement("""
     INSERT INTO samples (run_id, at, cpu_ms, memory_bytes, processes)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from corral.kernel.clock import DAY, MINUTE, SECOND
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -56,6 +56,14 @@ KNOWN: dict[str, Known] = {
     "nodes.keep_ms": Known(
         int, 90 * DAY, DAY, TEN_YEARS, "How long a node that is gone is kept.", ("global",)
     ),
+    "nodes.lease_ms": Known(
+        int,
+        15 * SECOND,
+        SECOND,
+        HOUR,
+        "How long a machine may be silent before it is lost, and others lead its loops.",
+        ("global",),
+    ),
     "schedules.misfire_grace_ms": Known(
         int,
         MINUTE,
@@ -65,6 +73,14 @@ KNOWN: dict[str, Known] = {
     ),
     "runs.max_at_once": Known(
         int, 200, 1, 10_000, "Runs that may go at once; others wait in line.", ("global",)
+    ),
+    "runs.lease_ms": Known(
+        int,
+        MINUTE,
+        3 * SECOND,
+        HOUR,
+        "How long a run's keeper may be silent before other machines give the run up.",
+        ("global",),
     ),
     "runs.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended run is kept.", ("global",)
@@ -113,6 +129,15 @@ KNOWN: dict[str, Known] = {
         TEN_YEARS,
         "How long it is known who changed a file, from the last change on.",
         ("global",),
+    ),
+    "tokens.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a token that is over is kept.", ("global",)
+    ),
+    "answers.keep_ms": Known(
+        int, DAY, MINUTE, TEN_YEARS, "How long a call can be repeated by its key.", ("global",)
+    ),
+    "otel.enabled": Known(
+        bool, False, 0, 1, "Whether runs are told to an OpenTelemetry collector.", ("global",)
     ),
     "schedules.max_timers": Known(int, 20, 1, 20, "Timers that one mailbox may have pending."),
 }

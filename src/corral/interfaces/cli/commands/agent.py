@@ -1,10 +1,12 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
-from corral.interfaces.cli.render import ago
+from corral.interfaces.cli.app import DURATION, App, Columns, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.render import ago, readable
+from corral.kernel.clock import format_duration
+from corral.kernel.money import format_usd
 
 COLUMNS = [
     ("NAME", lambda agent: agent.name),
@@ -29,10 +31,51 @@ VERSIONS = [
 
 GRANTS = [
     ("TOOL", lambda grant: grant.tool),
-    ("", lambda grant: "allowed" if grant.allowed else "denied"),
+    ("RULE", lambda grant: "allowed" if grant.allowed else "denied"),
     ("SINCE", lambda grant: ago(grant.updated_at)),
     ("BY", lambda grant: grant.updated_by),
 ]
+
+
+def _limits(content: Any) -> str | None:
+    """What is limited at all, as people say it."""
+    limits = content.limits
+    parts = (
+        (limits.budget_micros, format_usd, "a run"),
+        (limits.timeout_ms, format_duration, "a run"),
+        (limits.idle_ms, format_duration, "of silence"),
+        (limits.max_runs, str, "runs at once"),
+    )
+    said = [f"{as_said(value)} {what}" for value, as_said, what in parts if value is not None]
+    return ", ".join(said) or None
+
+
+FIELDS: Columns = (
+    ("id", lambda agent: agent.id),
+    ("agent id", lambda version: version.agent_id),
+    ("name", lambda agent: agent.name),
+    ("state", lambda agent: agent.state),
+    ("version", lambda agent: agent.version),
+    ("number", lambda version: version.number),
+    ("admin", lambda agent: "yes" if agent.admin else "no"),
+    ("role", lambda agent: agent.role),
+    ("provider", lambda agent: agent.provider),
+    ("model", lambda agent: agent.model),
+    ("command", lambda agent: agent.command),
+    ("instructions", lambda agent: agent.instructions),
+    ("workspace", lambda agent: agent.workspace),
+    ("limits", _limits),
+    ("created at", lambda agent: readable("created_at", agent.created_at)),
+    ("updated at", lambda agent: readable("updated_at", agent.updated_at)),
+)
+
+
+def _rules(grants: Sequence[Any]) -> Columns:
+    """What was said of its tools; once anything is allowed, only that is."""
+    allowed = ", ".join(rule.tool for rule in grants if rule.allowed) or "all"
+    denied = ", ".join(rule.tool for rule in grants if not rule.allowed) or None
+    return [("allowed tools", lambda _: allowed), ("denied tools", lambda _: denied)]
+
 
 TEXTS = ("provider", "command", "role", "model", "instructions", "workspace")
 
@@ -52,7 +95,7 @@ def content_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--workspace", metavar="DIR", help="The folder that is its own."),
         click.option("--instructions", metavar="TEXT|@FILE", help="What it is told first."),
         click.option("--model", help="The model it asks for."),
-        click.option("--role", help="builder, reviewer, planner … or a word of yours."),
+        click.option("--role", help="builder, reviewer … or, with instructions, your own word."),
         click.option("--command", metavar="CMD", help="The program, where no provider knows it."),
         click.option("--provider", help="The kind of its program: claude, codex …"),
     ):
@@ -106,7 +149,10 @@ def list_(app: App, retired: bool, after: str | None, limit: int) -> None:
 def show(app: App, agent: str, version: int | None) -> None:
     """One agent, by name or id."""
     agents = app.store.agents
-    app.show(agents.get(agent) if version is None else agents.version(agent, version))
+    found = agents.get(agent) if version is None else agents.version(agent, version)
+    rules = agents.grants(agent).items
+    fields = [field for field in FIELDS if hasattr(found, field[0].replace(" ", "_"))]
+    app.show(found, [*fields, *(_rules(rules) if version is None else [])])
 
 
 @command.command()

@@ -1,8 +1,11 @@
 import os
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from corral.interfaces.cli.app import App, Noun, paging, pass_app
+from corral.interfaces.cli.render import ago
 from corral.kernel.errors import Invalid
 
 COLUMNS = [
@@ -20,6 +23,7 @@ DELIVERIES = [
     ("ALERT", lambda told: told.alert_id),
     ("LETTER", lambda told: told.letter_id),
     ("STATE", lambda told: told.state),
+    ("NEXT TRY", lambda told: ago(told.due_at) if told.due_at else None),
     ("LAST ERROR", lambda told: told.error),
 ]
 
@@ -38,7 +42,13 @@ def command() -> None:
     help="crashed, failed, stuck, needs_input, budget, finished; several with commas.",
 )
 @click.option("--webhook", metavar="URL", help="POST it there; secret:NAME for a secret URL.")
-@click.option("--command", "run", metavar="CMD", help="Run this, with the JSON on its input.")
+@click.option(
+    "--command",
+    "run",
+    metavar="CMD",
+    help="Run this program with the JSON on its input; no shell reads it, so write "
+    "\"sh -c 'cat >>FILE'\" where you need one.",
+)
 @click.option("--desktop", is_flag=True, help="Show a notification on this machine.")
 @click.option("--mailbox", metavar="BOX", help="Put a letter there, as agent:ada.")
 @click.option("--secret", metavar="NAME", help="Sign the webhook with this secret.")
@@ -78,7 +88,11 @@ def add(
         agent=agent,
         secret=secret,
     )
-    app.say(f"{alert.id} tells of {', '.join(alert.kinds)}; try it: alert test.", alert)
+    app.say(
+        f"{alert.id} tells of {', '.join(alert.kinds)}; "
+        f"try it with `corral alert test {alert.id}`.",
+        alert,
+    )
 
 
 @command.command("list")
@@ -104,16 +118,16 @@ def remove(app: App, alert: str) -> None:
 @click.argument("alert")
 @pass_app
 def test(app: App, alert: str) -> int:
-    """Put a letter that says that the alert works, and deliver it now."""
-    from corral.daemon.courier import deliver_once
+    """Put a letter that says that the alert works, and deliver it now, ahead of what waits."""
+    from corral.daemon.courier import deliver_test
 
     letter = app.store.alerts.test(alert)
     if not letter.mailbox.startswith("hook:"):
         app.say(f"{letter.id} is in {letter.mailbox}.", letter)
         return 0
-    told = deliver_once(app.store, _owner(), only=app.store.alerts.get(alert).id)
-    app.show_all(told, DELIVERIES, empty="Earlier letters are in its way; see `corral mail list`.")
-    return 0 if told and all(one.state == "done" for one in told) else 1
+    told = deliver_test(app.store, _owner(), letter)
+    app.show_all([told] if told else [], DELIVERIES, empty="Another courier is telling it.")
+    return 0 if told is None or told.state == "done" else 1
 
 
 @command.command()
@@ -121,15 +135,26 @@ def test(app: App, alert: str) -> int:
 @pass_app
 def deliver(app: App, watch: bool) -> None:
     """Send what alerts have to tell; failures are tried again, see `corral mail dead`."""
-    from corral.daemon.courier import deliver_once, run_courier
+    from corral.daemon.courier import deliver_once, run_courier, waiting
 
     if not watch:
         told = deliver_once(app.store, _owner())
-        app.show_all(told, DELIVERIES, empty="Nothing is to be told.")
+        later = [] if told or app.json else waiting(app.store)
+        app.show_all(told, DELIVERIES, empty=_later(later) or "Nothing is to be told.")
         return
     for one in run_courier(app.store, _owner()):
         error = f": {one.error}" if one.error else ""
         app.say(f"{one.letter_id} of {one.alert_id} is {one.state}{error}.", one)
+
+
+def _later(letters: Sequence[Any]) -> str:
+    """What is not due yet, or is with another courier."""
+    parts = [
+        f"{one.letter_id} of {one.alert_id} comes next {ago(one.due_at)}"
+        + (f" (last time: {one.error})" if one.error else "")
+        for one in letters
+    ]
+    return f"Nothing is due now: {'; '.join(parts)}." if parts else ""
 
 
 def _owner() -> str:

@@ -10,7 +10,7 @@ from corral.kernel.errors import Conflict
 def command(app: App, run: str) -> int:
     """Take over a run's terminal; Ctrl-\\ takes your hands off again, and the run goes on."""
     from corral.adapters import process
-    from corral.interfaces.cli import running
+    from corral.interfaces.cli import staying
     from corral.rooms.runs.model import Mode
 
     found = app.store.runs.refreshed(app.store.runs.get(run))
@@ -20,4 +20,4 @@ def command(app: App, run: str) -> int:
         raise Conflict(f"{found.id} runs on {found.host}; attach to it there.")
     if found.mode is not Mode.PTY:
         raise Conflict(f"{found.id} has no terminal; `corral logs -f {found.id}` shows its output.")
-    return running.stay(app, found, split=False)
+    return staying.stay(app, found, split=False)

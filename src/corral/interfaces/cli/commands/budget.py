@@ -35,7 +35,7 @@ def command() -> None:
 @period_option
 @pass_app
 def set_(app: App, scope: str, usd: str, period: str) -> None:
-    """Let SCOPE (all, project:ID or DIR, agent:ID, run:ID) spend USD dollars."""
+    """Let SCOPE (all, project:ID, a project's directory, agent:ID, run:ID) spend USD dollars."""
     budget = app.store.budgets.set(_scope(app, scope), parse_usd(usd), period=period)
     each = " a day" if budget.period == "day" else ""
     app.say(
@@ -68,4 +68,7 @@ def remove(app: App, scope: str, period: str) -> None:
 def _scope(app: App, typed: str) -> str:
     """A project may be named by its directory, or by a part of its id."""
     kind, _, name = typed.partition(":")
-    return f"project:{app.project_id(name)}" if kind == "project" and name else typed
+    if kind == "project" and name:
+        return f"project:{app.project_id(name)}"
+    is_place = typed in (".", "..") or "/" in typed
+    return f"project:{app.project_id(typed)}" if is_place else typed

@@ -12,7 +12,7 @@ from corral.kernel.errors import StoreUnavailable
 FINDINGS = [
     ("CHECK", lambda finding: finding.check),
     ("STATE", lambda finding: finding.state),
-    ("", lambda finding: finding.message),
+    ("FOUND", lambda finding: finding.message),
 ]
 
 

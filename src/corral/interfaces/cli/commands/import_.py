@@ -13,11 +13,11 @@ def _bring(app: App, source: str, folder: str | None) -> None:
     with render.progress(f"Reading the transcripts of {source}", quiet=app.json) as tell:
         brought = app.store.imports.bring(source, folder, on_file=tell)
     own = f" {brought.own} were run by Corral itself and are known." if brought.own else ""
-    app.say(
+    told = (
         f"{brought.turns:,} turns and {brought.charges:,} charges from {brought.sessions:,} of "
-        f"{brought.files:,} transcripts.{own}",
-        brought,
+        f"{brought.files:,} transcripts.{own}"
     )
+    app.say(told if brought.files else "There are no transcripts in that folder.", brought)
 
 
 @command.command("claude")

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -6,11 +6,13 @@ from corral.interfaces.cli import render
 from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
 from corral.interfaces.cli.render import ago
 
+if TYPE_CHECKING:
+    from corral.rooms.mail.model import Letter
 
-def shown_state(letter: Any) -> str:
+
+def shown_state(letter: "Letter") -> str:
     """A waiting letter that somebody has out is shown as that."""
-    out = letter.state == "waiting" and letter.owner and letter.due_at > render.now()
-    return "out" if out else str(letter.state)
+    return "out" if letter.is_out(render.now()) else str(letter.state)
 
 
 COLUMNS = [

@@ -3,6 +3,7 @@
 from typing import Any
 
 from corral.interfaces.cli.app import App
+from corral.interfaces.cli.commands.ps import shown_state
 from corral.interfaces.cli.render import ago, write_line, write_table
 from corral.kernel.money import format_usd
 
@@ -51,29 +52,32 @@ def _cost(today: Any) -> str:
     return f"Today (UTC): {cost}, {today.tokens:,} tokens{without}."
 
 
-def _name(run: Any) -> str:
-    return str(run.name or run.title or run.command)
+def _what(run: Any) -> str:
+    return str(run.title or run.command)
 
 
 RUNNING = [
     ("ID", lambda run: run.id),
-    ("STATE", lambda run: run.state),
-    ("NAME", _name),
+    ("STATE", shown_state),
+    ("NAME", lambda run: run.name),
+    ("WHAT", _what),
     ("PROJECT", lambda run: run.project),
-    ("SINCE", lambda run: ago(run.started_at) if run.started_at else "-"),
+    ("STARTED", lambda run: ago(run.started_at) if run.started_at else "-"),
     ("COST", lambda run: format_usd(run.cost_micros)),
 ]
 WAITING = [
     ("ID", lambda run: run.id),
-    ("WHY", lambda run: run.attention),
-    ("NAME", _name),
+    ("STATE", shown_state),
+    ("NAME", lambda run: run.name),
+    ("WHAT", _what),
     ("PROJECT", lambda run: run.project),
     ("SINCE", lambda run: ago(run.attention_at) if run.attention_at else "-"),
 ]
 FAILED = [
     ("ID", lambda run: run.id),
-    ("STATE", lambda run: run.state),
-    ("NAME", _name),
+    ("STATE", shown_state),
+    ("NAME", lambda run: run.name),
+    ("WHAT", _what),
     ("PROJECT", lambda run: run.project),
     ("ENDED", lambda run: ago(run.ended_at)),
     ("REASON", lambda run: run.reason),

@@ -1,21 +1,18 @@
+import shlex
+from typing import Any
+
 import click
 
 from corral.interfaces.cli import render
 from corral.interfaces.cli.app import App, Columns, Verb, paging, pass_app
+from corral.kernel.clock import format_duration
+from corral.kernel.money import format_usd
 from corral.rooms.runs.model import Run
 
-COLUMNS: Columns = (
-    ("ID", lambda run: run.id),
-    ("STATE", lambda run: run.attention or run.state),
-    ("NAME", lambda run: run.name),
-    ("AGENT", lambda run: None if run.provider == "plain" else run.provider),
-    ("WHAT", lambda run: run.what),
-    ("PID", lambda run: run.pid),
-    ("STARTED", lambda run: _age(run.started_at)),
-    ("ENDED", lambda run: _age(run.ended_at)),
-    ("EXIT", lambda run: _exit(run)),
-    ("REASON", lambda run: run.reason),
-)
+
+def shown_state(run: Any) -> str:
+    """What it waits for says more than that it is running."""
+    return str(run.attention or run.state)
 
 
 def _age(at: int | None) -> str | None:
@@ -26,6 +23,65 @@ def _exit(run: Run) -> str | None:
     if run.exit_code is not None:
         return str(run.exit_code)
     return f"signal {run.signal}" if run.signal is not None else None
+
+
+def _who(app: App, run: Run) -> str | None:
+    """The agent's own name, or what kind of agent it is."""
+    return app.agent_name(run.agent_id) or (None if run.provider == "plain" else run.provider)
+
+
+def _columns(app: App, *, live: bool) -> Columns:
+    columns: Columns = (
+        ("ID", lambda run: run.id),
+        ("STATE", shown_state),
+        ("NAME", lambda run: run.name),
+        ("AGENT", lambda run: _who(app, run)),
+        ("WHAT", lambda run: run.what),
+        ("PID", lambda run: run.pid),
+        ("STARTED", lambda run: _age(run.started_at)),
+        ("ENDED", lambda run: _age(run.ended_at)),
+        ("EXIT", _exit),
+        ("REASON", lambda run: run.reason),
+    )
+    return columns[:7] if live else columns
+
+
+def run_fields(app: App) -> Columns:
+    """One run for a person; --json has all that is kept of it."""
+    return (
+        ("id", lambda run: run.id),
+        ("name", lambda run: run.name),
+        ("state", lambda run: f"{run.state}, {run.attention}" if run.attention else run.state),
+        ("reason", lambda run: run.reason),
+        ("exit", _exit),
+        ("what", lambda run: run.title),
+        ("command", lambda run: shlex.join([run.command, *run.args])),
+        ("directory", lambda run: run.cwd),
+        ("agent", lambda run: _agent(app, run)),
+        ("model", lambda run: run.model),
+        ("session", lambda run: run.session_id),
+        ("started", lambda run: render.readable("started_at", run.started_at)),
+        ("ended", lambda run: render.readable("ended_at", run.ended_at)),
+        ("took", lambda run: _took(run)),
+        ("tokens", lambda run: None if run.tokens is None else f"{run.tokens:,}"),
+        ("cost", lambda run: format_usd(run.cost_micros)),
+        ("output", lambda run: f"{run.output_bytes or 0:,} bytes"),
+        ("processor", lambda run: render.readable("cpu_ms", run.cpu_ms)),
+        ("memory", lambda run: f"{run.peak_bytes >> 20:,} MiB" if run.peak_bytes else None),
+        ("process", lambda run: f"{run.pid} on {run.host}" if run.pid else None),
+    )
+
+
+def _agent(app: App, run: Run) -> str | None:
+    name, version = app.agent_name(run.agent_id), run.agent_version
+    return f"{name}, version {version} ({run.provider})" if name else _who(app, run)
+
+
+def _took(run: Run) -> str | None:
+    if run.started_at is None:
+        return None
+    ms = (run.ended_at or render.now()) - run.started_at
+    return format_duration(ms if ms < 1_000 else ms // 1_000 * 1_000)
 
 
 @click.command("ps", cls=Verb)
@@ -51,4 +107,9 @@ def command(
         after=after,
         limit=limit,
     )
-    app.show_page(page, COLUMNS, empty="Nothing runs; start something with `corral run`.")
+    live = all(run.is_live for run in page.items)
+    app.show_page(
+        page,
+        _columns(app, live=live),
+        empty="Nothing runs; start something with `corral run`.",
+    )

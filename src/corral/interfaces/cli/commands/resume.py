@@ -1,28 +1,22 @@
+from typing import Any
+
 import click
 
-from corral.interfaces.cli.app import DURATION, App, Verb, pass_app
+from corral.interfaces.cli.app import App, Verb, pass_app
+from corral.interfaces.cli.commands.run import run_options
 
 
 @click.command("resume", cls=Verb)
 @click.argument("run", metavar="RUN | SESSION")
 @click.argument("prompt", required=False)
-@click.option("-d", "--detach", is_flag=True, help="Come back at once; the run goes on by itself.")
-@click.option("--timeout", type=DURATION, metavar="10m", help="Stop it after this time.")
-@click.option("--pty/--no-pty", default=None, help="Whether it gets a terminal.")
+@run_options
 @pass_app
-def command(
-    app: App, run: str, prompt: str | None, detach: bool, timeout: int | None, pty: bool | None
-) -> int:
-    """Go on where a run or a session stopped; PROMPT says what to do next."""
-    from corral.adapters.keepers import StartingKeeper
+def command(app: App, /, run: str, prompt: str | None, detach: bool, **given: Any) -> int:
+    """Go on where a run or a session stopped; PROMPT says what to do next.
+
+    What is not said anew is as it was. `-` reads the prompt from standard input, `@FILE` from a
+    file.
+    """
     from corral.interfaces.cli import running
 
-    asked = app.store.runs.resume(
-        run,
-        prompt=prompt,
-        timeout_ms=timeout,
-        terminal=pty,
-        claimed=True,
-        watched=not detach and running.is_terminal(),
-    )
-    return running.begin(app, asked, StartingKeeper(), detach=detach)
+    return running.resume(app, run, prompt, detach=detach, given=given)

@@ -1,22 +1,26 @@
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from corral.interfaces.cli import render
-from corral.interfaces.cli.app import App, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.app import App, Columns, Noun, paging, pass_app, read_body
 from corral.interfaces.cli.render import ago
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd
 
-COLUMNS = [
-    ("ID", lambda session: session.id),
-    ("STATE", lambda session: session.state),
-    ("TURNS", lambda session: session.turns),
-    ("CHANGED", lambda session: ago(session.updated_at)),
-    ("AGENT", lambda session: session.agent_id),
-    ("PROVIDER", lambda session: session.provider),
-    ("TITLE", lambda session: session.title),
-]
+
+def _columns(app: App) -> Columns:
+    return [
+        ("ID", lambda session: session.id),
+        ("STATE", lambda session: session.state),
+        ("TURNS", lambda session: session.turns),
+        ("CHANGED", lambda session: ago(session.updated_at)),
+        ("AGENT", lambda session: app.agent_name(session.agent_id)),
+        ("PROVIDER", lambda session: session.provider),
+        ("TITLE", lambda session: session.title),
+    ]
+
 
 TURNS = [
     ("TURN", lambda turn: turn.number),
@@ -42,17 +46,21 @@ RETROS = [
 ]
 
 
+def _listed(parts: Iterable[str]) -> str | None:
+    return ", ".join(parts) or None
+
+
 LOOK_BACK = [
     ("turns", lambda found: ", ".join(f"{count} {role}" for role, count in found.turns.items())),
-    ("tools", lambda found: ", ".join(f"{count} {tool}" for tool, count in found.tools.items())),
-    ("files", lambda found: "\n".join(found.files)),
-    ("failures", lambda found: "\n".join(found.failures)),
+    ("tools", lambda found: _listed(f"{count} {tool}" for tool, count in found.tools.items())),
+    ("files", lambda found: _listed(found.files)),
+    ("failures", lambda found: _listed(found.failures)),
     ("runs", lambda found: found.runs),
     ("running", lambda found: format_duration(found.running_ms)),
     ("began", lambda found: ago(found.began_at) if found.began_at else None),
     ("tokens", lambda found: found.tokens),
     ("cost", lambda found: format_usd(found.cost_micros)),
-    ("last words", lambda found: found.last_words),
+    ("last words", lambda found: (found.last_words or "").strip() or None),
 ]
 
 
@@ -83,7 +91,7 @@ def open_(app: App, /, agent: str | None, project: str | None, **options: Any) -
 def list_(app: App, /, project: str | None, all_: bool, **options: Any) -> None:
     """Sessions that are open, newest first."""
     page = app.store.sessions.list(project=app.project_id(project), all=all_, **options)
-    app.show_page(page, COLUMNS, empty="No session is open.")
+    app.show_page(page, _columns(app), empty="No session is open.")
 
 
 @command.command()

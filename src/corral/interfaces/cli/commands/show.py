@@ -27,11 +27,16 @@ KINDS: dict[str, Callable[["Corral", str], Any]] = {
 @click.argument("id")
 @pass_app
 def command(app: App, id: str) -> None:
-    """Show anything by its id, which may be shortened: run_…, ses_…, let_12 …"""
+    """Show anything by its id, which may be shortened: run_…, ses_…, let_12 …; a run also by name.
+
+    --json shows everything that is kept of it.
+    """
     kind, underscore, _ = id.partition("_")
     find = KINDS.get(kind) if underscore else KINDS["run"]  # a live run by its name
     if find is None:
         raise Invalid(
             f"{id!r} does not say what it is; ids begin with {', '.join(f'{k}_' for k in KINDS)}."
         )
-    app.show(find(app.store, id))
+    from corral.interfaces.cli.commands.ps import run_fields
+
+    app.show(find(app.store, id), run_fields(app) if find is KINDS["run"] else None)

@@ -4,10 +4,12 @@ from typing import Any
 import click
 
 from corral.interfaces.cli.app import DURATION, App, Verb, pass_app
+from corral.interfaces.cli.render import write_line
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd
 
 WIDTH = 20
+LEGEND = "OK: completed of all not cancelled. P95: 95 of 100 took no longer. +: at least."
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -23,7 +25,11 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @pass_app
 def command(app: App, by: str, since: int | None, as_csv: bool) -> None:
-    """How runs went: success, failure and crash rates, durations, tokens and cost."""
+    """How runs went: success, failure and crash rates, durations, tokens and cost.
+
+    OK is the share of completed runs among all that were not cancelled. P95: 95 of 100 runs took no
+    longer. A + behind a cost: that of some runs is not known, so it was more.
+    """
     rows: list[Any] = []
     after = None
     while True:
@@ -39,6 +45,9 @@ def command(app: App, by: str, since: int | None, as_csv: bool) -> None:
         return
     most = max((row.runs for row in rows), default=0)
     app.show_all(rows, _columns(by, most), empty="No run has ended yet.")
+    if rows and not app.json:
+        write_line("")
+        write_line(LEGEND)
 
 
 def _write_csv(rows: list[Any]) -> None:

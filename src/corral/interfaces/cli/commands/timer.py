@@ -8,7 +8,7 @@ COLUMNS = [
     ("MAILBOX", lambda timer: timer.mailbox),
     ("STATE", lambda timer: timer.state),
     ("AT", lambda timer: moment(timer.anchor_at)),
-    ("", lambda timer: ago(timer.anchor_at)),
+    ("DUE", lambda timer: ago(timer.anchor_at)),
     ("BODY", lambda timer: timer.body),
 ]
 

@@ -9,7 +9,7 @@ from corral.interfaces.cli.app import DURATION, App, Verb, pass_app
 @pass_app
 def command(app: App, run: str, timeout: int | None) -> int:
     """Wait for a run to end; exits as the run did."""
-    from corral.interfaces.cli.running import exit_code_of
+    from corral.interfaces.cli.staying import exit_code_of
 
     ended = app.store.runs.wait(run, timeout_ms=timeout)
     reason = f" ({ended.reason})" if ended.reason else ""

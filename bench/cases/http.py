@@ -1,0 +1,193 @@
+"""Requests to the API: Corral against a bare application that runs the same SQL by hand."""
+
+import asyncio
+import multiprocessing
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bench.harness import Bar, Bench, Rates, Rival, Row, Spread, percentile
+from bench.opponents import BODY, MAILBOX, open_store
+
+TITLE = "Requests to the API, one process, 16 clients"
+ABOUT = """
+    Sixteen clients on kept connections ask for ten letters, or put one. Each server is one process
+    with one SQLite file. By hand it is starlette with the same SQL, and nothing else: no tokens, no
+    checks of input, no limits, no feed of events. By hand is 1. Overload: ten times as many
+    clients, each as fast as it can; every request must be answered, by 200 or by 429, and every
+    letter that was accepted must be there.
+"""
+CLIENTS = 16
+BAR = Bar(">=", 0.5)
+FEED = Bar("<", 250)
+WAITING = 100  # letters that are there to be listed
+
+
+class Server(NamedTuple):
+    port: int
+    token: str
+    path: Path
+
+
+class Served:
+    """A server in a process of its own."""
+
+    def __init__(self, serve: Callable[[Connection, Path], None], path: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, path), daemon=True)
+        self._process.start()
+        port, token = self._pipe.recv()
+        self.at = Server(port, token, path)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.join(20)
+
+
+def measure(bench: Bench) -> list[Row]:
+    seconds = bench.pick(2.0, 1.0)
+    ours, bare = Served(serve_corral, bench.new_file()), Served(serve_bare, bench.new_file())
+    try:
+        found = bench.compare(
+            Rival("by hand", partial(_sample, bare.at, seconds)),
+            [Rival("Corral", partial(_sample, ours.at, seconds))],
+            rounds=bench.pick(7, 3),
+        )
+        bench.told("the feed")
+        heard = Spread.of([_hear(ours.at, 100) for _ in range(bench.pick(7, 3))])
+        bench.told("overload")
+        before = _accepted(ours.at)
+        told = asyncio.run(_load(ours.at, _put, 10 * CLIENTS, bench.pick(30.0, 5.0)))
+        lost = told[200] - (_accepted(ours.at) - before)
+    finally:
+        ours.close()
+        bare.close()
+    other = sum(count for status, count in told.items() if status not in (200, 429))
+    return [
+        Row("ask for ten letters", found.speed_of("Corral", "read"), BAR),
+        Row("put a letter", found.speed_of("Corral", "write"), BAR),
+        Row("another process's commit to its line on the feed, p99", heard, FEED, unit="ms"),
+        Row("overload: answers that are neither 200 nor 429", _one(other), Bar("=", 0), unit=""),
+        Row("overload: accepted letters that are lost", _one(lost), Bar("=", 0), unit=""),
+        Row("overload: share that was accepted", _one(told[200] / sum(told.values())), unit=""),
+    ]
+
+
+def _one(value: float) -> Spread:
+    return Spread.of([value])
+
+
+def _sample(server: Server, seconds: float) -> Rates:
+    return {
+        "read": asyncio.run(_load(server, _read, CLIENTS, seconds)).get(200, 0) / seconds,
+        "write": asyncio.run(_load(server, _put, CLIENTS, seconds)).get(200, 0) / seconds,
+    }
+
+
+def _read(server: Server) -> bytes:
+    return _request(server, f"GET /api/mail?mailbox={MAILBOX}&limit=10", b"")
+
+
+def _put(server: Server) -> bytes:
+    return _request(
+        server, "POST /api/mail/put", msgspec.json.encode({"mailbox": "queue:put", "body": BODY})
+    )
+
+
+def _request(server: Server, what: str, body: bytes) -> bytes:
+    lines = [
+        f"{what} HTTP/1.1",
+        f"Host: 127.0.0.1:{server.port}",
+        f"Authorization: Bearer {server.token}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        "",
+        "",
+    ]
+    return "\r\n".join(lines).encode() + body
+
+
+async def _load(
+    server: Server, make: Callable[[Server], bytes], clients: int, seconds: float
+) -> dict[int, int]:
+    """How many answers of each status so many clients got, each asking again at once."""
+    told: dict[int, int] = {200: 0}
+    request = make(server)
+    end = time.monotonic() + seconds
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        while time.monotonic() < end:
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            status = int(head[9:12])
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+            await reader.readexactly(length)
+            told[status] = told.get(status, 0) + 1
+        writer.close()
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return told
+
+
+def _hear(server: Server, count: int) -> float:
+    """How long it takes, in milliseconds, until a subscriber has the event of a commit."""
+    took = []
+    with (
+        open_store(f"sqlite:///{server.path}") as store,
+        socket.create_connection(("127.0.0.1", server.port)) as line,
+        line.makefile("rb") as told,
+    ):
+        line.sendall(_request(server, "GET /api/events", b""))
+        while not told.readline().startswith(b"retry"):
+            pass
+        for _ in range(count):
+            id = store.mail.put("queue:feed", BODY).id.encode()
+            began = time.perf_counter()
+            while id not in told.readline():
+                pass
+            took.append((time.perf_counter() - began) * 1_000)
+    return percentile(took, 99)
+
+
+def _accepted(server: Server) -> int:
+    """How many letters of the load are in the store."""
+    with open_store(f"sqlite:///{server.path}") as store:
+        found = store.db.sql("SELECT count(*) FROM letters WHERE mailbox = 'queue:put'")
+        return int(found.rows[0][0])
+
+
+def serve_corral(pipe: Connection, path: Path) -> None:
+    from corral.interfaces.http.app import create_app
+
+    store = open_store(f"sqlite:///{path}")
+    for _ in range(WAITING):
+        store.mail.put(MAILBOX, BODY)
+    _serve(pipe, create_app(store), store.tokens.create("bench").value)
+
+
+def serve_bare(pipe: Connection, path: Path) -> None:
+    from bench.opponents.bare_starlette import bare_app
+
+    with open_store(f"sqlite:///{path}") as store:
+        for _ in range(WAITING):
+            store.mail.put(MAILBOX, BODY)
+    _serve(pipe, bare_app(path), "none")
+
+
+def _serve(pipe: Connection, app: Any, token: str) -> None:
+    import uvicorn
+
+    with socket.socket(proto=socket.IPPROTO_TCP) as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(1_024)
+        pipe.send((listening.getsockname()[1], token))
+        config = uvicorn.Config(app, log_level="warning", access_log=False)
+        uvicorn.Server(config).run([listening])

@@ -1,0 +1,169 @@
+"""The dashboard: what its first page costs with a long past, and how soon it shows what is new."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from tests.support.browsers import quiet_browser
+from tests.support.machines import Machine
+
+from bench.cases.history import ENGINES, NUMBERS, PIECE, Engine, loaded
+from bench.harness import Bar, Bench, Rates, Rival, Row, Spread, percentile
+from bench.opponents import now_ms, open_store
+from corral.library import Corral
+
+TITLE = "The dashboard"
+ABOUT = """
+    The overview with a long past (100,000 runs and 1,000,000 events) over the overview with 1,000
+    runs and 10,000 events, as time on the server; 60 runs of today are alike in both. And, in a
+    real browser that looks at the daemon's page of events: from the commit of a change by another
+    process to the frame that shows it.
+"""
+BAR = Bar("<=", 2)
+SEEN = Bar("<", 250)
+SHORT = 1_000
+EVENTS_A_RUN = 10
+LOOKS = 20
+THIRDS = 3
+
+RUNS = """
+    INSERT INTO runs (id, state, project_id, provider, mode, command, args, cwd, fence, attempts,
+        quick_failures, due_at, output_bytes, tokens, cost_micros, created_at, started_at, ended_at)
+    SELECT 'run_' || {kind} || substr(CAST(1000000000 + n AS TEXT), 2), {state},
+        'prj_' || (n % 50), 'claude', 'pipe', 'claude', '[]', '/srv', 1, 1, 0, 1, 0, n, n,
+        {now} - n * {apart}, {now} - n * {apart}, {ended}
+    FROM {numbers}
+"""
+PAST = "CASE n % 20 WHEN 0 THEN 'failed' WHEN 1 THEN 'crashed' ELSE 'completed' END"
+TODAY = "CASE n % 3 WHEN 0 THEN 'running' WHEN 1 THEN 'failed' ELSE 'completed' END"
+EVENTS = """
+    INSERT INTO events (at, actor, kind, verb, subject)
+    SELECT {now} - n * CAST(2000 AS BIGINT), 'keeper', 'run', 'launch', 'run_' || n FROM {numbers}
+"""
+
+
+def measure(bench: Bench) -> list[Row]:
+    long = bench.pick(100_000, 20_000)
+    rows = []
+    for engine, name in ENGINES.items():
+        short_store, long_store = (
+            bench.once(f"web {engine} {size}", partial(_store_with_past, bench, engine, size))
+            for size in (SHORT, long)
+        )
+        found = bench.compare(
+            Rival("short", partial(_look, short_store)),
+            [Rival("long", partial(_look, long_store))],
+            rounds=bench.pick(10, 4),
+        )
+        longer = found.speed_of_base_over("long", "overview")
+        rows.append(Row(f"{name}, the overview after {long:,} runs", longer, BAR))
+    return rows + _until_seen(bench)
+
+
+def _store_with_past(bench: Bench, engine: Engine, runs: int) -> Corral:
+    bench.told(f"writing {runs:,} runs and {runs * EVENTS_A_RUN:,} events on {engine}")
+    return loaded(bench, engine, lambda run: _load(run, engine, runs))
+
+
+def _load(run: Callable[[str], Any], engine: Engine, runs: int) -> None:
+    now = now_ms()
+    past = {"kind": "'0'", "state": PAST, "now": now, "apart": "CAST(26000 AS BIGINT)"}
+    today = {"kind": "'1'", "state": TODAY, "now": now, "apart": "CAST(60000 AS BIGINT)"}
+    over = "{now} - n * {apart} + 5000"
+    for first in range(1, runs + 1, PIECE):
+        numbers = NUMBERS[engine].format(first=first, last=min(first + PIECE - 1, runs))
+        run(RUNS.format(numbers=numbers, ended=over.format(**past), **past))
+    going = "CASE n % 3 WHEN 0 THEN NULL ELSE {now} - n * {apart} + 5000 END".format(**today)
+    run(RUNS.format(numbers=NUMBERS[engine].format(first=1, last=60), ended=going, **today))
+    for first in range(1, runs * EVENTS_A_RUN + 1, PIECE):
+        numbers = NUMBERS[engine].format(first=first, last=first + PIECE - 1)
+        run(EVENTS.format(now=now, numbers=numbers))
+
+
+def _look(store: Corral) -> Rates:
+    """The page as its function makes it: what is asked of the store, and the text."""
+    from starlette.requests import Request
+
+    from corral.interfaces.web import overview
+    from corral.interfaces.web.visit import Visit
+    from corral.library.tokens import Who
+
+    who = Who("tok_bench", "bench", "full", "token:bench", None, None)
+    scope = {
+        "type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [],
+        "server": ("127.0.0.1", 7717), "scheme": "http", "state": {"store": store, "who": who},
+    }  # fmt: skip
+    began = time.perf_counter()
+    for _ in range(LOOKS):
+        answer = overview.show(Visit(Request(scope), {}))
+        assert b"Needs you" in answer.body
+    return {"overview": LOOKS / (time.perf_counter() - began)}
+
+
+# -- from a commit to the eye -------------------------------------------------------------------
+
+WATCH = """() => {
+    window.seen = {};
+    const look = () => {
+        for (const link of document.querySelectorAll('#live .open')) {
+            const id = link.getAttribute('href').slice('/show/'.length);
+            if (!(id in window.seen)) {
+                window.seen[id] = null;
+                requestAnimationFrame(() => { window.seen[id] = Date.now(); });
+            }
+        }
+    };
+    look();
+    new MutationObserver(look).observe(document.getElementById('live'),
+        { childList: true, subtree: true, attributes: true });
+}"""
+
+
+def _until_seen(bench: Bench) -> list[Row]:
+    count = bench.pick(200, 60)
+    with quiet_browser() as browser:
+        if browser is None:
+            bench.told("no browser here: what it shows is not measured")
+            return []
+        bench.told(f"{count} changes in a browser")
+        waits = _waits(bench, browser, count)
+    thirds = [percentile(waits[start::THIRDS], 99) for start in range(THIRDS)]
+    spread = Spread(percentile(waits, 99), min(thirds), max(thirds))
+    middle = percentile(waits, 50)
+    return [
+        Row("from a commit to the browser, p99", spread, SEEN, "ms"),
+        Row("from a commit to the browser, p50", Spread(middle, middle, middle), unit="ms"),
+    ]
+
+
+def _waits(bench: Bench, browser: Any, count: int) -> list[float]:
+    path = bench.new_file()
+    with _daemon(path.parent / "machine", f"sqlite:///{path}") as machine:
+        page = browser.new_page()
+        page.goto(machine.link)
+        page.goto(machine.link.partition("?")[0] + "events")
+        page.wait_for_selector("#feed[data-state=live]")
+        page.evaluate(WATCH)
+        committed = {}
+        with open_store(f"sqlite:///{path}") as store:
+            for _ in range(count):
+                time.sleep(random.uniform(0.2, 0.5))
+                letter = store.mail.put("agent:bench", "x")
+                committed[letter.id] = now_ms()
+        time.sleep(1)
+        seen = page.evaluate("window.seen")
+        page.close()
+    return [max(seen[id] - at, 0) for id, at in committed.items()]
+
+
+@contextmanager
+def _daemon(folder: Any, url: str) -> Iterator[Machine]:
+    machine = Machine(folder, url, "bench")
+    try:
+        machine.up()
+        yield machine
+    finally:
+        machine.end_all()

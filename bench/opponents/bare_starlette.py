@@ -1,0 +1,76 @@
+"""The same requests, answered by hand: starlette, the same SQL, and nothing else.
+
+No tokens, no checks of input, no limits, no feed. Writers take turns by a lock, which is kinder to
+SQLite than its own busy wait.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from bench.opponents import now_ms
+from bench.opponents.raw_sqlite import NOTE, PUT, connect
+
+COLUMNS = (
+    *("id", "mailbox", "sender", "project_id", "key", "body", "priority", "state", "due_at"),
+    *("line_at", "expires_at", "owner", "fence", "attempts", "last_error", "created_at"),
+    "ended_at",
+)
+LETTER = """'let_' || seq, mailbox, sender, project_id, key, body, -rank, state, due_at, line_at,
+    expires_at, owner, fence, attempts, last_error, created_at, ended_at"""
+LIST = f"""
+    SELECT {LETTER} FROM letters
+    WHERE state = 'waiting' AND mailbox = :mailbox AND (rank, line_at, seq) > (:rank, 0, 0)
+    ORDER BY rank, line_at, seq LIMIT :limit
+"""
+PUT_WHOLE = PUT.replace("RETURNING seq", f"RETURNING {LETTER}")
+
+
+class Mine(threading.local):
+    connection: apsw.Connection | None = None
+
+
+def bare_app(path: Path) -> Starlette:
+    mine, writing = Mine(), threading.Lock()
+
+    def run(sql: str, values: dict[str, Any]) -> list[Any]:
+        if mine.connection is None:
+            mine.connection = connect(path)
+        return mine.connection.execute(sql, values).fetchall()
+
+    def letters(request: Request) -> Response:
+        query = request.query_params
+        limit = int(query.get("limit", "50"))
+        found = run(LIST, {"mailbox": query["mailbox"], "rank": -(1 << 62), "limit": limit + 1})
+        return JSONResponse({"items": [_letter(row) for row in found[:limit]], "next": None})
+
+    def put_letter(sent: dict[str, Any]) -> dict[str, Any]:
+        now, body = now_ms(), msgspec.json.encode(sent["body"]).decode()
+        with writing:
+            run("BEGIN IMMEDIATE", {})
+            (row,) = run(PUT_WHOLE, {"mailbox": sent["mailbox"], "body": body, "now": now})
+            noted = {"now": now, "actor": "user:bench", "verb": "put", "subject": row[0]}
+            run(NOTE, noted)
+            run("COMMIT", {})
+        return _letter(row)
+
+    async def put(request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(put_letter, await request.json()))
+
+    return Starlette(
+        routes=[Route("/api/mail", letters), Route("/api/mail/put", put, methods=["POST"])]
+    )
+
+
+def _letter(row: Any) -> dict[str, Any]:
+    letter = dict(zip(COLUMNS, row, strict=True))
+    letter["body"] = msgspec.json.decode(letter["body"])
+    return letter

@@ -1,0 +1,1 @@
+"""The HTTP API: routes made from the table of operations, behind one guard."""

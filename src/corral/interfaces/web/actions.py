@@ -1,0 +1,244 @@
+"""What people do on the pages: each a form that calls one operation, and is told how it went.
+
+An operation that refuses says so in its own words; the guard turns them into the answer.
+"""
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from corral.interfaces.web.visit import Show, Visit
+from corral.kernel.clock import parse_duration
+from corral.kernel.errors import Invalid, Refused
+from corral.kernel.money import format_usd, parse_usd
+from corral.rooms.settings.model import KNOWN
+
+REASON = "stopped from the dashboard"
+
+
+def act(visit: Visit) -> Response:
+    """The one door of all actions."""
+    name = f"{visit.path('noun')}/{visit.path('verb')}"
+    action = ACTIONS.get(name)
+    if action is None:
+        raise Invalid(f"{name} is nothing that can be done here; reload the page.")
+    if not visit.may_act:
+        raise Refused(f"The token {visit.who.name} may only look; use one of full scope.")
+    return action(visit)
+
+
+def ask_run(visit: Visit) -> Response:
+    agent, budget, timeout = visit.given("agent"), visit.given("budget"), visit.given("timeout")
+    run = visit.store.runs.ask(
+        prompt=visit.must("prompt", "The prompt"),
+        agent=agent,
+        project=visit.must("project", "The project"),
+        budget_micros=parse_usd(budget) if budget else None,
+        timeout_ms=parse_duration(timeout) if timeout else None,
+    )
+    return visit.done("It is queued.", go=f"/runs/{run.id}")
+
+
+def stop_run(visit: Visit) -> Response:
+    run = visit.store.runs.stop(visit.must("id", "The run"), reason=REASON)
+    return visit.done(f"{run.name or run.what} is {run.state}.")
+
+
+def resume_run(visit: Visit) -> Response:
+    run = visit.store.runs.resume(visit.must("id", "The run"), prompt=visit.given("prompt"))
+    return visit.done("It goes on.", go=f"/runs/{run.id}")
+
+
+def send_to_run(visit: Visit) -> Response:
+    sent = visit.store.runs.send(visit.must("id", "The run"), visit.must("text", "The text"))
+    how = {"typed": "It was typed in.", "mailed": "It was put into the session's mailbox."}
+    return visit.done(how[sent.how])
+
+
+def delete_run(visit: Visit) -> Response:
+    run = visit.store.runs.delete(visit.must("id", "The run"))
+    return visit.done(f"{run.id} is forgotten.", go="/runs")
+
+
+def resend_letter(visit: Visit) -> Response:
+    letter = visit.store.mail.resend(visit.must("id", "The letter"))
+    return visit.done(f"{letter.id} is on its way to {letter.mailbox} again.")
+
+
+def drop_letter(visit: Visit) -> Response:
+    letter = visit.store.mail.drop(visit.must("id", "The letter"), reason=visit.given("reason"))
+    return visit.done(f"{letter.id} is dropped.")
+
+
+def settle_letter(visit: Visit) -> Response:
+    arrived = visit.given("arrived") == "yes"
+    letter = visit.store.mail.settle(visit.must("id", "The letter"), delivered=arrived)
+    return visit.done(f"{letter.id} is {letter.state}.")
+
+
+def put_letter(visit: Visit) -> Response:
+    letter = visit.store.mail.put(
+        visit.must("mailbox", "The mailbox"),
+        visit.must("body", "The text"),
+        sender="user:dashboard",
+    )
+    return visit.done(f"{letter.id} is on its way to {letter.mailbox}.")
+
+
+def create_schedule(visit: Visit) -> Response:
+    rule = visit.must("rule", "The rule")
+    how: dict[str, Any] = {"cron": rule} if " " in rule else {"every_ms": parse_duration(rule)}
+    made = visit.store.schedules.create(
+        visit.must("mailbox", "The mailbox"),
+        visit.must("body", "The text"),
+        name=visit.given("name"),
+        time_zone=visit.given("time_zone") or "UTC",
+        **how,
+    )
+    return visit.done(f"{made.name or made.id} puts its first letter soon.")
+
+
+def _schedule(verb: str, told: str) -> Show:
+    def change(visit: Visit) -> Response:
+        found = getattr(visit.store.schedules, verb)(visit.must("id", "The schedule"))
+        return visit.done(f"{getattr(found, 'name', None) or found.id} {told}.")
+
+    return change
+
+
+def cancel_timer(visit: Visit) -> Response:
+    timer = visit.store.timers.cancel(visit.must("id", "The timer"))
+    return visit.done(f"{timer.id} is taken back.")
+
+
+def archive_project(visit: Visit) -> Response:
+    project = visit.store.projects.archive(visit.must("id", "The project"))
+    return visit.done(f"{project.name} is archived.")
+
+
+def rename_project(visit: Visit) -> Response:
+    project = visit.store.projects.rename(
+        visit.must("id", "The project"), visit.must("name", "The name")
+    )
+    return visit.done(f"It is called {project.name} now.")
+
+
+def retire_agent(visit: Visit) -> Response:
+    return visit.done(
+        f"{visit.store.agents.retire(visit.must('id', 'The agent')).name} is retired."
+    )
+
+
+def restore_agent(visit: Visit) -> Response:
+    return visit.done(f"{visit.store.agents.restore(visit.must('id', 'The agent')).name} is back.")
+
+
+def edit_agent(visit: Visit) -> Response:
+    """What a field says counts; an empty one clears."""
+    agent = visit.store.agents.edit(
+        visit.must("id", "The agent"),
+        role=visit.given("role"),
+        model=visit.given("model"),
+        instructions=visit.given("instructions"),
+    )
+    return visit.done(f"{agent.name} is at version {agent.version}.")
+
+
+def close_session(visit: Visit) -> Response:
+    session = visit.store.sessions.close(visit.must("id", "The session"))
+    return visit.done(f"{session.title or session.id} is closed.")
+
+
+def reopen_session(visit: Visit) -> Response:
+    session = visit.store.sessions.reopen(visit.must("id", "The session"))
+    return visit.done(f"{session.title or session.id} is open again.")
+
+
+def set_setting(visit: Visit) -> Response:
+    name = visit.must("name", "The setting")
+    setting = visit.store.settings.set(name, typed_value(name, visit.must("value", "The value")))
+    return visit.done(f"{setting.name} is set.")
+
+
+def unset_setting(visit: Visit) -> Response:
+    setting = visit.store.settings.unset(visit.must("name", "The setting"))
+    return visit.done(f"{setting.name} is as it was made.")
+
+
+def typed_value(name: str, text: str) -> Any:
+    """A setting's value from what was typed: durations as 30d, lists with commas, else JSON."""
+    known = KNOWN.get(name)
+    if known is not None and known.type == list[int]:
+        return [_number(name, part.strip()) for part in text.split(",")]
+    if name.endswith("_ms") or (known is not None and known.type is int):
+        return _number(name, text)
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _number(name: str, text: str) -> int:
+    if name.endswith("_ms") and not text.isdigit():
+        return parse_duration(text)
+    try:
+        return int(text)
+    except ValueError:
+        raise Invalid(f"{text!r} is no whole number.", value=text) from None
+
+
+def set_budget(visit: Visit) -> Response:
+    limit = parse_usd(visit.must("limit", "The amount"))
+    budget = visit.store.budgets.set(
+        visit.must("scope", "What it is for"), limit, period=visit.given("period") or "total"
+    )
+    return visit.done(f"{budget.scope} may spend {format_usd(budget.limit_micros)}.")
+
+
+def remove_budget(visit: Visit) -> Response:
+    scope = visit.must("scope", "What it is for")
+    visit.store.budgets.remove(scope, period=visit.given("period") or "total")
+    return visit.done(f"The budget of {scope} is taken back.")
+
+
+def remove_alert(visit: Visit) -> Response:
+    visit.store.alerts.remove(visit.must("id", "The alert"))
+    return visit.done("It tells nothing any more.")
+
+
+def test_alert(visit: Visit) -> Response:
+    letter = visit.store.alerts.test(visit.must("id", "The alert"))
+    return visit.done(f"A word was put into {letter.mailbox}, as {letter.id}.")
+
+
+ACTIONS: dict[str, Show] = {
+    "runs/ask": ask_run,
+    "runs/stop": stop_run,
+    "runs/resume": resume_run,
+    "runs/send": send_to_run,
+    "runs/delete": delete_run,
+    "mail/put": put_letter,
+    "mail/resend": resend_letter,
+    "mail/drop": drop_letter,
+    "mail/settle": settle_letter,
+    "schedules/create": create_schedule,
+    "schedules/pause": _schedule("pause", "is paused"),
+    "schedules/resume": _schedule("resume", "goes on"),
+    "schedules/run": _schedule("run", "was put now"),
+    "schedules/delete": _schedule("delete", "is taken back"),
+    "timers/cancel": cancel_timer,
+    "projects/archive": archive_project,
+    "projects/rename": rename_project,
+    "agents/retire": retire_agent,
+    "agents/restore": restore_agent,
+    "agents/edit": edit_agent,
+    "sessions/close": close_session,
+    "sessions/reopen": reopen_session,
+    "settings/set": set_setting,
+    "settings/unset": unset_setting,
+    "budgets/set": set_budget,
+    "budgets/remove": remove_budget,
+    "alerts/remove": remove_alert,
+    "alerts/test": test_alert,
+}

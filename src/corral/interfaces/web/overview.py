@@ -1,0 +1,38 @@
+"""The first page: what needs somebody, what runs, what ended last, what it cost."""
+
+from starlette.responses import Response
+
+from corral.interfaces.web.plots import bars
+from corral.interfaces.web.visit import Visit
+from corral.kernel.clock import DAY, day_of
+
+DAYS = 14
+BUDGETS = 50
+NEARLY_SPENT = 0.9
+
+
+def show(visit: Visit) -> Response:
+    store = visit.store
+    found = store.insights.overview()
+    # Whoever asks for something comes first; a run that waits for its quota asks for nothing.
+    asking = [run for run in found.attention if run.attention != "parked"]
+    spent = [
+        budget
+        for budget in store.budgets.list(limit=BUDGETS).items
+        if budget.spent_micros >= NEARLY_SPENT * budget.limit_micros
+    ]
+    needs = len(asking) + len(found.failed) + len(spent)
+    needs += bool(found.dead_letters) + bool(found.doubtful_letters)
+    by_day = {total.day: total for total in store.charges.days("all", limit=DAYS).items}
+    days = [day_of(found.at - ago * DAY) for ago in range(DAYS - 1, -1, -1)]
+    costs = [(by_day[day].cost_micros or 0) if day in by_day else 0 for day in days]
+    return visit.show(
+        "overview.html",
+        found=found,
+        asking=asking,
+        spent=spent,
+        needs=needs,
+        bars=bars(list(zip(days, costs, strict=True))),
+        names=visit.names(budget.scope.partition(":")[2] for budget in spent),
+        empty=not (found.active or found.recent or found.queued),
+    )

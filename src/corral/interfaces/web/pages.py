@@ -1,0 +1,83 @@
+"""The table of pages: which address shows what."""
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from corral.interfaces.web import (
+    actions,
+    agents,
+    costs,
+    events,
+    health,
+    mail,
+    overview,
+    projects,
+    rendering,
+    runs,
+    schedules,
+    search,
+    sessions,
+    settings,
+    terminal,
+)
+from corral.interfaces.web.visit import THEMES, Show, endpoint
+
+PAGES: dict[str, Show] = {
+    "/": overview.show,
+    "/runs": runs.show_all,
+    "/runs/{id}": runs.show_one,
+    "/runs/{id}/output": terminal.download,
+    "/projects": projects.show_all,
+    "/projects/{id}": projects.show_one,
+    "/agents": agents.show_all,
+    "/agents/{id}": agents.show_one,
+    "/sessions": sessions.show_all,
+    "/sessions/{id}": sessions.show_one,
+    "/mail": mail.show_all,
+    "/mail/{id}": mail.show_one,
+    "/schedules": schedules.show_all,
+    "/events": events.show_all,
+    "/costs": costs.show,
+    "/costs/outcomes": costs.show_outcomes,
+    "/search": search.show,
+    "/show/{id}": search.go,
+    "/settings": settings.show,
+}
+
+
+def routes(status: Callable[[], Any] | None = None) -> list[BaseRoute]:
+    """Everything that the dashboard answers. Each request needs `state.store` and `state.who`;
+    `status` tells how the daemon is, for the page on its health."""
+    table = {**PAGES, "/health": health.page(status)}
+    return [
+        *(Route(path, endpoint(show), methods=["GET"]) for path, show in table.items()),
+        Route("/runs/{id}/terminal", terminal.stream, methods=["GET"]),
+        Route("/do/{noun}/{verb}", endpoint(actions.act), methods=["POST"]),
+        Mount("/static", _Kept(directory=rendering.STATIC)),
+    ]
+
+
+class _Kept(StaticFiles):
+    """Files whose addresses change when they do: a browser need not ask for them again."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        answer = super().file_response(*args, **kwargs)
+        answer.headers["cache-control"] = "private, max-age=31536000, immutable"
+        return answer
+
+
+def error_page(request: Request, status: int, message: str) -> Response:
+    """Why a page cannot be shown, or an action was not done: a sentence, in the page's own look."""
+    chosen = request.cookies.get("corral_theme")
+    values = {
+        "status": status,
+        "message": message,
+        "theme": chosen if chosen in THEMES else None,
+    }
+    template = "problem.html" if "hx-request" in request.headers else "error.html"
+    return HTMLResponse(rendering.render(template, None, values), status_code=status)

@@ -1,0 +1,141 @@
+"""A run's output for the terminal on its page: what is there, then what comes, as it comes.
+
+It is sent as server-sent events: `output` holds bytes in base64, with the offset to go on from as
+its id; `told` holds words of an agent's structured stream, which begins anew when the connection
+does; `over` says that nothing more will come, or why nothing can be shown.
+"""
+
+import threading
+import time
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from anyio import CapacityLimiter, to_thread
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from corral.interfaces.web.visit import Visit
+from corral.kernel.errors import CorralError, NotFound
+from corral.library import Corral
+from corral.library.telling import telling_of
+from corral.rooms.runs.model import Run
+
+if TYPE_CHECKING:
+    from corral.adapters.output.read import Output as Files
+    from corral.adapters.output.sealed import Sealed
+
+# Of a long output the end is shown; all of it can be downloaded.
+SHOWN = 512 * 1024
+PIECE = 64 * 1024
+# How often a silent run is asked for whether it has ended.
+LOOK_EVERY = 0.25
+# Each terminal that is looked at waits on a thread of its own, and not on those of other pages.
+MOST = 256
+
+_threads: CapacityLimiter | None = None
+
+
+async def stream(request: Request) -> Response:
+    store: Corral = request.state.store
+    given = request.headers.get("last-event-id") or request.query_params.get("offset", "")
+    offset = int(given) if given.isdigit() and len(given) < 16 else None
+    run = await to_thread.run_sync(lambda: store.runs.get(request.path_params["id"]))
+    gone = threading.Event()
+    pieces = _pieces(store, run, offset, gone)
+    return StreamingResponse(
+        _sent(pieces, gone),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )
+
+
+async def _sent(pieces: Iterator[bytes], gone: threading.Event) -> AsyncIterator[bytes]:
+    global _threads
+    _threads = _threads or CapacityLimiter(MOST)
+    ended = object()
+    try:
+        yield b"retry: 1000\n\n"
+        while True:
+            piece = await to_thread.run_sync(
+                partial(next, pieces, ended), limiter=_threads, abandon_on_cancel=True
+            )
+            if piece is ended:
+                return
+            assert isinstance(piece, bytes)
+            yield piece
+    finally:
+        gone.set()  # whoever reads for it wakes up, and stops
+
+
+def _pieces(store: Corral, run: Run, offset: int | None, gone: threading.Event) -> Iterator[bytes]:
+    try:
+        over = _over(store, run, gone)
+        text = _opened(store, run, over, gone)
+        begin = max(text.size - SHOWN, 0) if offset is None else offset
+        telling = telling_of(store, run)
+        if telling is not None:
+            begin = 0 if text.size <= 8 * SHOWN else text.size - 8 * SHOWN
+        elif offset is None and begin:
+            yield _event("left_out", str(begin).encode())
+        for piece in text.follow(begin, over=over, wait=gone.wait):
+            if gone.is_set():
+                return
+            if telling is not None:
+                if words := telling.feed(piece.text):
+                    yield _event("told", b64encode(words.encode()))
+            else:
+                yield _event("output", b64encode(piece.text), piece.next)
+        if telling is not None and (words := telling.finish()):
+            yield _event("told", b64encode(words.encode()))
+        yield _event("over", b"")
+    except CorralError as error:
+        yield _event("over", b64encode(error.message.encode()))
+
+
+def _opened(
+    store: Corral, run: Run, over: Callable[[], bool], gone: threading.Event
+) -> "Files | Sealed":
+    """The run's output, once there is any: one that waits in line has none yet."""
+    while True:
+        ended = over()
+        try:
+            return store.outputs.open(run.id)
+        except NotFound:
+            if ended:
+                raise
+        gone.wait(LOOK_EVERY)
+
+
+def _over(store: Corral, run: Run, gone: threading.Event) -> Callable[[], bool]:
+    """Whether nothing more will come; the store is asked now and then, not at every look."""
+    looked, over = 0.0, not run.is_live
+
+    def ask() -> bool:
+        nonlocal looked, over
+        if not over and time.monotonic() - looked >= LOOK_EVERY:
+            looked = time.monotonic()
+            with suppress(CorralError):
+                over = not store.runs.get(run.id).is_live
+        return over or gone.is_set()
+
+    return ask
+
+
+def _event(name: str, data: bytes, id: int | None = None) -> bytes:
+    mark = b"" if id is None else b"id: %d\n" % id
+    return b"%sevent: %s\ndata: %s\n\n" % (mark, name.encode(), data)
+
+
+def download(visit: Visit) -> Response:
+    """All that a run wrote, as a file; secrets are taken out of it as everywhere."""
+    run = visit.store.runs.get(visit.path("id"))
+    text = visit.store.outputs.open(run.id)
+    pieces = (bytes(piece.text) for piece in text.follow(0, over=lambda: True))
+    return StreamingResponse(
+        pieces,
+        media_type="application/octet-stream",
+        headers={"content-disposition": f'attachment; filename="{run.id}.log"'},
+    )

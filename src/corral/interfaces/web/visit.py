@@ -1,0 +1,128 @@
+"""One request for a page, as the page's function sees it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from corral.interfaces.web import rendering
+from corral.kernel.errors import Invalid
+from corral.library import Corral
+
+MAX_FORM = 1024 * 1024
+THEMES = ("light", "dark")
+
+
+class Visit:
+    def __init__(self, request: Request, form: Mapping[str, str]) -> None:
+        self.request = request
+        self.store: Corral = request.state.store
+        self.who: Any = request.state.who
+        self._form = form
+
+    @property
+    def may_act(self) -> bool:
+        """Whether buttons are shown: a token that may only read has none."""
+        return bool(self.who.scope == "full")
+
+    @property
+    def part(self) -> str | None:
+        """The part of the page that is fetched anew, by its id; None: the whole page."""
+        if "hx-request" not in self.request.headers:
+            return None
+        return self.request.headers.get("hx-target", "").partition("#")[2] or None
+
+    @property
+    def here(self) -> str:
+        """The page's own address."""
+        query = self.request.url.query
+        return self.request.url.path + (f"?{query}" if query else "")
+
+    @property
+    def theme(self) -> str | None:
+        chosen = self.request.cookies.get("corral_theme")
+        return chosen if chosen in THEMES else None
+
+    def path(self, name: str) -> str:
+        return str(self.request.path_params[name])
+
+    def asked(self, name: str) -> str | None:
+        """What stands in the address, or in a field that was filled in; None when it is empty."""
+        return self.request.query_params.get(name, "").strip() or None
+
+    def given(self, name: str) -> str | None:
+        """What a form says; None when the field is empty."""
+        return self._form.get(name, "").strip() or None
+
+    def must(self, name: str, what: str) -> str:
+        """What a form has to say."""
+        value = self.given(name)
+        if value is None:
+            raise Invalid(f"{what} is empty; fill it in.", field=name)
+        return value
+
+    def link(self, **changed: str | None) -> str:
+        """This page with some of what was asked for changed; paging starts anew."""
+        kept = {**self.request.query_params, "after": None, **changed}
+        query = urlencode({name: value for name, value in kept.items() if value})
+        return self.request.url.path + (f"?{query}" if query else "")
+
+    def names(self, *ids: Iterable[str | None]) -> dict[str, str]:
+        """What people call the things of these ids."""
+        return self.store.insights.names([id for some in ids for id in some if id])
+
+    def show(self, template: str, **values: Any) -> Response:
+        """The page, or the part of it that was asked for."""
+        now = self.store.now()
+        with rendering.at(now):
+            text = rendering.render(
+                template,
+                self.part,
+                {"visit": self, "now": now, "may_act": self.may_act, **values},
+            )
+        return HTMLResponse(text)
+
+    def done(self, sentence: str, *, go: str | None = None) -> Response:
+        """An action is done: a sentence for whoever asked, and the page shows it by itself."""
+        if "hx-request" not in self.request.headers:
+            return RedirectResponse(go or self._came_from(), status_code=303)
+        if go is not None:
+            return Response(headers={"HX-Redirect": go})
+        with rendering.at(self.store.now()):
+            text = rendering.render("done.html", None, {"sentence": sentence})
+        headers = {"HX-Retarget": "#notices", "HX-Reswap": "beforeend", "HX-Trigger": "corral:done"}
+        return HTMLResponse(text, headers=headers)
+
+    def _came_from(self) -> str:
+        """Back to the page of ours that the form was on; never to another site."""
+        from urllib.parse import urlsplit
+
+        parts = urlsplit(self.request.headers.get("referer", ""))
+        return "/" + parts.path.lstrip("/\\") + (f"?{parts.query}" if parts.query else "")
+
+
+Show = Callable[[Visit], Response]
+
+
+def endpoint(show: Show) -> Callable[[Request], Any]:
+    """A page's function as a handler; it runs on a thread, because the library waits."""
+
+    async def answer(request: Request) -> Response:
+        form: dict[str, str] = {}
+        if request.method == "POST":
+            form = _form(await request.body())
+        return await to_thread.run_sync(lambda: show(Visit(request, form)))
+
+    return answer
+
+
+def _form(body: bytes) -> dict[str, str]:
+    if len(body) > MAX_FORM:
+        raise Invalid(f"A form holds up to {MAX_FORM:,} bytes; put the text into a file.")
+    try:
+        return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=100))
+    except ValueError:
+        raise Invalid("The form cannot be read; send it from the page.") from None

@@ -1,0 +1,1 @@
+"""Who may call from outside, and what each may do."""

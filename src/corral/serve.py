@@ -1,0 +1,261 @@
+"""The daemon's process: `python -m corral.serve`, as `corral up` starts it.
+
+It opens the store, takes its place among the nodes after a look at what was left behind, runs the
+loops, and serves the API and the pages until it is told to end. It keeps no agent: each run has a
+keeper of its own, which goes on whatever happens here.
+"""
+
+import argparse
+import asyncio
+import logging
+import logging.handlers
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from types import FrameType
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+
+from corral import config
+from corral.adapters import process
+from corral.adapters.daemons import PORT, Daemon, Seat, file_of
+from corral.daemon.host import Host
+from corral.interfaces.http.app import LOCAL, create_app
+from corral.interfaces.web.pages import error_page
+from corral.interfaces.web.pages import routes as page_routes
+from corral.kernel.errors import CorralError, Invalid, Refused
+from corral.library import Corral
+from corral.library import open as open_store
+
+GRACE = 10.0  # seconds for what is being done when the daemon is told to end
+LAST_ANSWERS = 2  # seconds of these for requests that are being answered
+BACKLOG = 1_024
+FILES = 8_192  # descriptors: browsers that watch, and one for each keeper
+LOG_BYTES = 1 << 20
+EXIT_CODES = {"store_unavailable": 5, "invalid": 2}
+
+log = logging.getLogger("corral")
+
+
+class Server(uvicorn.Server):
+    """Serves until it is told to end; the signals are the daemon's own matter."""
+
+    def __init__(self, app: Starlette, started: Callable[[], None]) -> None:
+        self.app = app
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                server_header=False,
+                timeout_graceful_shutdown=LAST_ANSWERS,
+                timeout_keep_alive=30,
+            )
+        )
+        self._started = started
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._started()
+
+
+class Serving:
+    """One life of the daemon."""
+
+    def __init__(self, options: argparse.Namespace, store: Corral) -> None:
+        self._options = options
+        self._store = store
+        self._server: Server | None = None
+        self._ending = False
+        self._exit_code = 0
+
+    def run(self) -> int:
+        """Serve until told to end; gives back the exit code."""
+        options, store = self._options, self._store
+        seat = Seat(store.db.url)
+        try:
+            with _listen(options.bind, options.port) as listening:
+                host = Host(store, slots=options.slots, labels=options.label, give_up=self._give_up)
+                me = self._describe(listening)
+                found = host.begin()
+                try:
+                    app = create_app(
+                        store,
+                        pages=page_routes(host.status),
+                        error_page=error_page,
+                        status=host.status,
+                        allowed_hosts=self._names(),
+                    )
+
+                    def started() -> None:
+                        seat.tell(me)
+                        log.info("serving %s at %s", store.db.url, me.url)
+                        _answer(options.ready, {"daemon": me, "link": me.link, "found": found})
+
+                    self._server = Server(app, started)
+                    self._obey_signals()
+                    asyncio.run(self._server.serve([listening]))
+                finally:
+                    if not host.end(GRACE - LAST_ANSWERS):
+                        log.warning("a loop did not end in time; what it did goes on elsewhere")
+        finally:
+            seat.leave()
+        log.info("ended")
+        return self._exit_code
+
+    def _describe(self, listening: socket.socket) -> Daemon:
+        store = self._store
+        port = int(listening.getsockname()[1])
+        shown = self._options.bind if self._options.bind not in _EVERYWHERE else "127.0.0.1"
+        token_file = file_of(store.db.url, ".token")
+        home = sha256(f"{process.host()} {token_file}".encode()).hexdigest()[:12]
+        store.tokens.in_file(token_file, name=f"home-{home}")
+        identity = process.identify(os.getpid())
+        assert identity is not None
+        return Daemon(
+            pid=identity.pid,
+            start_token=identity.start_token,
+            host=identity.host,
+            boot_id=identity.boot_id,
+            store=store.db.url,
+            url=f"http://{f'[{shown}]' if ':' in shown else shown}:{port}",
+            port=port,
+            token_file=str(token_file),
+            started_at=store.now(),
+        )
+
+    def _names(self) -> set[str]:
+        """The names by which it may be called: others would be a page that was led here."""
+        names = {*LOCAL, *self._options.allow_host}
+        return names | {
+            socket.gethostname() if self._options.bind in _EVERYWHERE else self._options.bind
+        }
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def _obey_signals(self) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal it came from may close
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._told_to_end)
+
+    def _told_to_end(self, number: int, _: FrameType | None) -> None:
+        if self._ending:
+            os._exit(128 + number)  # asked twice: at once. Nothing that was accepted is lost.
+        self._end(0)
+
+    def _give_up(self, reason: str) -> None:
+        self._end(EXIT_CODES["store_unavailable"])
+
+    def _end(self, exit_code: int) -> None:
+        self._ending = True
+        self._exit_code = exit_code
+        if self._server is not None:
+            self._server.app.state.end()
+            self._server.should_exit = True
+
+
+_EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 (only when it is asked for)
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        listening = socket.create_server((address, port), family=family, backlog=BACKLOG)
+        # Connections inherit it: an answer is two packets, and the second must not wait 40 ms.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
+    except OSError as error:
+        if port and error.errno in (98, 48):  # Linux, macOS
+            raise Refused(
+                f"Port {port} is taken by another program; give another with --port, or --port 0 "
+                "for any that is free.",
+                port=port,
+            ) from None
+        raise Invalid(
+            f"It cannot listen at {address}:{port} ({os.strerror(error.errno or 0)}); give another "
+            "--bind or "
+            "--port.",
+            address=address,
+            port=port,
+        ) from None
+    except OverflowError:
+        raise Invalid(f"{port} is no port; give one from 1 to 65535.", port=port) from None
+
+
+def _answer(descriptor: int | None, said: dict[str, Any]) -> None:
+    """Tell whoever started this daemon how it began; a person in front of it reads the link."""
+    if descriptor is None:
+        if "link" in said:
+            sys.stderr.write(f"Corral is up: {said['link']}\n")
+        return
+    try:
+        with os.fdopen(descriptor, "wb") as pipe:
+            pipe.write(msgspec.json.encode(said) + b"\n")
+    except OSError:
+        pass  # nobody waits any more
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="corral.serve", description=__doc__)
+    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--bind", default="127.0.0.1")
+    parser.add_argument("--allow-host", action="append", default=[])
+    parser.add_argument("--slots", type=int)
+    parser.add_argument("--label", action="append", default=[])
+    parser.add_argument("--log")
+    parser.add_argument("--ready", type=int)
+    return parser.parse_args(arguments)
+
+
+def _begin_log(path: str | None) -> None:
+    handler: logging.Handler = logging.StreamHandler()
+    if path is not None:
+        handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.raiseExceptions = False  # a full disk must not be told to the full disk
+    root = logging.getLogger()
+    root.addHandler(handler)
+    log.setLevel(logging.INFO)
+    root.setLevel(logging.WARNING)
+
+
+def _allow_many_files() -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < FILES:
+        wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _options(sys.argv[1:] if arguments is None else arguments)
+    os.umask(0o077)
+    config.make_private_folder(config.home())
+    _begin_log(options.log)
+    _allow_many_files()
+    try:
+        with open_store(actor="daemon") as store:
+            return Serving(options, store).run()
+    except CorralError as error:
+        log.error("%s", error.message)
+        said = {"code": error.code, "message": error.message, "details": error.details}
+        _answer(options.ready, {"error": said})
+        return EXIT_CODES.get(error.code, 4)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The daemon as a service: what is written, and what the system is asked; none is started."""
+
+import os
+import plistlib
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import units
+from corral.kernel.errors import Refused
+
+COMMAND = ["/opt/my python/bin/python", "-m", "corral.serve", "--label", 'a"b$c%d']
+ENVIRONMENT = {"CORRAL_STORE": "postgresql://u:p%40ss@h/db", "PATH": "/usr/bin:/bin"}
+
+
+@pytest.fixture
+def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in that writes down what it is asked; gives that file."""
+    asked = tmp_path / "asked"
+    program = tmp_path / "bin" / "systemctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return asked
+
+
+def test_a_unit_is_written_private_enabled_and_taken_away_again(systemctl: Path) -> None:
+    unit = units.Systemd("-abc")
+    told = unit.install(COMMAND, ENVIRONMENT)
+    assert (told.installed, told.running) == (True, True)
+    assert unit.path.name == "corral-abc.service"
+    assert stat.S_IMODE(unit.path.stat().st_mode) == 0o600, "it may hold a password"
+    assert systemctl.read_text().splitlines() == [
+        "--user daemon-reload",
+        "--user enable --now corral-abc.service",
+    ]
+    told = unit.uninstall()
+    assert (told.installed, unit.path.exists()) == (False, False)
+    assert "--user disable --now corral-abc.service" in systemctl.read_text()
+    assert "There is no" in unit.uninstall().sentence
+
+
+def test_where_systemd_does_not_answer_the_next_step_is_named(
+    systemctl: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "bin" / "systemctl").write_text("#!/bin/sh\necho no bus >&2\nexit 1\n")
+    told = units.Systemd("").install(COMMAND, ENVIRONMENT)
+    assert (told.installed, told.running) == (True, False)
+    assert "no bus" in told.sentence
+    assert "systemctl --user enable --now corral.service" in told.sentence
+
+
+def test_only_the_daemon_is_ended_with_its_unit() -> None:
+    text = units.Systemd("").text(COMMAND, ENVIRONMENT)
+    assert "KillMode=process" in text
+    assert '"--label" "a\\"b$$c%%d"' in text
+    assert 'Environment="CORRAL_STORE=postgresql://u:p%%40ss@h/db"' in text
+    agent = plistlib.loads(units.Launchd("").text(COMMAND, ENVIRONMENT).encode())
+    assert agent["AbandonProcessGroup"] is True
+    assert agent["ProgramArguments"] == COMMAND
+    assert agent["EnvironmentVariables"] == ENVIRONMENT
+
+
+def test_what_cannot_stand_in_a_unit_is_refused() -> None:
+    with pytest.raises(Refused):
+        units.Systemd("").text(COMMAND, {"PATH": "a\nExecStartPre=/bin/rm"})
+
+
+def test_systemd_itself_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
+    verify = shutil.which("systemd-analyze")
+    if verify is None:
+        pytest.skip("no systemd-analyze here to read the unit")
+    path = tmp_path / "corral.service"
+    command = ["/bin/sh", "-c", 'a"b$c%d']
+    path.write_text(units.Systemd("").text(command, ENVIRONMENT))
+    said = subprocess.run(
+        [verify, "verify", "--user", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)},
+    )
+    if "Failed to" in said.stderr and "corral.service" not in said.stderr:
+        pytest.skip(f"systemd-analyze cannot work here: {said.stderr.strip()}")
+    assert "corral.service" not in said.stderr, said.stderr

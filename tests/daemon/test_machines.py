@@ -1,0 +1,211 @@
+"""Several machines on one PostgreSQL: who takes what, and what becomes of it when one is lost."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.rooms.runs.model import Run
+from tests.support.keeping import lives, until
+from tests.support.machines import Machine
+from tests.support.postgres import PostgresServer
+from tests.support.proxy import Proxy
+
+pytestmark = pytest.mark.parametrize("engine", ["postgres"])
+
+LEASES = {"nodes.lease_ms": 1_500, "runs.lease_ms": 3_000}
+
+
+class Two:
+    """Two machines, both up, with leases short enough to be waited for."""
+
+    def __init__(self, machine: Callable[..., Machine], at: str | None = None) -> None:
+        self.one, self.two = machine("one", at), machine("two")
+        with self.two.store() as store:
+            for name, value in LEASES.items():
+                store.settings.set(name, value)
+        self.one.up("--label", "gpu")
+        self.two.up("--label", "gpu", "--label", "big")
+
+    def ask(self, *command: str, **wishes: Any) -> Run:
+        """A run that any of them may take; started again twice where its machine is lost."""
+        with self.two.store() as store:
+            return store.runs.ask(command=command, project=str(self.two.work), restarts=2, **wishes)
+
+    def on(self, id: str, name: str, seconds: float = 40) -> Run:
+        """The run, once it runs on a machine."""
+
+        def look() -> Run | None:
+            run = self.two.get(id)
+            return run if (run.host, run.state) == (name, "running") else None
+
+        return until(look, f"{id} runs on {name}", seconds)
+
+    def state_of(self, name: str) -> str:
+        nodes = {node["name"]: node["state"] for node in self.two.status()["nodes"]}
+        return str(nodes[name])
+
+
+@pytest.fixture
+def both(machine: Callable[..., Machine]) -> Two:
+    return Two(machine)
+
+
+def test_a_run_goes_to_the_machine_that_offers_what_it_wants(both: Two) -> None:
+    big = both.ask("sleep", "600", labels=["big", "gpu"])
+    assert both.on(big.id, "two").node_id is not None
+    named = both.ask("sleep", "600", host="one")
+    both.on(named.id, "one")
+    nobody = both.ask("sleep", "600", labels=["tape"])
+    assert both.two.get(nobody.id).state == "queued"
+    assert sorted(run.host for run in (both.two.get(big.id), both.two.get(named.id)) if run.host)
+
+
+def test_a_project_that_only_one_machine_has_runs_there(both: Two, tmp_path: Path) -> None:
+    # Both see the same disk here; a directory that is nobody's stands for one that is elsewhere.
+    away = both.ask("pwd", host="any", name="away")
+    with both.two.store() as store:
+        store.runs.wait(away.id, timeout_ms=20_000)
+        missing = store.runs.ask(
+            command=["pwd"], project=str(tmp_path / "nowhere"), host="any", restarts=0
+        )
+        here = both.ask("pwd", host="any")
+        assert store.runs.wait(here.id, timeout_ms=20_000).state == "completed"
+        assert store.runs.get(missing.id).state == "queued", "it waits for whoever has it"
+
+
+def test_runs_are_spread_over_free_slots(machine: Callable[..., Machine]) -> None:
+    one, two = machine("one"), machine("two")
+    one.up("--slots", "2")
+    two.up("--slots", "2")
+    with two.store() as store:
+        asked = [
+            store.runs.ask(command=["sleep", "600"], project=str(two.work), host="any")
+            for _ in range(5)
+        ]
+
+        def settled() -> list[str] | None:
+            hosts = [run.host for run in map(store.runs.get, [a.id for a in asked]) if run.host]
+            return hosts if len(hosts) == 4 else None
+
+        assert sorted(until(settled, "four run")) == ["one", "one", "two", "two"]
+        (waiting,) = store.runs.list(state="queued").items
+        going = next(run for run in map(store.runs.get, [a.id for a in asked]) if run.host == "one")
+        store.runs.stop(going.id)
+        until(lambda: store.runs.get(waiting.id).host == "one", "the fifth follows")
+
+
+def test_one_leads_each_loop_and_the_other_takes_over(both: Two) -> None:
+    leading = both.one if both.one.loop("scheduler")["state"] == "works" else both.two
+    other = both.two if leading is both.one else both.one
+    assert other.loop("scheduler")["state"] == "waits"
+    assert f":{leading.name}:" in other.loop("scheduler")["leader"]
+    assert other.loop("launcher")["state"] == "works"
+    leading.signal(signal.SIGKILL)
+    until(lambda: other.loop("scheduler")["state"] == "works", "the other one leads", 20)
+    with other.store() as store:
+        store.timers.set("agent:ada", "hello", delay_ms=5_000)
+        until(lambda: store.mail.list(mailbox="agent:ada").items, "its letter is put", 20)
+
+
+def test_a_machine_that_lost_its_power_is_lost_and_its_run_goes_on_elsewhere(both: Two) -> None:
+    run = both.ask("sleep", "600", labels=["gpu"])
+    first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
+    gone, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
+    gone.lose_power()
+    both.two = left  # who can still be asked
+    again = both.on(run.id, left.name, 25)
+    assert again.attempts == 2
+    assert again.fence > first.fence
+    until(lambda: both.state_of(gone.name) == "lost", "it is said to be lost")
+    gone.up()
+    assert both.state_of(gone.name) == "up"
+    assert left.get(run.id).host == left.name, "it stays where it went"
+
+
+def test_an_agent_that_goes_on_elsewhere_is_told_what_was_said_before(both: Two) -> None:
+    with both.two.store() as store:
+        store.agents.create("ada", command="sh -c 'cat; echo; echo that was all; sleep 600'")
+        run = store.runs.ask(
+            agent="ada",
+            prompt="count the stars",
+            project=str(both.two.work),
+            labels=["gpu"],
+            restarts=1,
+        )
+    first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
+    gone, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
+    gone.lose_power()
+    both.two = left
+    both.on(run.id, left.name)
+    told = until(
+        lambda: (out := left.corral("logs", run.id).stdout).count(b"that was all") and out, "told"
+    )
+    assert b"This conversation was begun before" in told
+    assert b"user: count the stars" in told
+
+
+def test_a_daemon_that_died_alone_takes_no_run_with_it(both: Two) -> None:
+    run = both.ask("sleep", "600", host="any")
+    first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
+    dead, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
+    dead.signal(signal.SIGKILL)
+    both.two = left
+    until(lambda: both.state_of(dead.name) == "lost", "the node is lost")
+    with left.store() as store:
+        renewed = store.runs.get(run.id).seen_at
+        until(lambda: store.runs.get(run.id).seen_at != renewed, "its keeper goes on", 20)
+        now = store.runs.get(run.id)
+    assert (now.pid, now.host, now.attempts) == (first.pid, dead.name, 1)
+
+
+def test_a_machine_that_was_stopped_joins_again_and_its_old_run_does_not_go_on_there(
+    both: Two,
+) -> None:
+    run = both.ask("sleep", "600", labels=["gpu"])
+    first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
+    stopped, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
+    asleep = stopped.everybody()
+    stopped.everything(signal.SIGSTOP)
+    both.two = left
+    try:
+        both.on(run.id, left.name)
+        assert both.state_of(stopped.name) == "lost"
+    finally:
+        for pid in asleep:
+            os.kill(pid, signal.SIGCONT)
+    assert first.pid is not None
+    old = first.pid
+    until(lambda: not lives(old), "the old attempt is ended", 20)
+    until(lambda: both.state_of(stopped.name) == "up", "it joins again", 20)
+    now = left.get(run.id)
+    assert (now.state, now.host) == ("running", left.name), "what the old keeper said is refused"
+
+
+@pytest.fixture
+def cut_off(postgres_server: PostgresServer) -> Iterator[Proxy]:
+    with Proxy(postgres_server.port) as proxy:
+        yield proxy
+
+
+def test_a_machine_that_is_cut_off_stops_what_another_may_have(
+    machine: Callable[..., Machine], url: str, postgres_server: PostgresServer, cut_off: Proxy
+) -> None:
+    by_proxy = url.replace(f":{postgres_server.port}/", f":{cut_off.port}/")
+    both = Two(machine, at=by_proxy)
+    both.two.corral("down")
+    run = both.ask("sleep", "600", labels=["gpu"])
+    bound = both.ask("sleep", "600", host="one")
+    first, stays = both.on(run.id, "one"), both.on(bound.id, "one")
+    both.two.up("--label", "gpu")
+    cut_off.close()
+    assert first.pid is not None
+    old = first.pid
+    until(lambda: not lives(old), "it is ended where nobody can be asked", 60)
+    assert stays.pid is not None
+    assert lives(stays.pid), "what no other machine may have goes on"
+    both.on(run.id, "two", 60)
+    assert lives(both.one.pid), "the daemon waits for the store"

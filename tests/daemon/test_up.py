@@ -1,0 +1,226 @@
+"""The daemon as a person starts, asks and ends it: real processes, real requests."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from corral.adapters import daemons
+from tests.support.keeping import lives, until
+from tests.support.machines import Machine, children_of, cpu_of
+
+
+def test_up_serves_until_down(one: Machine) -> None:
+    said = one.up()
+    assert said["found"] == []
+    told = one.status()
+    assert told["health"]["ok"]
+    assert told["health"]["status"]["pid"] == one.pid
+    assert {loop["state"] for loop in told["health"]["status"]["loops"]} == {"works"}
+    assert [(node["name"], node["state"]) for node in told["nodes"]] == [("one", "up")]
+    assert {"scheduler", "courier", "janitor"} <= {lead["name"] for lead in told["leaders"]}
+    down = one.corral("down")
+    assert (down.returncode, down.stderr) == (0, b"")
+    assert not lives(one.pid)
+    told = one.status()
+    assert (told["daemon"], told["health"], told["leaders"]) == (None, None, [])
+    assert [node["state"] for node in told["nodes"]] == ["left"]
+    assert one.corral("status").returncode == 1
+    assert b"No daemon" in one.corral("down").stdout
+
+
+def test_the_link_opens_the_door_and_nothing_else_does(one: Machine) -> None:
+    one.up()
+    address, _, token = one.link.partition("/?token=")
+    assert httpx.get(f"{address}/healthz", headers={"Authorization": f"Bearer {token}"}).json()[
+        "status"
+    ]["version"]
+    assert "status" not in httpx.get(f"{address}/healthz").json()
+    assert httpx.get(f"{address}/api/runs").status_code == 401
+    opened = httpx.get(one.link)
+    assert opened.status_code == 303
+    assert "HttpOnly" in opened.headers["set-cookie"]
+
+
+def test_what_it_leaves_in_its_home_is_private(one: Machine) -> None:
+    one.up()
+    home = Path(one.env["CORRAL_HOME"])
+    left = sorted(home.glob("daemon*"))
+    assert {path.suffix for path in left} == {".json", ".log", ".token"}
+    for path in left:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_a_second_daemon_says_who_is_there_and_leaves(one: Machine) -> None:
+    one.up()
+    again = one.json("up", "--json")
+    assert (again["daemon"]["pid"], again["link"]) == (one.pid, one.link)
+    # Without looking first, as two commands at the same moment would:
+    env = one.env | {"CORRAL_STORE": one.url}
+    late = subprocess.run(
+        daemons.command(["--port", "0"]), env=env, capture_output=True, check=False, timeout=30
+    )
+    assert late.returncode == 4
+    assert f"pid {one.pid}".encode() in late.stderr
+    assert b"Traceback" not in late.stderr
+
+
+def test_another_home_on_the_same_machine_needs_a_name_of_its_own(
+    one: Machine, tmp_path: Path
+) -> None:
+    one.up()
+    other = one.corral(
+        "up", "--port", "0", env={"CORRAL_HOME": str(tmp_path / "other"), "CORRAL_STORE": one.url}
+    )
+    assert other.returncode == 4
+    assert b"CORRAL_HOST" in other.stderr
+    assert one.loop("launcher")["state"] == "works"
+
+
+def test_a_port_that_is_taken_is_said_and_nothing_is_left_behind(one: Machine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = one.corral("up", "--port", str(port))
+    assert said.returncode == 4
+    assert str(port).encode() in said.stderr
+    assert b"--port 0" in said.stderr
+    assert one.status()["nodes"] == [], "it did not join"
+    assert not list(Path(one.env["CORRAL_HOME"]).glob("daemon*.json"))
+    one.up()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--port", "99999"], 2),
+        (["--port", "-1"], 2),
+        (["--bind", "192.0.2.1"], 2),
+        (["--slots", "-1"], 2),
+        (["--label", ""], 2),
+    ],
+    ids=str,
+)
+def test_what_can_never_work_is_refused(one: Machine, options: list[str], code: int) -> None:
+    said = one.corral("up", *["--port", "0"], *options)
+    assert said.returncode == code, said.stderr
+    assert said.stderr.count(b"\n") == 1
+    assert one.status()["daemon"] is None
+
+
+def test_in_front_it_says_its_link_and_ends_with_the_terminal(one: Machine) -> None:
+    with one.begin("up", "--port", "0", "--foreground") as daemon:
+        assert daemon.stderr is not None
+        until(lambda: b"Corral is up: http" in daemon.stderr.readline(), "its link")
+        daemon.send_signal(signal.SIGINT)
+        assert daemon.wait(30) == 0
+
+
+def test_a_run_asked_for_from_afar_is_started_at_once_and_its_end_is_told(one: Machine) -> None:
+    one.up()
+    address, _, token = one.link.partition("/?token=")
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
+        assert "<html" in client.get("/").text
+        asked = client.post(
+            "/api/runs/ask", json={"command": ["echo", "hello"], "project": str(one.work)}
+        )
+        assert asked.status_code == 200, asked.text
+        id = asked.json()["id"]
+        ended = until(
+            lambda: (run := client.get(f"/api/runs/{id}").json())["ended_at"] and run, "it ended"
+        )
+        assert (ended["state"], ended["exit_code"], ended["host"]) == ("completed", 0, "one")
+        waited = ended["started_at"] - ended["created_at"]
+        print(f"started {waited} ms after it was asked for")
+        assert "hello" in client.get(f"/api/runs/{id}/output").text
+        with client.stream("GET", "/api/events", headers={"Last-Event-ID": "0-0"}) as feed:
+            seen = ""
+            for line in feed.iter_lines():
+                seen += line
+                if id in seen and "complete" in seen:
+                    break
+        assert client.get("/runs/" + id).status_code == 200
+
+
+# -- its death ---------------------------------------------------------------------------------
+
+
+def test_its_death_stops_no_agent_and_its_next_life_tells_what_it_found(one: Machine) -> None:
+    one.up()
+    run = one.detached("sleep", "600")
+    lost = one.detached("sleep", "600")
+    one.signal(signal.SIGKILL)
+    one.has_ended()
+    assert run.pid is not None
+    assert lives(run.pid)
+    for pid in (lost.keeper_pid, lost.pid):
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+    found = one.up()["found"]
+    assert [(each["run_id"], each["was"]) for each in found] == [(lost.id, "running")]
+    assert one.get(run.id).state == "running"
+    assert lives(run.pid)
+    assert one.loop("scheduler")["state"] == "works", "the dead one's leads are taken at once"
+
+
+def test_told_twice_it_ends_at_once_and_agents_go_on(one: Machine) -> None:
+    one.up()
+    run = one.detached("sleep", "600")
+    ended = one.corral("down", "--now")
+    assert ended.returncode == 0
+    assert not lives(one.pid)
+    assert run.pid is not None
+    assert lives(run.pid)
+    one.up()
+
+
+def test_a_keeper_that_is_killed_is_noticed_at_once_and_leaves_no_zombie(one: Machine) -> None:
+    one.up()
+    with one.store() as store:
+        asked = store.runs.ask(command=["sleep", "600"], project=str(one.work), host="one")
+        run = until(lambda: (r := store.runs.get(asked.id)).pid and r, "the launcher started it")
+        assert run.node_id is not None
+        assert run.keeper_pid is not None
+        os.kill(run.keeper_pid, signal.SIGKILL)
+        until(lambda: store.runs.get(run.id).fence > run.fence, "it has a new keeper", 10)
+        store.runs.stop(run.id)
+        store.runs.wait(run.id, timeout_ms=20_000)
+    until(lambda: not [c for c in children_of(one.pid) if c.state == "Z"], "no zombies", 10)
+
+
+def test_an_idle_daemon_costs_next_to_nothing(one: Machine) -> None:
+    one.up()
+    cpu_of(one.pid, 2.0)  # it has just begun
+    share = cpu_of(one.pid, 10.0)
+    words = Path(f"/proc/{one.pid}/status").read_text().split()
+    megabytes = int(words[words.index("VmRSS:") + 1]) / 1024
+    print(f"idle: {share:.2%} of a core, {megabytes:.0f} MB")
+    assert share < 0.01
+    assert megabytes < 120
+
+
+# -- the store ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_a_store_whose_file_was_taken_away_is_not_written_any_more(one: Machine) -> None:
+    with one.store() as store:
+        store.settings.set("nodes.lease_ms", 1_000)
+    one.up()
+    path = Path(one.url.removeprefix("sqlite:///"))
+    path.rename(path.with_name("moved.db"))
+    one.has_ended()
+    (log,) = Path(one.env["CORRAL_HOME"]).glob("daemon*.log")
+    assert "was moved or removed" in log.read_text()
+
+
+def test_json_of_status_is_one_value(one: Machine) -> None:
+    said = one.corral("--json", "status")
+    assert json.loads(said.stdout)["daemon"] is None
+    assert said.returncode == 1

@@ -1,0 +1,61 @@
+"""The API while its store goes away and comes back."""
+
+import signal
+import threading
+import time
+
+import corral
+from corral.library import Corral
+from tests.support.postgres import PostgresServer
+from tests.support.served import serving
+
+
+class Writing:
+    """Puts letters from afar, one after the other, and keeps the ids of those accepted."""
+
+    def __init__(self, store: Corral) -> None:
+        self._store = store
+        self._stop = threading.Event()
+        self.accepted: list[str] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.accepted.append(self._store.mail.put("queue:q", len(self.accepted)).id)
+
+    def wait_for(self, count: int) -> None:
+        deadline = time.monotonic() + 40
+        while len(self.accepted) < count:
+            assert time.monotonic() < deadline, "it did not go on"
+            time.sleep(0.02)
+
+    def end(self) -> list[str]:
+        self._stop.set()
+        self._thread.join(60)
+        return self.accepted
+
+
+def test_a_restarted_server_loses_no_request_and_no_event(
+    own_server: PostgresServer, own_url: str
+) -> None:
+    """Clients ask on while PostgreSQL restarts; what was accepted is there, and on the feed."""
+    with (
+        corral.open(own_url) as store,
+        serving(store) as served,
+        corral.open(served.url, token=served.token) as remote,
+    ):
+        events = remote.events.follow("0-0", timeout_ms=30_000)
+        letters = (event.subject for event in events if event.kind == "letter")
+        writing = Writing(remote)
+        heard = [next(letters)]
+        for how in (signal.SIGINT, signal.SIGQUIT):
+            before = len(writing.accepted)
+            own_server.stop(how)
+            own_server.start()
+            writing.wait_for(before + 10)
+        accepted = writing.end()
+        heard += [next(letters) for _ in accepted[1:]]
+        events.close()  # type: ignore[attr-defined]
+        assert len({*accepted}) == len(accepted)
+        assert heard == accepted

@@ -1,0 +1,130 @@
+"""What is shown to a person who looks at runs, agents and sessions: names, words and limits."""
+
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.adapters.providers.registry import names
+from corral.interfaces.cli.commands import resume, run
+from corral.interfaces.cli.render import _fitting, _widened
+from corral.library.asking import Wish
+from corral.library.runs import Wishes
+from tests.support.cli import Cli
+from tests.support.runs import add_run
+
+
+def test_an_agent_is_shown_with_its_limits_and_its_tools(cli: Cli) -> None:
+    cli.json("agent", "create", "ada", "--budget", "2.5", "--timeout", "1h", "--max-runs", "3")
+    cli.json("agent", "grant", "ada", "Bash(git *)")
+    cli.json("agent", "grant", "ada", "WebFetch", "--deny")
+    shown = cli("agent", "show", "ada").out
+    assert "limits         $2.50 a run, 1h a run, 3 runs at once\n" in shown
+    assert "allowed tools  Bash(git *)\n" in shown
+    assert "denied tools   WebFetch\n" in shown
+    assert "admin          no\n" in shown
+    assert "TOOL         RULE" in cli("agent", "grants", "ada").out
+    assert "number        1\n" in cli("agent", "show", "ada", "--version", "1").out
+
+
+@pytest.mark.parametrize("verb", ["create", "edit"])
+def test_a_role_or_provider_that_there_is_not_is_refused(cli: Cli, verb: str) -> None:
+    if verb == "edit":
+        cli.json("agent", "create", "bob")
+    error = cli.error("agent", verb, "bob", "--role", "reviewr")
+    assert (error["exit_code"], "builder, reviewer" in error["message"]) == (2, True)
+    error = cli.error("agent", verb, "bob", "--provider", "nosuch")
+    assert (error["exit_code"], ", ".join(names()) in error["message"]) == (2, True)
+
+
+def test_runs_and_sessions_name_their_agent(cli: Cli, url: str) -> None:
+    ada = cli.json("agent", "create", "ada", "--provider", "scripted")
+    cli.json("session", "open", "--agent", "ada")
+    told = {"agent_id": ada["id"], "agent_version": 1, "provider": "scripted"}
+    with corral.open(url) as store:
+        id = add_run(store, "completed", **told)
+    assert " ada " in cli("ps", "-a").out
+    assert ada["id"] not in cli("session", "list").out
+    assert " ada " in cli("session", "list").out
+    shown = cli("show", id).out
+    assert "agent      ada, version 1 (scripted)\n" in shown
+    assert "keeper_token" not in shown
+    assert cli.json("show", id)["agent_id"] == ada["id"]
+
+
+def test_a_run_that_is_over_cannot_be_stopped_and_says_why(cli: Cli, url: str) -> None:
+    with corral.open(url) as store:
+        id = add_run(store, "completed")
+    said = cli("stop", id)
+    assert (said.code, said.err) == (
+        4,
+        f"corral: Cannot stop {id}: it is completed, and that is its end.\n",
+    )
+
+
+def test_a_budget_is_set_for_the_directory_one_is_in(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = cli.json("project", "register", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for place in (".", str(tmp_path), f"project:{tmp_path}"):
+        assert cli.json("budget", "set", place, "3")["scope"] == f"project:{project['id']}"
+
+
+def test_a_folder_without_transcripts_says_so(cli: Cli, tmp_path: Path) -> None:
+    said = cli("import", "claude", str(tmp_path))
+    assert (said.code, said.out) == (0, "There are no transcripts in that folder.\n")
+
+
+def test_a_command_that_needs_a_shell_is_not_taken_for_an_alert(cli: Cli) -> None:
+    error = cli.error("alert", "add", "--on", "failed", "--command", "cat >> told.log")
+    assert (error["exit_code"], "write sh -c" in error["message"]) == (2, True)
+    made = cli.json("alert", "add", "--on", "failed", "--command", "sh -c 'cat >>told.log'")
+    assert f"`corral alert test {made['id']}`" not in made["target"]
+    said = cli("alert", "add", "--on", "failed", "--command", "true").out
+    assert "try it with `corral alert test alr_" in said
+
+
+def test_the_figures_of_stats_are_explained(cli: Cli, url: str) -> None:
+    with corral.open(url) as store:
+        add_run(store, "completed")
+    said = cli("stats")
+    assert "OK: completed of all not cancelled." in said.out.splitlines()[-1]
+    assert "+ behind a cost" in cli("stats", "--help").out
+    assert "OK:" not in cli("stats", "--csv").out
+
+
+def test_resume_takes_what_run_takes() -> None:
+    given = [{option.name for option in each.params} for each in (run.command, resume.command)]
+    assert given[0] - given[1] == {"words", "session"}
+    assert set(Wishes.__annotations__) == set(Wish.__struct_fields__)
+
+
+def test_a_narrow_table_does_without_the_lesser_columns_and_never_the_first() -> None:
+    columns = [("PROJECT", str), ("WHAT", lambda _: "x" * 40), ("PID", lambda _: "12345")]
+    for width, titles, last in (
+        (70, ["PROJECT", "WHAT", "PID"], [9, 40, 5]),
+        (30, ["PROJECT", "WHAT", "PID"], [9, 12, 5]),
+        (20, ["PROJECT", "WHAT"], [9, 9]),
+        (5, ["PROJECT"], [9]),
+    ):
+        given, rows, widths = _fitting(["the-first"], columns, width)
+        assert ([title for title, _ in given], widths) == (titles, last)
+        assert len(rows[0]) == len(titles)
+    assert _widened([8, 8], [40, 10], 10) == [16, 10]
+
+
+def test_an_agent_that_there_is_not_is_answered_with_those_that_there_are(cli: Cli) -> None:
+    error = cli.error("run", "--agent", "nosuch", "hi")
+    assert error["exit_code"] == 3
+    assert "`corral agent list` shows yours" in error["message"]
+    assert "claude, codex" in error["message"]
+    assert "plain" not in error["message"]
+
+
+def test_looking_back_at_little_shows_no_blanks(cli: Cli) -> None:
+    session = cli.json("session", "open", "--title", "t")
+    cli.json("session", "append", session["id"], "assistant", "again\n")
+    shown = cli("session", "retro", session["id"]).out
+    assert "last words  again\n" in shown
+    assert "tools       -\n" in shown

@@ -1,0 +1,34 @@
+"""A disk that is soon full."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+
+def fill(ballast: Path) -> None:
+    file = os.open(ballast, os.O_WRONLY | os.O_CREAT)
+    with suppress(OSError):
+        while os.write(file, b"x" * 4096):
+            pass
+    os.close(file)
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A disk of 3 MB at an empty folder; a test that cannot have one is skipped."""
+    if os.geteuid() != 0:
+        pytest.skip("only the root can mount a small disk; the limit on files is tested instead")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

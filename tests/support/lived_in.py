@@ -1,0 +1,240 @@
+"""A store in which something has happened: for the pages, and for whoever looks at them."""
+
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+from corral.adapters.providers.facts import Used
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
+from corral.library import Corral
+from corral.rooms.runs.model import Sample
+from tests.support.runs import add_run
+
+TITLES = (
+    "Fix the flaky login test",
+    "Review the last commit",
+    "Write release notes for 2.4",
+    "Migrate settings to the new format",
+    "Find out why the build is slow",
+    "Translate the error messages",
+    "Remove the unused endpoints",
+    "Check the licences of all dependencies",
+)
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=x onerror=alert(1)> "
+    "\x1b[31mred\x1b]0;t\x07 \u202egnp"
+)
+
+
+class LivedIn:
+    """What was made, for tests that look for it."""
+
+    def __init__(self, store: Corral, folder: Path, *, seed: int = 7) -> None:
+        self.store = store
+        self.folder = folder
+        self._chance = random.Random(seed)
+        self.projects = [self._project(name) for name in ("harbour", "lighthouse", "tide-tables")]
+        self.agents = self._agents()
+        self.past()
+        self.sessions()
+        self.mail()
+        self.schedules()
+        self.money()
+        self.choices()
+
+    def _project(self, name: str) -> Any:
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return self.store.projects.register(folder, command="claude" if name == "harbour" else None)
+
+    def _agents(self) -> list[Any]:
+        create = self.store.agents.create
+        ada = create(
+            "ada",
+            role="reviewer",
+            provider="claude",
+            model="claude-opus-4-6",
+            instructions="Read the whole diff before you say anything.\nBe brief.",
+        )
+        self.store.agents.edit(ada.id, instructions="Read the diff. Say what is wrong, and why.")
+        self.store.agents.edit(ada.id, model="claude-sonnet-4-6")
+        self.store.agents.grant(ada.id, "Bash(git *)")
+        self.store.agents.grant(ada.id, "WebFetch", allow=False)
+        grace = create("grace", role="builder", provider="codex", model="gpt-5.3-codex")
+        return [self.store.agents.get(ada.id), grace]
+
+    def past(self) -> None:
+        """Runs that ended over the last weeks, most of them well."""
+        now = self.store.now()
+        moments = sorted(self._chance.randrange(20 * MINUTE, 20 * DAY) for _ in range(60))
+        for n, ago in enumerate(reversed(moments)):
+            began = now - ago
+            took = self._chance.randrange(20 * SECOND, 40 * MINUTE)
+            state = self._chance.choice(["completed"] * 7 + ["failed", "crashed", "cancelled"])
+            agent = self._chance.choice(self.agents)
+            self.add(state, began, took, title=TITLES[n % len(TITLES)], agent=agent)
+        self.add(
+            "crashed",
+            now - 3 * HOUR,
+            9 * MINUTE,
+            title="Rebuild the search index",
+            signal=int(signal.SIGKILL),
+            reason="ended by signal 9 (KILL), which nobody here sent",
+        )
+        self.add(
+            "failed",
+            now - 50 * MINUTE,
+            4 * MINUTE,
+            title="Deploy the preview",
+            name="preview",
+            exit_code=2,
+            reason="exit code 2",
+        )
+
+    def add(self, state: str, began: int, took: int, *, agent: Any = None, **columns: Any) -> str:
+        project = self._chance.choice(self.projects)
+        tokens = self._chance.randrange(2_000, 400_000)
+        cost = tokens * self._chance.randrange(3, 12)
+        model = agent.model if agent else "claude-sonnet-4-6"
+        live = state in ("queued", "starting", "running", "stopping")
+        run = add_run(
+            self.store,
+            state,
+            began,
+            project_id=project.id,
+            agent_id=agent.id if agent else None,
+            agent_version=agent.version if agent else None,
+            provider=agent.provider if agent else "claude",
+            model=model,
+            tokens=tokens,
+            cost_micros=cost,
+            ended_at=None if live else min(began + took, self.store.now()),
+            cwd=project.dir,
+            **columns,
+        )
+        self.launch(run)
+        self.store.charges.add(
+            Used(model=model, input=tokens * 3 // 4, output=tokens // 4, cost_micros=cost),
+            run_id=run,
+            project_id=project.id,
+            agent_id=agent.id if agent else None,
+            provider="claude",
+            at=began,
+        )
+        return run
+
+    def launch(self, run: str) -> None:
+        from corral.db.statement import Statement
+
+        with self.store.transaction() as tx:
+            tx.run(
+                Statement(
+                    "INSERT INTO launches (run_id, prompt, env, secrets, approvals, labels,"
+                    " raw, interactive, grace_ms, restarts, output_cap, environment)"
+                    " VALUES (:id, 'Please do it.', '{}', '{}', '[]', '[]', 0, 0, 10000, 0,"
+                    " 1000000, '{}')"
+                ),
+                id=run,
+            )
+
+    def samples(self, run: Any, count: int = 60) -> None:
+        """What a running run used, looked at every two seconds until now."""
+        now, cpu = self.store.now(), 0
+        for n in range(count):
+            cpu += self._chance.randrange(100, 1_900)
+            memory = 180_000_000 + n * 1_000_000 + self._chance.randrange(20_000_000)
+            self.store.runs.add_sample(run, Sample(now - (count - n) * 2 * SECOND, cpu, memory, 3))
+
+    def sessions(self) -> None:
+        store, (ada, grace) = self.store, self.agents
+        session = store.sessions.open(
+            ada.id, project=self.projects[0].id, title="Why is the login test flaky?"
+        )
+        call = {"file_path": "tests/test_login.py"}
+        store.sessions.append_many(
+            session.id,
+            [
+                {"role": "user", "content": "The login test fails one time in ten. Find out why."},
+                {"role": "assistant", "content": "I will read the test first."},
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_name": "Read",
+                    "tool_call_id": "c1",
+                    "arguments": call,
+                },
+                {
+                    "role": "tool",
+                    "content": "def test_login(browser):\n    browser.open('/')\n    "
+                    "time.sleep(0.1)\n    assert browser.title == 'Hello'",
+                    "tool_call_id": "c1",
+                    "tool_name": "Read",
+                },
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_name": "Bash",
+                    "tool_call_id": "c2",
+                    "arguments": {"command": "pytest -x tests/test_login.py"},
+                },
+                {
+                    "role": "tool",
+                    "content": "1 failed in 0.31s",
+                    "tool_call_id": "c2",
+                    "tool_name": "Bash",
+                    "is_error": True,
+                },
+                {
+                    "role": "assistant",
+                    "content": "The test sleeps for a tenth of a second instead "
+                    "of waiting for the title.\n\nI suggest to wait for the title, with a limit.",
+                },
+                {"role": "user", "content": HOSTILE},
+            ],
+        )
+        store.sessions.handoff(session.id, grace.id, note="Please make the change.")
+        store.sessions.set_state(session.id, "branch", "fix/login")
+        self.session = store.sessions.get(session.id)
+        store.sessions.close(store.sessions.open(title="An old talk").id)
+
+    def mail(self) -> None:
+        mail = self.store.mail
+        self.store.settings.set("mail.max_attempts", 1)
+        for mailbox, text in (
+            ("hook:alerts", "the nightly build is red"),
+            ("agent:ada", HOSTILE),
+        ):
+            mail.put(mailbox, text, sender="agent:grace")
+            (letter,) = mail.claim(mailbox, owner="worker-1")
+            mail.fail(letter, "connection refused by 192.0.2.7:443")
+        mail.put("place:chat", "Deployed 2.4.")
+        (letter,) = mail.claim("place:chat", owner="worker-1")
+        mail.doubt(letter)
+        self.store.settings.unset("mail.max_attempts")
+        mail.put("agent:ada", "please look at the build", key="build-7")
+        mail.put("queue:builds", {"commit": "4f1c2a9", "branch": "main"})
+
+    def schedules(self) -> None:
+        create = self.store.schedules.create
+        create(
+            "agent:ada",
+            "morning review",
+            cron="0 9 * * 1-5",
+            time_zone="Europe/Berlin",
+            name="stand-up",
+        )
+        create("queue:builds", {"what": "nightly"}, every_ms=6 * HOUR, name="nightly build")
+        paused = create("agent:grace", "tidy up", every_ms=DAY, name="tidy")
+        self.store.schedules.pause(paused.id)
+        self.store.timers.set("agent:ada", "look at the deployment again", delay_ms=25 * MINUTE)
+
+    def money(self) -> None:
+        self.store.budgets.set("all", 40_000_000, period="day")
+        self.store.budgets.set(f"project:{self.projects[1].id}", 3_000_000)
+        self.store.charges.add(Used(model=None, input=900, output=80), run_id="run_unknown")
+
+    def choices(self) -> None:
+        self.store.settings.set("runs.max_at_once", 8)
+        self.store.secrets.set("GITHUB", "env:GITHUB_TOKEN")
+        self.store.alerts.add(["crashed", "needs_input"], target_kind="mailbox", target="user:me")

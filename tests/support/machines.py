@@ -1,0 +1,85 @@
+"""Machines of their own on one store: each with a home, a name, and a daemon that can die."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from corral.adapters import process
+from tests.support.keeping import Home, lives, until
+
+
+class Machine(Home):
+    """A home with a daemon; as seen from the store, a machine like any other."""
+
+    def __init__(self, folder: Path, url: str, name: str) -> None:
+        folder.mkdir()
+        own = {"CORRAL_HOME": str(folder / "home"), "CORRAL_HOST": name}
+        kept = dict(os.environ)
+        os.environ.update(own)
+        try:
+            super().__init__(folder, url)
+        finally:
+            os.environ.clear()
+            os.environ.update(kept)
+        self.name = name
+        self.link = ""
+        self.pid = 0
+
+    def up(self, *options: str) -> dict[str, Any]:
+        """Start its daemon; what it says."""
+        said: dict[str, Any] = self.json("up", "--port", "0", "--json", *options)
+        self.link = said["link"]
+        self.pid = said["daemon"]["pid"]
+        return said
+
+    def status(self) -> dict[str, Any]:
+        """What `corral status` says, whether all is well or not."""
+        said = self.corral("status", "--json")
+        told: dict[str, Any] = json.loads(said.stdout)
+        return told
+
+    def loop(self, name: str) -> dict[str, Any]:
+        loops = {loop["name"]: loop for loop in self.status()["health"]["status"]["loops"]}
+        found: dict[str, Any] = loops[name]
+        return found
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def has_ended(self, seconds: float = 30) -> bool:
+        return until(lambda: not lives(self.pid), "the daemon has ended", seconds)
+
+    def everything(self, number: int) -> None:
+        """A signal to all that runs here: the daemon, keepers, guards and agents."""
+        for pid in self.everybody():
+            with suppress(OSError):
+                os.kill(pid, number)
+
+    def lose_power(self) -> None:
+        """All that runs here is gone at once."""
+        self.everything(signal.SIGKILL)
+        self.end_all()
+
+
+def children_of(pid: int) -> Iterator[process.Stat]:
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError):
+                found = process.stat(int(name))
+                if found is not None and found.parent == pid:
+                    yield found
+
+
+def cpu_of(pid: int, seconds: float) -> float:
+    """The share of one core that a process uses over a time."""
+    before = process.stat(pid)
+    time.sleep(seconds)
+    after = process.stat(pid)
+    assert before is not None
+    assert after is not None
+    return (after.cpu_ticks - before.cpu_ticks) / os.sysconf("SC_CLK_TCK") / seconds

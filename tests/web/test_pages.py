@@ -1,0 +1,464 @@
+"""The pages as a program sees them: what they say, what they hide, what they refuse."""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+
+import httpx
+import pytest
+
+from corral.db.moves import StateTable
+from corral.interfaces.web import rendering
+from corral.interfaces.web.actions import ACTIONS
+from corral.interfaces.web.events import KINDS
+from corral.interfaces.web.navigation import NAVIGATION
+from corral.kernel.clock import DAY, HOUR, MINUTE
+from corral.library import Corral
+from corral.library.catalogue import declared
+from tests.support.lived_in import HOSTILE, LivedIn
+from tests.support.runs import add_run
+from tests.support.served import Served
+from tests.web.conftest import House
+
+PAGES = {link.path for group in NAVIGATION for link in group.links} | {
+    "/costs?by=agent&days=7",
+    "/costs?by=model&days=90",
+    "/costs/outcomes?by=day&days=30",
+    "/events?kind=letter",
+    "/mail?state=all",
+    "/mail?state=dead",
+    "/mail?state=unknown",
+    "/mail?mailbox=agent%3Aada&state=all",
+    "/runs?state=live",
+    "/runs?state=failed",
+    "/runs?new=1",
+    "/search?q=login",
+    "/search?q=ada&kind=turn",
+    "/sessions?all=1",
+    "/schedules?all=1",
+    "/projects?archived=1",
+    "/agents?retired=1",
+}
+
+
+def of_one(lived_in: LivedIn) -> Iterator[str]:
+    """The page of one thing of each kind."""
+    store = lived_in.store
+    for run in store.runs.list(limit=3).items:
+        yield f"/runs/{run.id}"
+    yield f"/runs?project={lived_in.projects[0].id}"
+    yield f"/projects/{lived_in.projects[0].id}"
+    yield f"/agents/{lived_in.agents[0].id}"
+    yield f"/sessions/{lived_in.session.id}"
+    yield f"/sessions/{lived_in.session.id}?before=5"
+    yield f"/events?subject={lived_in.session.id}"
+    for letter in store.mail.dead().items:
+        yield f"/mail/{letter.id}"
+
+
+@pytest.fixture(scope="module")
+def client(house: House) -> Iterator[httpx.Client]:
+    with house.served.client() as asking:
+        yield asking
+
+
+def as_part(of: str) -> dict[str, str]:
+    """What htmx says when it fetches a part of a page."""
+    return {"HX-Request": "true", "HX-Target": f"div#{of}"}
+
+
+# -- what they say --------------------------------------------------------------------------------
+
+
+def test_every_page_is_a_page(house: House, client: httpx.Client) -> None:
+    for path in [*sorted(PAGES), *of_one(house.lived_in)]:
+        page = client.get(path)
+        assert page.status_code == 200, f"{path}: {page.text[:500]}"
+        if "outcomes" not in path:
+            assert page.text.startswith("<!doctype html>"), path
+            assert page.text.count("<h1>") == 1, path
+            assert page.text.count("<main") == 1, path
+            ids = re.findall(r'\sid="([^"]+)"', page.text)
+            assert len(ids) == len({*ids}), f"{path}: {[i for i in ids if ids.count(i) > 1]}"
+
+
+def test_every_page_of_an_empty_store_is_a_page(served: Served) -> None:
+    with served.client() as client:
+        for path in sorted(PAGES):
+            page = client.get(path)
+            assert page.status_code == 200, f"{path}: {page.text[:500]}"
+        assert "Nothing needs you." in client.get("/").text
+
+
+def test_text_of_others_is_never_markup_and_steers_no_terminal(
+    house: House, client: httpx.Client
+) -> None:
+    found = 0
+    for path in [*sorted(PAGES), *of_one(house.lived_in)]:
+        text = client.get(path).text
+        assert "<script>document" not in text, path
+        assert "<img" not in text, path
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text), path
+        found += "&lt;script&gt;document.title" in text
+    assert found > 3
+
+
+def test_names_of_every_kind_may_hold_anything(served: Served, tmp_path: object) -> None:
+    store = served.store
+    bad = HOSTILE + "' onfocus=alert(1) \""
+    run = add_run(store, "failed", name=bad, title=bad, command=bad, reason=bad, model=bad)
+    LivedIn.launch(_Only(store), run)  # type: ignore[arg-type]
+    store.sessions.open(title=bad)
+    store.secrets.set("x", f"env:{bad}"[:100])
+    store.mail.put("agent:ada", {bad: bad}, key=bad, sender="agent:x")
+    store.schedules.create("agent:ada", bad, every_ms=HOUR, name=bad)
+    store.outputs.log(run, "warn", bad)
+    session = store.sessions.list().items[0]
+    store.sessions.append(
+        session.id, "assistant", bad, tool_name=bad, tool_call_id="c", arguments={"a": bad}
+    )
+    (letter,) = store.mail.list().items
+    pages = ["/", "/runs", f"/runs/{run}", "/sessions", f"/sessions/{session.id}", "/mail"]
+    pages += [f"/mail/{letter.id}", "/schedules", "/settings", "/events", "/search?q=" + "script"]
+    with served.client() as client:
+        for path in pages:
+            page = client.get(path)
+            assert page.status_code == 200, path
+            assert "<script>document" not in page.text, path
+            assert "<img" not in page.text, path
+            assert "\x1b" not in page.text, path
+            for tag in re.findall(r"<[a-z][^>]*>", page.text):
+                assert "onfocus" not in re.sub(r'"[^"]*"', '""', tag), f"{path}: {tag}"
+        for query in (bad, "' OR 1=1 --", '"', "\u202e", "x" * 5_000):
+            assert client.get("/search", params={"q": query}).status_code == 200
+
+
+class _Only:
+    def __init__(self, store: Corral) -> None:
+        self.store = store
+
+
+def test_a_part_of_a_page_is_fetched_alone(client: httpx.Client) -> None:
+    part = client.get("/", headers=as_part("live")).text
+    assert "<html" not in part
+    assert "Needs you" in part
+    whole = client.get("/").text
+    assert part.strip()[:200] in whole
+    run = client.get("/runs").text
+    path = re.search(r'href="(/runs/run_[^"]+)"', run)
+    assert path is not None
+    facts = client.get(path[1], headers=as_part("facts")).text
+    assert "Directory" in facts
+    assert "terminal" not in facts
+
+
+def test_long_lists_are_paged_to_their_end(served: Served) -> None:
+    ids = [add_run(served.store, "completed", name=f"r{n}") for n in range(120)]
+    seen: list[str] = []
+    path: str | None = "/runs"
+    with served.client() as client:
+        while path is not None:
+            text = client.get(path).text
+            seen += re.findall(r'<tr id="(run_[^"]+)"', text)
+            more = re.search(r'rel="next" href="([^"]+)"', text)
+            path = unescape(more[1]) if more else None
+    assert seen == ids[::-1]
+
+
+def test_the_record_is_paged_to_its_beginning(served: Served) -> None:
+    letters = [served.store.mail.put("agent:ada", n).id for n in range(230)]
+    seen: list[str] = []
+    path: str | None = "/events?kind=letter"
+    with served.client() as client:
+        while path is not None:
+            text = client.get(path).text
+            seen += re.findall(r'href="/show/(let_\d+)"', text)
+            more = re.search(r'rel="next" href="([^"]+)"', text)
+            path = unescape(more[1]) if more else None
+    assert seen == letters[::-1]
+
+
+def test_a_conversation_is_paged_back_to_its_first_turn(served: Served) -> None:
+    session = served.store.sessions.open().id
+    for n in range(250):
+        served.store.sessions.append(session, "user", f"turn {n}")
+    seen: list[int] = []
+    path: str | None = f"/sessions/{session}"
+    with served.client() as client:
+        while path is not None:
+            text = client.get(path).text
+            seen = [int(n) for n in re.findall(r'id="turn-(\d+)"', text)] + seen
+            more = re.search(r'href="([^"]+before=\d+[^"]*)">Earlier', text)
+            path = unescape(more[1]) if more else None
+    assert seen == list(range(1, 251))
+
+
+def test_an_id_leads_to_its_page(house: House, client: httpx.Client) -> None:
+    run = house.store.runs.list(limit=1).items[0]
+    for asked in (run.id, house.lived_in.session.id, house.store.mail.dead().items[0].id):
+        went = client.get("/search", params={"q": asked})
+        assert went.status_code == 303
+        assert client.get(went.headers["location"]).status_code == 200
+    assert client.get(f"/show/{run.id}").headers["location"] == f"/runs/{run.id}"
+    assert client.get("/show/nonsense").status_code == 404
+    assert client.get("/search", params={"q": "run_zzzzz"}).status_code == 200
+
+
+def test_the_filter_knows_every_kind_of_event() -> None:
+    told = {table.moves.kind for table in declared(StateTable).values()}
+    assert told <= {*KINDS}, told - {*KINDS}
+
+
+# -- what they refuse -----------------------------------------------------------------------------
+
+
+def test_what_is_not_there_is_said_in_words(client: httpx.Client) -> None:
+    for path in ("/runs/run_zzz", "/nothing", "/mail/let_999999", "/agents/nobody", "/static/x"):
+        page = client.get(path)
+        assert page.status_code == 404, path
+        assert "Not here" in page.text, path
+        assert "Traceback" not in page.text
+    for path in (
+        "/runs?state=odd",
+        "/runs?after=zz",
+        "/costs?days=5",
+        "/costs?by=odd",
+        "/events?before=x",
+        "/search?q=a&kind=odd",
+        "/static/../pages.py",
+    ):
+        page = client.get(path)
+        assert page.status_code in (400, 404), path
+        assert "Traceback" not in page.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/%2e%2e/pages.py", "/static/..%2fpages.py", "/static/vendor/../../rendering.py"],
+)
+def test_a_path_that_climbs_leads_nowhere(served: Served, path: str) -> None:
+    with served.client() as client:
+        request = client.build_request("GET", "/")
+        request.url = request.url.copy_with(raw_path=path.encode())
+        page = client.send(request)
+    assert page.status_code in (400, 404)
+    assert "Route(" not in page.text
+
+
+def test_a_stranger_is_told_what_to_do_and_shown_nothing(house: House) -> None:
+    with house.served.stranger() as client:
+        for path in ("/", "/runs", "/mail", "/runs/run_1/terminal"):
+            page = client.get(path)
+            assert page.status_code == 401
+            assert "corral up" in page.text
+            assert "harbour" not in page.text
+        # The page that says so has its looks, which are no secret.
+        assert client.get(rendering.asset("corral.css")).status_code == 200
+
+
+def test_a_token_that_may_only_read_sees_no_button_and_is_refused(house: House) -> None:
+    token = house.store.tokens.create("looker", scope="read").value
+    run = house.store.runs.list(limit=1).items[0]
+    with house.served.client(token) as client:
+        for path in [*sorted(PAGES), *of_one(house.lived_in)]:
+            text = client.get(path).text
+            assert "/do/" not in text, path
+            assert "data-opens=" not in text.replace('data-opens="keys"', ""), path
+        refused = client.post("/do/runs/delete", data={"id": run.id}, headers=as_part("x"))
+        assert refused.status_code == 403
+        assert "may only read" in refused.text
+        assert "<html" not in refused.text
+    assert house.store.runs.get(run.id).id == run.id
+
+
+def test_a_page_of_another_origin_cannot_act(house: House, client: httpx.Client) -> None:
+    run = house.store.runs.list(limit=1).items[0]
+    answer = client.post(
+        "/do/runs/delete", data={"id": run.id}, headers={"Origin": "https://elsewhere.example"}
+    )
+    assert answer.status_code == 403
+    assert house.store.runs.get(run.id).id == run.id
+
+
+def test_an_error_of_an_action_is_a_sentence_beside_its_form(served: Served) -> None:
+    with served.client() as client:
+        for action, fields, words in (
+            ("runs/stop", {"id": "run_zzz"}, "There is no run"),
+            ("runs/stop", {}, "is empty"),
+            ("mail/resend", {"id": "let_1"}, "There is no letter"),
+            ("mail/put", {"mailbox": "nonsense", "body": "x"}, "is no mailbox"),
+            ("schedules/create", {"mailbox": "agent:a", "body": "x", "rule": "soon"}, "duration"),
+            ("settings/set", {"name": "mail.keep_ms", "value": "long"}, "duration"),
+            ("settings/set", {"name": "no.such", "value": "1"}, "no setting"),
+            ("budgets/set", {"scope": "all", "limit": "much"}, "is no amount"),
+            ("nothing/here", {}, "nothing that can be done"),
+        ):
+            answer = client.post(f"/do/{action}", data=fields, headers=as_part("x"))
+            assert 400 <= answer.status_code < 500, action
+            assert words in unescape(answer.text), f"{action}: {answer.text}"
+            assert 'class="problem"' in answer.text
+            assert "HX-Retarget" not in answer.headers
+        assert client.post("/do/mail/put", content=b"\xff=\xfe").status_code == 400
+        assert client.post("/do/mail/put", content=b"a=" + b"x" * 2_000_000).status_code == 400
+        assert client.get("/do/mail/put").status_code == 405
+
+
+# -- what they do ---------------------------------------------------------------------------------
+
+
+def test_every_action_does_what_its_button_says(served: Served, tmp_path: object) -> None:
+    """One walk through all of them; none is forgotten."""
+    store = served.store
+    done: set[str] = set()
+    with served.client() as client:
+
+        def act(action: str, **fields: str) -> httpx.Response:
+            answer = client.post(f"/do/{action}", data=fields, headers=as_part("x"))
+            assert answer.status_code == 200, f"{action}: {answer.text}"
+            assert "HX-Redirect" in answer.headers or answer.headers["HX-Trigger"] == "corral:done"
+            done.add(action)
+            return answer
+
+        project = store.projects.register(str(tmp_path))
+        went = act(
+            "runs/ask",
+            prompt="say hi",
+            agent="scripted",
+            project=project.id,
+            budget="2",
+            timeout="5m",
+        )
+        run = store.runs.get(went.headers["HX-Redirect"].rpartition("/")[2])
+        launch = store.runs.launch_of(run.id)
+        assert (launch.prompt, launch.budget_micros, launch.timeout_ms) == (
+            "say hi",
+            2_000_000,
+            5 * MINUTE,
+        )
+        act("runs/stop", id=run.id)
+        assert store.runs.get(run.id).state == "cancelled"
+        act("runs/resume", id=run.id, prompt="go on")
+        again = store.runs.list(limit=1).items[0]
+        assert again.session_id == run.session_id
+        running = add_run(
+            store,
+            "running",
+            session_id=run.session_id,
+            host="elsewhere",
+            lease_until=store.now() + HOUR,
+        )
+        act("runs/send", id=running, text="hello")
+        assert [letter.body for letter in store.mail.list().items] == ["hello"]
+        act("runs/delete", id=run.id)
+        act("sessions/close", id=str(run.session_id))
+        act("sessions/reopen", id=str(run.session_id))
+
+        act("mail/put", mailbox="agent:ada", body="look")
+        letter = store.mail.list(mailbox="agent:ada").items[0]
+        act("mail/drop", id=letter.id, reason="a mistake")
+        assert store.mail.get(letter.id).state == "refused"
+        act("mail/resend", id=letter.id)
+        (claimed,) = store.mail.claim("agent:ada", owner="o")
+        store.mail.doubt(claimed)
+        act("mail/settle", id=letter.id, arrived="yes")
+        assert store.mail.get(letter.id).state == "done"
+
+        act("schedules/create", mailbox="agent:ada", body="x", rule="10m", name="often")
+        act(
+            "schedules/create",
+            mailbox="agent:ada",
+            body="x",
+            rule="0 9 * * 1-5",
+            time_zone="Europe/Berlin",
+        )
+        often = next(s for s in store.schedules.list().items if s.name == "often")
+        for verb in ("run", "pause", "resume", "delete"):
+            act(f"schedules/{verb}", id=often.id)
+        assert store.schedules.get(often.id).state == "cancelled"
+        timer = store.timers.set("agent:ada", "x", delay_ms=HOUR)
+        act("timers/cancel", id=timer.id)
+
+        act("projects/rename", id=project.id, name="other")
+        act("projects/archive", id=project.id)
+        found = store.projects.get(project.id)
+        assert (found.name, found.state) == ("other", "archived")
+
+        agent = store.agents.create("ada", instructions="a")
+        act("agents/edit", id=agent.id, role="reviewer", model="", instructions="b")
+        edited = store.agents.get("ada")
+        assert (edited.version, edited.role, edited.instructions) == (2, "reviewer", "b")
+        act("agents/retire", id=agent.id)
+        act("agents/restore", id=agent.id)
+
+        act("settings/set", name="mail.keep_ms", value="7d")
+        assert store.settings.get("mail.keep_ms").value == 7 * DAY
+        act("settings/set", name="mail.backoff_ms", value="5s, 1m")
+        assert store.settings.get("mail.backoff_ms").value == [5_000, 60_000]
+        act("settings/set", name="mail.max_attempts", value="3")
+        act("settings/unset", name="mail.max_attempts")
+        act("budgets/set", scope="all", limit="20", period="day")
+        assert store.budgets.get("all", period="day").limit_micros == 20_000_000
+        act("budgets/remove", scope="all", period="day")
+
+        alert = store.alerts.add(["crashed"], target_kind="mailbox", target="user:me")
+        act("alerts/test", id=alert.id)
+        act("alerts/remove", id=alert.id)
+    assert done == {*ACTIONS}
+
+
+def test_a_form_works_without_any_script(served: Served) -> None:
+    with served.client() as client:
+        answer = client.post(
+            "/do/mail/put",
+            data={"mailbox": "agent:ada", "body": "x"},
+            headers={"Referer": f"{served.url}/mail?state=all"},
+        )
+        assert (answer.status_code, answer.headers["location"]) == (303, "/mail?state=all")
+        away = client.post(
+            "/do/mail/put",
+            data={"mailbox": "agent:ada", "body": "x"},
+            headers={"Referer": "https://elsewhere.example//evil"},
+        )
+        assert away.headers["location"] == "/evil"
+
+
+# -- how values look ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_000, "1 s"),
+        (90_000, "1 m 30 s"),
+        (60_000, "1 m"),
+        (7_500_000, "2 h 5 m"),
+        (DAY + HOUR, "1 d 1 h"),
+        (None, "\N{EN DASH}"),
+    ],
+)
+def test_durations_have_two_units_at_the_most(ms: int | None, text: str) -> None:
+    assert rendering.lasting(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (0, "$0.00"),
+        (1, "< $0.01"),
+        (5_000, "$0.01"),
+        (1_234_567, "$1.23"),
+        (12_345_000_000, "$12,345.00"),
+        (-25_610_000, "\N{MINUS SIGN}$25.61"),
+    ],
+)
+def test_money_is_shown_in_dollars_and_cents(micros: int, text: str) -> None:
+    assert rendering.usd(micros) == text
+
+
+@pytest.mark.parametrize(
+    ("bytes", "text"), [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (20 << 30, "20 GiB")]
+)
+def test_sizes_are_shown_in_powers_of_1024(bytes: int, text: str) -> None:
+    assert rendering.size(bytes) == text
