@@ -14,7 +14,6 @@ from corral.kernel.text import clean_text
 from corral.library.operation import Room, read, write
 from corral.library.outputs import Outputs
 from corral.library.recovery import Recovery
-from corral.rooms.locks import keeping as locks
 from corral.rooms.outputs.model import OutputState
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs import keeping, ops
@@ -50,6 +49,8 @@ def heartbeat(
 
     Held when another keeper took it over, or a recovery gave it up.
     """
+    from corral.rooms.locks import keeping as locks  # not before the first heartbeat
+
     renewed = keeping.heartbeat(
         tx,
         run,
@@ -314,6 +315,8 @@ class Runs(Room):
                 )
 
     def _give_back_locks(self, run: Run) -> None:
+        from corral.rooms.locks import keeping as locks
+
         if self._database.read(lambda tx: locks.has_any(tx, run.id), mode="one"):
             from corral.library.locks import Locks  # hardly any run that ends has locks left
 
