@@ -10,6 +10,7 @@ from bench.cases import (
     locks,
     mail_on_postgres,
     mail_on_sqlite,
+    mcp,
     output,
     peers_on_sqlite,
     runs,
@@ -45,6 +46,7 @@ CASES = [
         "locks": locks,
         "output": output,
         "http": http,
+        "mcp": mcp,
         "web": web,
     }.items()
 ]

@@ -39,7 +39,7 @@ class CorralQueue:
         self._mail.ack(letter)
 
 
-def open_store(url: str) -> Corral:
+def open_store(url: str | None) -> Corral:
     return corral.open(url, actor=ACTOR)
 
 

@@ -47,17 +47,24 @@ def owner() -> str:
     return actor()
 
 
-def run_id() -> str | None:
-    """The run that this process belongs to, if Corral started it."""
-    return os.environ.get("CORRAL_RUN") or None
-
-
 def actor() -> str:
     """Who acts, for the record of changes: the agent that Corral started, else the user."""
     agent = os.environ.get("CORRAL_AGENT")
     if agent:
         return f"agent:{agent}"
     return f"user:{os.environ.get('USER') or os.environ.get('LOGNAME') or os.getuid()}"
+
+
+def mailbox() -> str:
+    """Where letters for this process go: to the agent or the conversation that Corral started,
+    else to the user."""
+    session = os.environ.get("CORRAL_SESSION")
+    return f"session:{session}" if session and not os.environ.get("CORRAL_AGENT") else actor()
+
+
+def run_id() -> str | None:
+    """The run that this process belongs to, if Corral started it."""
+    return os.environ.get("CORRAL_RUN") or None
 
 
 def token() -> str:

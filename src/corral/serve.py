@@ -28,6 +28,7 @@ from corral.adapters import process
 from corral.adapters.daemons import PORT, Daemon, Seat, file_of
 from corral.daemon.host import Host
 from corral.interfaces.http.app import LOCAL, create_app
+from corral.interfaces.mcp.http import routes as tool_routes
 from corral.interfaces.web.pages import error_page
 from corral.interfaces.web.pages import routes as page_routes
 from corral.kernel.errors import CorralError, Invalid, Refused
@@ -94,7 +95,7 @@ class Serving:
                 try:
                     app = create_app(
                         store,
-                        pages=page_routes(host.status),
+                        pages=[*tool_routes(), *page_routes(host.status)],
                         error_page=error_page,
                         status=host.status,
                         allowed_hosts=self._names(),

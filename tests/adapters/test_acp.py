@@ -15,6 +15,7 @@ from corral.adapters.providers.facts import (
     Finished,
     LimitReached,
     Logged,
+    Planned,
     Said,
     SessionNamed,
     Used,
@@ -339,3 +340,26 @@ def test_the_time_of_a_limit_is_read_with_the_clock_that_was_given() -> None:
     facts = line.say(id=line.sent[-1]["id"], error=error)
     assert facts[0] == LimitReached(error["message"], 1_800_000_000_000 + 7_200_000)
     assert isinstance(facts[1], Finished)
+
+
+def test_a_plan_is_told_as_the_agent_has_it_and_not_more_of_it_than_can_be_kept() -> None:
+    entries = [
+        {"content": "look", "status": "completed", "priority": "high"},
+        {"content": "x" * 9_000, "status": 7},
+        {"no": "content"},
+    ]
+
+    def update(entries: Any) -> list[Any]:
+        told = {"sessionId": "s1", "update": {"sessionUpdate": "plan", "entries": entries}}
+        return line.say(method="session/update", params=told)
+
+    line = Line().open()
+    (plan,) = update(entries)
+    assert isinstance(plan, Planned)
+    assert plan.steps[0] == {"content": "look", "status": "completed", "priority": "high"}
+    assert len(plan.steps[1]["content"]) < 2_000
+    assert "status" not in plan.steps[1]
+    assert plan.steps[2] == {"content": "?"}
+    (many,) = update([{"content": "again"}] * 5_000)
+    assert len(many.steps) == 200
+    assert update("nonsense") == [Planned([])]

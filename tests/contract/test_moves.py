@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from corral.db.moves import StateTable, create, move
+from corral.db.moves import StateTable, create, create_many, move, move_many
 from corral.db.statement import Row
 from corral.kernel.errors import Held, IllegalMove, NotFound
 from corral.library import Corral
@@ -113,6 +113,37 @@ def test_a_move_leaves_a_twin_of_its_row_alone(store: Corral, table: Table, verb
     after = rows(store, f"SELECT * FROM {table.table} WHERE {table.key} = :key", key=twin)
     assert after == before
     assert len(record(store)) == 1
+
+
+@EACH_VERB
+def test_many_rows_move_as_each_alone_would(store: Corral, table: Table, verb: str) -> None:
+    if table.number_of is not None:
+        return  # numbered rows move one at a time
+    sources, to = table.moves[verb]
+    keys = {state: str(put_into(store, table, state)) for state in table.moves.states}
+    with store.transaction() as tx:
+        moved = move_many(tx, table, verb, list(keys.values()), **tied_to(table, to))
+        assert move_many(tx, table, verb, []) == []
+    assert sorted(moved) == sorted(keys[state] for state in sources)
+    for state, key in keys.items():
+        found = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
+        assert found == [(str(to if state in sources else state),)]
+        wanted = [(table.moves.kind, verb)] if state in sources else []
+        assert events_of(store, key) == wanted
+
+
+def test_many_rows_are_made_each_with_its_event(store: Corral) -> None:
+    table = TABLES["projects"]
+    shared = {"created_at": 1, "updated_at": 1}
+    made = [{"id": f"prj_{n}", "dir": f"/{n}", "name": "ünï ' \\ ☃"} for n in range(3)]
+    with store.transaction() as tx:
+        create_many(tx, table, made, {"id": "text", "dir": "text", "name": "text"}, **shared)
+    assert rows(store, "SELECT id, name, state, created_at FROM projects ORDER BY id") == [
+        (row["id"], row["name"], "active", 1) for row in made
+    ]
+    assert rows(store, "SELECT verb, subject, actor, project_id FROM events ORDER BY seq") == [
+        ("register", row["id"], "user:tester", row["id"]) for row in made
+    ]
 
 
 @EACH_TABLE

@@ -36,6 +36,9 @@ DIFFER = {
     "a common word": {"sqlite": "passages_words", "postgres": "passages_pkey"},
     "an open session": {"sqlite": "sessions_pkey", "postgres": "sessions_open"},
     "live runs of a project": {"sqlite": "runs_live_of_project", "postgres": "runs_live"},
+    "one member": {"sqlite": "members_pkey", "postgres": "members_by_member"},
+    "an open group": {"sqlite": "groups_pkey", "postgres": "groups_open"},
+    "an open question": {"sqlite": "questions_pkey", "postgres": "questions_open"},
     "an open schedule": {"sqlite": "schedules_pkey", "postgres": "schedules_open"},
 }
 
@@ -73,6 +76,9 @@ LINE = {
 
 # The ids of that past begin with a number and an x, so this much of one is enough.
 PROJECT = "prj_7x"
+QUESTION = "qst_40x"
+DECISION = "dec_40x"
+GROUP = "grp_20x"
 LETTER = {"mailbox": "queue:other", "body": 1}
 SCHEDULE = "sch_4x"
 RUN = "run_7x" + "0" * 24
@@ -82,6 +88,9 @@ FORK = f"ses_50x{'0' * 23}"
 TURNS = {"sessions_pkey", "turns_by_number"}
 RUNS_PROJECT = f"prj_7x{'0' * 24}"
 QUIET_PROJECT = f"prj_60x{'0' * 23}"
+GRAPH = RUNS_PROJECT
+TASK = {"tasks_pkey", "edges_pkey"}
+AGENT_BY_NAME = {"agents_name_key", "agent_versions_pkey"}
 
 
 def claim_and(box: str, verb: str, *arguments: Any) -> Operation:
@@ -124,16 +133,6 @@ def run_id_and(verb: str, **wanted: Any) -> Operation:
     return prepare
 
 
-def lock_and(verb: str) -> Operation:
-    """A lock, made ready beside the measured call, and then a verb on it."""
-
-    def prepare(store: Corral) -> Operation:
-        lock = store.locks.acquire(QUIET_PROJECT, f"src/{verb}", "ada")
-        return lambda store: getattr(store.locks, verb)(lock)
-
-    return prepare
-
-
 def call_once(key: str) -> Operation:
     """A call from afar under its caller's key."""
 
@@ -142,6 +141,16 @@ def call_once(key: str) -> Operation:
         return once(store.mail, "put", LETTER, key=named, encode=msgspec.json.encode)
 
     return call
+
+
+def lock_and(verb: str) -> Operation:
+    """A lock, made ready beside the measured call, and then a verb on it."""
+
+    def prepare(store: Corral) -> Operation:
+        lock = store.locks.acquire(QUIET_PROJECT, f"src/{verb}", "ada")
+        return lambda store: getattr(store.locks, verb)(lock)
+
+    return prepare
 
 
 def start_one(store: Corral) -> Operation:
@@ -154,7 +163,32 @@ def delete_one(store: Corral) -> Operation:
     return lambda store: store.runs._delete(id)
 
 
+def task_and(verb: str, *arguments: Any) -> Operation:
+    """A task that was taken, made ready beside the measured call, and then a verb on it."""
+
+    def prepare(store: Corral) -> Operation:
+        task = store.tasks.claim(GRAPH, "a7")
+        assert task is not None
+        return lambda store: getattr(store.tasks, verb)(task, *arguments)
+
+    return prepare
+
+
 READY: dict[str, tuple[Operation, set[str]]] = {
+    "tasks.renew": (task_and("renew"), TASK | {"settings_pkey"}),
+    "tasks.submit": (task_and("submit", "done"), TASK | {"tasks_held"}),
+    "tasks.fail": (
+        task_and("fail", "no"),
+        TASK | {"delegations_of_task", "edges_by_need", "tasks_held"},
+    ),
+    "tasks.list of a project, next page": (
+        next_page("tasks", "list", project=GRAPH),
+        {"edges_pkey", "projects_pkey", "tasks_by_project", "tasks_pkey"},
+    ),
+    "delegations.list all, next page": (
+        next_page("delegations", "list", all=True),
+        {"delegations_pkey"},
+    ),
     "runs.start": (
         start_one,
         {
@@ -168,7 +202,10 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         },
     ),
     "runs.restart": (run_and("restart", held(), End(), quick_failures=0), {"runs_pkey"}),
-    "runs.heartbeat": (run_and("heartbeat", output_bytes=1), {"runs_pkey", "locks_of_run"}),
+    "runs.heartbeat": (
+        run_and("heartbeat", output_bytes=1),
+        {"runs_pkey", "locks_of_run", "tasks_of_run"},
+    ),
     "runs.tell": (run_and("tell", tokens=1), {"runs_pkey"}),
     "runs.call_for": (run_and("call_for", Attention.STUCK), {"runs_pkey", "alerts_active"}),
     "runs.describe": (run_and("describe", {}), {"launches_pkey"}),
@@ -268,6 +305,60 @@ READY: dict[str, tuple[Operation, set[str]]] = {
 }
 
 CALLS: dict[str, tuple[Operation, set[str]]] = {
+    "tasks.claim": (
+        lambda c: c.tasks.claim(GRAPH, "a7"),
+        {
+            *AGENT_BY_NAME,
+            *TASK,
+            "projects_pkey",
+            "settings_pkey",
+            "tasks_assigned",
+            "tasks_running",
+            "tasks_to_take",
+        },
+    ),
+    "tasks.claim of a role": (
+        lambda c: c.tasks.claim(GRAPH, "a7", role="builder"),
+        {
+            *AGENT_BY_NAME,
+            *TASK,
+            "projects_pkey",
+            "settings_pkey",
+            "tasks_assigned",
+            "tasks_running",
+            "tasks_to_take_by_role",
+        },
+    ),
+    "tasks.get by its key": (lambda c: c.tasks.get("k9"), {*TASK, "tasks_keys"}),
+    "tasks.list": (lambda c: c.tasks.list(), TASK),
+    "tasks.list in a state": (
+        lambda c: c.tasks.list(project=GRAPH, state="ready"),
+        {*TASK, "projects_pkey", "tasks_by_state"},
+    ),
+    "tasks.list of an agent": (
+        lambda c: c.tasks.list(agent=AGENT),
+        {*TASK, "agents_pkey", "agent_versions_pkey", "tasks_by_agent"},
+    ),
+    "tasks.next_lease_end": (lambda c: c.tasks.next_lease_end(), {"tasks_due"}),
+    "tasks, the next check": (
+        lambda c: c.tasks.begin_check(),
+        {"tasks_to_check", "tasks_pkey", "settings_pkey"},
+    ),
+    "delegations.list": (lambda c: c.delegations.list(), {"delegations_active"}),
+    "delegations.list to an agent": (
+        lambda c: c.delegations.list(to=AGENT),
+        {"agents_pkey", "agent_versions_pkey", "delegations_to"},
+    ),
+    "delegations.list from a mailbox": (
+        lambda c: c.delegations.list(sender="agent:a5"),
+        {"delegations_from"},
+    ),
+    "delegations.next_deadline": (lambda c: c.delegations.next_deadline(), {"delegations_due"}),
+    "progress.list of an agent": (
+        lambda c: c.progress.list(agent=AGENT),
+        {"agents_pkey", "agent_versions_pkey", "progress_pkey"},
+    ),
+    "progress.list of a task": (lambda c: c.progress.list(task_id="tsk_7"), {"progress_by_task"}),
     "runs.request": (lambda c: c.runs.request(order(project_id=RUNS_PROJECT)), set()),
     "runs.get by a shortened id": (lambda c: c.runs.get("run_29999x"), {"runs_pkey"}),
     "runs.get by a name": (lambda c: c.runs.get("7x"), {"runs_by_name", "runs_pkey"}),
@@ -372,7 +463,14 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.projects.delete("prj_999x"),  # the runs of history are in the first fifty
         {
             "budgets_pkey",
+            "decisions_proposed_by_project",
+            "delegations_by_project",
+            "plans_by_project",
+            "progress_by_project",
+            "groups_by_project",
+            "notes_by_scope",
             "projects_pkey",
+            "questions_by_project",
             "outputs_uncleared",
             "runs_by_project",
             "live runs of a project",
@@ -381,6 +479,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "sessions_by_project",
             "settings_pkey",
             "locks_live",
+            "tasks_of_all",
             "touches_of_owner",
         },
     ),
@@ -417,16 +516,29 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "alerts_pkey",
             "answers_pkey",
             "charges_pkey",
+            "delegations_pkey",
+            "edges_by_need",
+            "decisions_pkey",
             "events_pkey",
+            "groups_ended",
             "imports_pkey",
             "letters_pkey",
             "outputs_sealed",
+            "notes_ended",
+            "notes_expiring",
+            "posts_pkey",
+            "questions_pkey",
+            "reactions_pkey",
             "runs_ended",
             "nodes_pkey",
+            "plans_pkey",
+            "progress_pkey",
             "schedules_pkey",
             "sessions_by_parent",
             "sessions_closed",
             "settings_pkey",
+            "tasks_ended",
+            "tasks_pkey",
             "tokens_pkey",
             "totals_pkey",
             "locks_pkey",
@@ -520,6 +632,99 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.search.index_turns(limit=10),
         {"turns_pkey", "sessions_pkey", "search_cursors_pkey"},
     ),
+    "questions.ask": (
+        lambda c: c.questions.ask("x", asker="agent:a5", key="new"),
+        {"questions_by_key", "questions_open_by_asker", "settings_pkey"},
+    ),
+    "questions.answer": (
+        lambda c: c.questions.answer(QUESTION, "x", by="user:x"),
+        {"an open question", "questions_pkey"},
+    ),
+    "questions.expire_due": (
+        lambda c: c.questions.expire_due(limit=3),
+        {"questions_due", "an open question"},
+    ),
+    "questions.next_due": (lambda c: c.questions.next_due(), {"questions_due"}),
+    "questions.list": (lambda c: c.questions._list(), {"questions_open"}),
+    "questions.list all": (lambda c: c.questions._list(all=True), {"questions_pkey"}),
+    "questions.list of an asker": (
+        lambda c: c.questions._list(asker="agent:a5"),
+        {"questions_open_by_asker"},
+    ),
+    "questions.list all of an asker": (
+        lambda c: c.questions._list(asker="agent:a5", all=True),
+        {"questions_by_asker"},
+    ),
+    "decisions.record": (
+        lambda c: c.decisions.record("x", author="agent:a5", key="new", confirm=True),
+        {
+            "decisions_by_key",
+            "decisions_pkey",
+            "decisions_proposed_by_author",
+            "settings_pkey",
+        },
+    ),
+    "decisions.confirm": (
+        lambda c: c.decisions.confirm(DECISION, by="user:x"),
+        {"decisions_pkey"},
+    ),
+    "decisions.expire_due": (
+        lambda c: c.decisions.expire_due(limit=3),
+        {"decisions_due", "decisions_pkey"},
+    ),
+    "decisions.next_due": (lambda c: c.decisions.next_due(), {"decisions_due"}),
+    "decisions.list": (lambda c: c.decisions._list(), {"decisions_pkey"}),
+    "decisions.list proposed": (
+        lambda c: c.decisions._list(proposed=True),
+        {"decisions_proposed"},
+    ),
+    "decisions.list of a project": (
+        lambda c: c.decisions._list(project="prj_7", limit=5),
+        {"decisions_by_project"},
+    ),
+    "groups.post": (
+        lambda c: c.groups.post(GROUP, "x", author="user:x", key="new"),
+        {"an open group", "groups_pkey", "members_pkey", "one member", "posts_by_key"},
+    ),
+    "groups.read": (
+        lambda c: c.groups.read("g20", member="user:x"),
+        {"groups_by_name", "one member", "posts_by_number", "reactions_pkey"},
+    ),
+    "groups.read newest": (
+        lambda c: c.groups.read(GROUP, newest=True),
+        {"groups_pkey", "posts_by_number", "reactions_pkey"},
+    ),
+    "groups.mark": (
+        lambda c: c.groups.mark(GROUP, 5, member="user:x"),
+        {"groups_pkey", "letters_by_key", "one member"},
+    ),
+    "groups.unread": (
+        lambda c: c.groups.unread(member="agent:a5", limit=5),
+        {"an open group", "members_by_member"},
+    ),
+    "groups.list": (lambda c: c.groups.list(limit=5), {"groups_open"}),
+    "notes.add": (
+        lambda c: c.notes.add("x", key="new", agent="a5"),
+        {
+            "agent_versions_pkey",
+            "agents_name_key",
+            "notes_by_key",
+            "notes_current_by_scope",
+            "passages_by_subject",
+            "passages_pkey",
+            "settings_pkey",
+        },
+    ),
+    "notes.search": (
+        lambda c: c.notes.search("text", agent="a5"),
+        {"agent_versions_pkey", "agents_name_key", "notes_current_by_scope"},
+    ),
+    "notes.list": (lambda c: c.notes.list(limit=5), {"notes_current"}),
+    "notes.list of a scope": (
+        lambda c: c.notes.list(everyone=True, limit=5),
+        {"notes_current_by_scope"},
+    ),
+    "notes.use": (lambda c: c.notes.use(["nte_10x"]), {"notes_pkey"}),
     "secrets.get": (lambda c: c.secrets.get("s7"), {"secrets_pkey"}),
     "charges.add": (lambda c: c.charges.add(Used(model="m1", input=1), run_id="run_7"), set()),
     "charges.add of a counter, with a key": (
@@ -581,8 +786,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "insights.overview": (
         lambda c: c.insights.overview(),
         {
+            "decisions_due",
             "letters_by_state",
             "projects_pkey",
+            "questions_due",
             "runs_by_state",
             "runs_ended",
             "runs_failed",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import corral
-from corral.interfaces.cli import hook
+from corral.interfaces import hook
 from tests.interfaces.test_start_up import HEAVY
 from tests.support.cli import Said
 

@@ -52,6 +52,7 @@ def modules_after(home: Path, *arguments: str) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-c", PRINT_MODULES.format(arguments=list(arguments))],
         env=environment(home),
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=True,
@@ -145,6 +146,13 @@ def test_a_keeper_has_loaded_what_a_plain_run_needs_and_no_more_before_it_is_tol
     assert {"apsw", "corral.library.asking", "corral.db.sqlite"} <= loaded
     assert not loaded & (HEAVY | {"inspect", "random", "shutil", "struct"})
     assert "corral.adapters.output.shapes" not in loaded
+
+
+def test_the_tools_of_agents_are_served_before_a_store_is_loaded(tmp_path: Path) -> None:
+    loaded = modules_after(tmp_path, "mcp")  # nobody calls a tool
+    assert "corral.interfaces.mcp.protocol" in loaded
+    assert not loaded & (HEAVY | {"apsw", "click", "inspect", "typing_extensions"})
+    assert not [name for name in loaded if name.startswith(("corral.library", "corral.db"))]
 
 
 def test_help_loads_no_command(tmp_path: Path) -> None:

@@ -11,10 +11,16 @@ from corral.kernel.end import End
 from corral.kernel.errors import Conflict, CorralError, NoRoom
 from corral.library import Corral
 from corral.rooms.runs.model import Run, RunState
-from tests.support.runs import held, queued, running
+from tests.support import runs
+from tests.support.runs import held, running
 from tests.support.store import unchanged
 
 Keep = Callable[[str], dict[str, Any]]
+
+
+def queued(store: Corral, **wanted: Any) -> Run:
+    """A run that waits, in a directory that is here."""
+    return runs.queued(store, **{"cwd": "/"} | wanted)
 
 
 @pytest.fixture

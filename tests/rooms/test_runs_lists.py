@@ -263,7 +263,7 @@ def test_no_more_are_started_than_may_go_at_once(store: Corral) -> None:
     assert store.runs._room_for() == 0
     with refuses(store, NoRoom) as caught:
         store.runs.start(third.id, held(3))
-    assert "waits" in caught.value.message
+    assert "runs.max_at_once" in caught.value.message
     store.runs.begin_to_stop(taken.id)
     assert store.runs._room_for() == 0, "it is still there"
     store.runs.end(taken, End(signal=15))

@@ -109,6 +109,19 @@ def talk(store: Corral, project: str) -> None:
     store.sessions.record_retro(session, {"cost": 1})
     store.sessions.close(store.sessions.open())
     assert store.search.catch_up() == 3
+    work(store, project)
+
+
+def work(store: Corral, project: str) -> None:
+    store.tasks.declare(
+        project, [{"key": "ä", "files": ["src"]}, {"key": "b", "depends_on": ["ä"]}]
+    )
+    store.tasks.delegate("ä", "ben", context="ünï")
+    taken = store.tasks.claim(project, "ben")
+    assert taken is not None
+    store.tasks.submit(taken, {"text": "☃", "commands": [{"command": "make", "exit_code": 0}]})
+    store.plans.set(["first", "then"], agent="ada", project_id=project)
+    store.progress.report("half of it", agent="ben", percent=50, task="ä")
 
 
 def content(store: Corral) -> dict[str, list[list[Any]]]:

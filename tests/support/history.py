@@ -155,6 +155,60 @@ _FILL = [
     {_SERIES.format(count=MANY)}
     SELECT 'agt_' || substr((i % 400) || 'x0000000000000000000000000', 1, 26), 't' || i, 1,
         {{now}}, 'u' FROM n""",
+    f"""INSERT INTO questions (id, project_id, asker, key, text, options, free, answerers, state,
+        deadline_at, created_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'qst_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        CASE i % 7 WHEN 0 THEN 'prj_' || (i % 100) END, 'agent:a' || (i % 97), 'k' || i, 'x', '[]',
+        1, '[]', CASE i % 10 WHEN 0 THEN 'open' ELSE 'answered' END, {{now}} + i - 20, {{now}} - i,
+        CASE WHEN i % 10 > 0 THEN {{now}} - i END
+    FROM n""",
+    f"""INSERT INTO decisions (id, project_id, author, key, category, title, rationale,
+        alternatives, answerers, at_deadline, state, deadline_at, created_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'dec_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        CASE i % 7 WHEN 0 THEN 'prj_' || (i % 100) END, 'agent:a' || (i % 97), 'k' || i, 'general',
+        'x', '', '[]', '[]', 'reject',
+        CASE i % 10 WHEN 0 THEN 'proposed' WHEN 1 THEN 'recorded' ELSE 'confirmed' END,
+        CASE i % 10 WHEN 0 THEN {{now}} + i - 20 END, {{now}} - i,
+        CASE WHEN i % 10 > 1 THEN {{now}} - i END
+    FROM n""",
+    f"""INSERT INTO groups (id, name, project_id, kind, roles, state, posts, created_by, created_at,
+        updated_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'grp_' || substr(i || 'x0000000000000000000000000', 1, 26), 'g' || i,
+        CASE i % 7 WHEN 0 THEN 'prj_' || (i % 100) END, 'group', '[]',
+        CASE i % 10 WHEN 0 THEN 'open' ELSE 'archived' END, 10, 'user:x', {{now}}, {{now}},
+        CASE WHEN i % 10 > 0 THEN {{now}} - i END
+    FROM n""",
+    f"""INSERT INTO group_roles (role, group_id)
+    {_SERIES.format(count=MANY)}
+    SELECT 'r' || (i % 50), 'grp_' || substr(i || 'x0000000000000000000000000', 1, 26) FROM n
+    WHERE i % 10 = 0""",
+    f"""INSERT INTO members (group_id, member, role, read_number, joined_at)
+    {_SERIES.format(count=MANY * 4)}
+    SELECT 'grp_' || substr((i / 4) || 'x0000000000000000000000000', 1, 26),
+        CASE i % 4 WHEN 0 THEN 'user:x' ELSE 'agent:a' || (i % 997) END, NULL, 3, {{now}} FROM n""",
+    f"""INSERT INTO posts (id, group_id, number, author, text, key, at)
+    {_SERIES.format(count=MANY * 10)}
+    SELECT 'pst_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'grp_' || substr(((i - 1) / 10 + 1) || 'x0000000000000000000000000', 1, 26),
+        (i - 1) % 10 + 1, 'user:x', 'text', 'k' || i, {{now}} FROM n""",
+    f"""INSERT INTO reactions (post_id, sign, member, at)
+    {_SERIES.format(count=MANY * 4)}
+    SELECT 'pst_' || substr((i / 4) || 'x0000000000000000000000000', 1, 26), '+' || (i % 4),
+        'user:x', {{now}} FROM n""",
+    f"""INSERT INTO notes (id, scope, project_id, category, key, text, source, confidence, uses,
+        state, expires_at, created_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'nte_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        CASE i % 4 WHEN 0 THEN 'everyone' WHEN 1 THEN 'project:prj_' || (i % 100)
+            ELSE 'agent:a' || (i % 97) END,
+        CASE i % 4 WHEN 1 THEN 'prj_' || (i % 100) END, 'general', 'k' || i, 'text ' || i, 'user:x',
+        100, 0, CASE i % 10 WHEN 0 THEN 'current' ELSE 'superseded' END,
+        CASE i % 5 WHEN 0 THEN {{now}} + i END, {{now}} - i,
+        CASE WHEN i % 10 > 0 THEN {{now}} - i END
+    FROM n""",
     # Many closed sessions, some open ones; a few are forks of one another.
     f"""INSERT INTO sessions (id, project_id, agent_id, provider, provider_session, state, turns,
         cleared_turn, parent_id, parent_turn, created_at, updated_at, closed_at)
@@ -197,6 +251,50 @@ _FILL = [
     {_SERIES.format(count=LETTERS)}
     SELECT 'prj_' || substr((i % 997) || 'x0000000000000000000000000', 1, 26), 'src/' || (i / 3),
         'agent:a' || i, 1, {{now}}, {{now}} FROM n""",
+    # One project has a large graph that is under way; many others have had theirs.
+    f"""INSERT INTO tasks (id, project_id, key, state, role, title, files, priority, agent_id,
+        run_id, assignee_id, fence, lease_until, attempts, open_needs, broken_needs, held_by,
+        cause_id, check_command, created_at, created_by, ready_at, submitted_at, archived_at,
+        ended_at)
+    {_SERIES.format(count=LETTERS)}
+    SELECT 'tsk_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'prj_' || substr(CASE WHEN i % 3 = 0 THEN 7 ELSE i % 500 END ||
+            'x0000000000000000000000000', 1, 26), 'k' || i,
+        CASE i % 30 WHEN 0 THEN 'ready' WHEN 3 THEN 'pending' WHEN 6 THEN 'blocked'
+            ELSE CASE WHEN i % 1500 = 9 THEN 'running' WHEN i % 1500 = 12 THEN 'submitted'
+            ELSE 'done' END END,
+        CASE i % 4 WHEN 0 THEN 'builder' WHEN 1 THEN 'tester' WHEN 2 THEN 'writer' END, 't', '[]',
+        i % 5, 'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26),
+        'run_' || (i % 997),
+        CASE i % 90 WHEN 0 THEN
+            'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26) END,
+        1, {{now}} + 60000 + i, 1, CASE i % 30 WHEN 3 THEN 1 ELSE 0 END, 0,
+        CASE i % 300 WHEN 30 THEN 'tsk_' || i END, CASE i % 30 WHEN 6 THEN 'tsk_' || (i % 100) END,
+        CASE i % 3 WHEN 0 THEN 'make' END, {{now}} - i, 'user:x', {{now}} - i, {{now}} - i,
+        CASE WHEN i % 10 IN (1, 2, 4, 5, 7, 8) THEN {{now}} - i END,
+        CASE WHEN i % 30 IN (0, 3, 6) OR i % 1500 IN (9, 12) THEN NULL ELSE {{now}} - i END
+    FROM n""",
+    f"""INSERT INTO edges (task_id, needs_id)
+    {_SERIES.format(count=LETTERS)}
+    SELECT 'tsk_' || substr((i + 3) || 'x0000000000000000000000000', 1, 26),
+        'tsk_' || substr(i || 'x0000000000000000000000000', 1, 26) FROM n""",
+    f"""INSERT INTO delegations (id, state, from_mailbox, to_agent_id, to_mailbox, parent_id,
+        task_id, text, deadline_at, created_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'dlg_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        CASE i % 20 WHEN 0 THEN 'active' ELSE 'done' END, 'agent:a' || (i % 97),
+        'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26), 'agent:b',
+        CASE i % 3 WHEN 0 THEN 'dlg_' || substr(i / 3 || 'x0000000000000000000000000', 1, 26) END,
+        'tsk_' || substr(i || 'x0000000000000000000000000', 1, 26), 't', {{now}} + i - 20,
+        {{now}} - i, CASE i % 20 WHEN 0 THEN NULL ELSE {{now}} END
+    FROM n""",
+    f"""INSERT INTO plans (subject, entries, updated_at)
+    {_SERIES.format(count=MANY)} SELECT 'run_' || i, '[]', {{now}} FROM n""",
+    f"""INSERT INTO progress (id, agent_id, task_id, summary, updated_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26) || '/tsk_' || i,
+        'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26), 'tsk_' || i, 's', {{now}}
+    FROM n""",
     f"""INSERT INTO passages (kind, subject, place, at, text)
     {_SERIES.format(count=MANY * 3)}
     SELECT 'turn', 'ses_' || i, 1, {{now}}, 'text ' || i || CASE i WHEN 7 THEN ' zebra' ELSE '' END

@@ -56,7 +56,8 @@ ELSEWHERE = "another-machine"  # nothing looks for processes of this one here
 
 
 def order(**wanted: Any) -> Order:
-    return Order(**{"command": "true", "cwd": "/", **wanted})
+    """By itself one that is left to other machines: its directory is not here."""
+    return Order(**{"command": "true", "cwd": "/srv/here", **wanted})
 
 
 def held(number: int = 1, **known: Any) -> Holding:

@@ -27,6 +27,49 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": 1,
         "updated_at": 1,
     },
+    "delegations": {
+        "id": "dlg_1",
+        "project_id": "prj_1",
+        "from_mailbox": "agent:lead",
+        "to_agent_id": "agt_1",
+        "to_mailbox": "agent:ada",
+        "text": "find out",
+        "created_at": 1,
+    },
+    "decisions": {
+        "id": "dec_1",
+        "project_id": "prj_1",
+        "author": "agent:ada",
+        "category": "general",
+        "title": "this",
+        "rationale": "",
+        "alternatives": "[]",
+        "answerers": "[]",
+        "at_deadline": "reject",
+        "created_at": 1,
+    },
+    "groups": {
+        "id": "grp_1",
+        "name": "build",
+        "project_id": "prj_1",
+        "kind": "group",
+        "roles": "[]",
+        "posts": 0,
+        "created_by": "user:tester",
+        "created_at": 1,
+        "updated_at": 1,
+    },
+    "notes": {
+        "id": "nte_1",
+        "scope": "project:prj_1",
+        "project_id": "prj_1",
+        "category": "general",
+        "text": "hello",
+        "source": "user:tester",
+        "confidence": 100,
+        "uses": 0,
+        "created_at": 1,
+    },
     "letters": {
         "mailbox": "agent:ada",
         "project_id": "prj_1",
@@ -78,6 +121,17 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": 1,
         "updated_at": 1,
     },
+    "questions": {
+        "id": "qst_1",
+        "project_id": "prj_1",
+        "asker": "agent:ada",
+        "text": "which?",
+        "options": "[]",
+        "free": 1,
+        "answerers": "[]",
+        "deadline_at": 1,
+        "created_at": 1,
+    },
     "runs": {
         "id": "run_1",
         "project_id": "prj_1",
@@ -116,6 +170,20 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": 1,
         "updated_at": 1,
     },
+    "tasks": {
+        "id": "tsk_1",
+        "project_id": "prj_1",
+        "key": "build",
+        "title": "Build it",
+        "files": "[]",
+        "priority": 0,
+        "fence": 3,
+        "attempts": 0,
+        "open_needs": 0,
+        "broken_needs": 0,
+        "created_at": 1,
+        "created_by": "user:tester",
+    },
     "tokens": {
         "id": "tok_1",
         "name": "script",
@@ -127,11 +195,16 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 # Columns in which two rows of a table must differ.
-NAMES = ("id", "dir", "name", "run_id", "hash")
+NAMES = ("id", "dir", "key", "name", "run_id", "hash")
 
 # Columns that the table's own rules tie to the state.
 TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     "alerts": lambda state: {"ended_at": None if state == "active" else 9},
+    "delegations": lambda state: {"ended_at": None if state == "active" else 9},
+    "decisions": lambda state: {"ended_at": None if state in ("recorded", "proposed") else 9},
+    "groups": lambda state: {"ended_at": None if state == "open" else 9},
+    "notes": lambda state: {"ended_at": None if state == "current" else 9},
+    "questions": lambda state: {"ended_at": None if state == "open" else 9},
     "letters": lambda state: {"ended_at": None if state in ("waiting", "unknown") else 9},
     "locks": lambda state: {"ended_at": None if state in ("held", "waiting") else 9},
     "runs": lambda state: {
@@ -143,6 +216,9 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     },
     "tokens": lambda state: {"ended_at": None if state == "active" else 9},
     "sessions": lambda state: {"closed_at": None if state == "open" else 9},
+    "tasks": lambda state: {
+        "ended_at": 9 if state in ("done", "failed", "skipped", "cancelled") else None,
+    },
 }
 
 

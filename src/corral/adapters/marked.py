@@ -38,6 +38,27 @@ def without_block(text: str) -> str:
     return "" if re.fullmatch(r"#![^\n]*\n?\s*", plain) and plain != text else plain
 
 
+SECTION_BEGIN = (
+    "<!-- >>> corral: written by `corral init --agents`, removed by `corral init --no-agents` >>> "
+    "-->"
+)
+SECTION_END = "<!-- <<< corral <<< -->"
+_SECTION = re.compile(rf"\n*{re.escape(SECTION_BEGIN)}\n.*?{re.escape(SECTION_END)}\n", re.S)
+
+
+def with_section(text: str, section: str) -> str:
+    """A page of Markdown with our section at its end, once."""
+    plain = without_section(text).rstrip("\n")
+    before = f"{plain}\n\n" if plain else ""
+    return f"{before}{SECTION_BEGIN}\n{section.strip()}\n{SECTION_END}\n"
+
+
+def without_section(text: str) -> str:
+    """The page without it, and with one line end at its end."""
+    plain = _SECTION.sub("\n", text)
+    return plain if plain == text else plain.lstrip("\n")
+
+
 def read_json(text: str, file: str) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")

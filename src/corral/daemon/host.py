@@ -18,6 +18,8 @@ from corral import __version__
 from corral.adapters import process
 from corral.adapters.process import Identity, Standing
 from corral.daemon.courier import Courier
+from corral.daemon.examiner import Examiner
+from corral.daemon.foreman import Foreman
 from corral.daemon.indexer import Indexer
 from corral.daemon.janitor import Janitor
 from corral.daemon.launcher import Launcher
@@ -65,6 +67,8 @@ def all_loops() -> list[Loop]:
         Indexer(),
         Janitor(),
         Lookout(),
+        Foreman(),
+        Examiner(),
         Telemetry(),
     ]
 

@@ -1,5 +1,5 @@
-"""What is older than its setting says is forgotten; letters that nobody took in time end, and locks
-that nobody renewed."""
+"""What is older than its setting says is forgotten; what nobody did, took, answered or confirmed in
+time ends, or goes back."""
 
 import time
 
@@ -20,6 +20,8 @@ class Janitor(Plain):
 
     def round(self, store: Corral) -> int:
         done = len(store.mail.expire_due()) + len(store.locks.expire_due())
+        done += len(store.tasks.release_due()) + len(store.delegations.expire_due())
+        done += len(store.questions.expire_due()) + len(store.decisions.expire_due())
         if time.monotonic() >= self._next_prune:
             done += sum(pruned.rows for pruned in store.db.prune())
             self._next_prune = time.monotonic() + PRUNE

@@ -129,6 +129,11 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "IN (SELECT seq FROM picked)",
         "postgres": "= ANY (ARRAY(SELECT seq FROM picked))",
     },
+    # Keys from a JSON array of texts; as an array of its own PostgreSQL looks each one up.
+    "is_listed": {
+        "sqlite": "IN (SELECT value FROM json_each(:keys_))",
+        "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:keys_ AS JSON))))",
+    },
     # The same for texts that are given as a JSON array.
     "is_one_of_heads": {
         "sqlite": "IN (SELECT value FROM json_each(:heads))",

@@ -5,14 +5,15 @@ the two are one statement (a writing WITH), which halves the round trips; SQLite
 and no round trips either. No other code in Corral writes a state column.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from corral.db.dialect import Engine
-from corral.db.statement import Query, Row
+from corral.db.statement import Query, Row, Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, IllegalMove, NotFound
 from corral.kernel.lease import taken_over
@@ -151,6 +152,108 @@ def move(
     return moved
 
 
+def create_many(
+    tx: Tx,
+    table: StateTable[R],
+    rows: Sequence[Mapping[str, Any]],
+    kinds: Mapping[str, str],
+    **shared: Any,
+) -> None:
+    """Insert many rows in their initial state, each with its event, in a statement or two.
+
+    `kinds` names the columns in which they differ, each with its type: text, integer or json, as
+    that the values stand in `rows`; `shared` is what all have alike.
+    """
+    given = {**shared, "rows": encode_rows(rows)}
+    query = _insert_many(table, tuple(kinds.items()), tuple(shared), tx.engine)
+    _write_many(tx, table, query, given, table.moves.begin)
+
+
+def move_many(
+    tx: Tx, table: StateTable[R], verb: str, keys: Sequence[str], **columns: Any
+) -> list[str]:
+    """Take many rows along a legal move, each with its event; those in another state stay.
+
+    Gives back the keys of those that moved.
+    """
+    if not keys:
+        return []
+    query = _update_many(table, verb, tuple(columns), tx.engine)
+    return _write_many(tx, table, query, columns | {"keys_": encode_rows(keys)}, verb)
+
+
+def encode_rows(rows: Sequence[Any]) -> str:
+    """Many rows or keys as the one parameter of a statement; their text was checked before."""
+    return msgspec.json.encode(rows).decode()
+
+
+def _write_many(
+    tx: Tx, table: StateTable[R], query: Statement, params: dict[str, Any], verb: str
+) -> list[str]:
+    if tx.engine == "postgres":
+        params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": None}
+        written = tx.execute(query, params)
+    else:
+        tx.several()
+        written = tx.execute(query, params)
+        tx.execute(
+            _note_many(table),
+            {"at": tx.now, "actor": tx.actor, "verb": verb, "rows": encode_rows(written)},
+        )
+    tx.noted = tx.noted or bool(written)
+    return [row[0] for row in written]
+
+
+@cache
+def _note_many(table: StateTable[R]) -> Statement:
+    return Statement(f"""
+        INSERT INTO events (at, actor, kind, verb, subject, project_id)
+        SELECT :at, :actor, '{table.moves.kind}', :verb, each.value ->> 0, each.value ->> 1
+        FROM {{each_of_rows}}
+    """)
+
+
+@cache
+def _insert_many(
+    table: StateTable[R],
+    kinds: tuple[tuple[str, str], ...],
+    shared: tuple[str, ...],
+    engine: Engine,
+) -> Statement:
+    casts = {"text": "{}", "integer": "CAST({} AS {{integer}})", "json": "CAST({} AS {{json}})"}
+    names = ", ".join([*(name for name, _ in kinds), *shared])
+    values = [casts[kind].format(f"each.value ->> '{name}'") for name, kind in kinds]
+    listed = ", ".join([*values, *(f":{name}" for name in shared)])
+    return _many_with_events(
+        table,
+        f"INSERT INTO {table.table} ({names}, state)"
+        f" SELECT {listed}, '{table.moves.initial}' FROM {{each_of_rows}}",
+        engine,
+    )
+
+
+@cache
+def _update_many(
+    table: StateTable[R], verb: str, columns: tuple[str, ...], engine: Engine
+) -> Statement:
+    sources, to = table.moves[verb]
+    changes = "".join(f", {name} = :{name}" for name in columns)
+    states = ", ".join(f"'{state}'" for state in sources)
+    return _many_with_events(
+        table,
+        f"UPDATE {table.table} SET state = '{to}'{changes}"
+        f" WHERE {table.key} {{is_listed}} AND state IN ({states})",
+        engine,
+    )
+
+
+def _many_with_events(table: StateTable[R], change: str, engine: Engine) -> Statement:
+    keys = f"{table.key}, {table.project or 'NULL'}"
+    if engine == "sqlite":
+        return Statement(f"{change} RETURNING {keys}")
+    return Statement(_noting(table, change, table.key))
+
+
 def _write(
     tx: Tx,
     table: StateTable[R],
@@ -202,9 +305,11 @@ def _update(
 def _with_event(table: StateTable[R], change: str, columns: str, engine: Engine) -> Query[R]:
     if engine == "sqlite":
         return Query(table.record, f"{change} RETURNING {columns}")
-    return Query(
-        table.record,
-        f"""
+    return Query(table.record, _noting(table, change, columns))
+
+
+def _noting(table: StateTable[R], change: str, columns: str) -> str:
+    return f"""
         WITH written AS ({change} RETURNING *),
         noted AS (
             INSERT INTO events (at, actor, kind, verb, subject, project_id, data)
@@ -213,8 +318,7 @@ def _with_event(table: StateTable[R], change: str, columns: str, engine: Engine)
             FROM written
         )
         SELECT {columns} FROM written
-    """,
-    )
+    """
 
 
 def _refusal(

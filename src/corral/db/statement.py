@@ -100,8 +100,9 @@ def record_maker(record: type[T]) -> Callable[[Row], T]:
 
     def make(row: Row) -> T:
         values = list(row)
+        count = len(values)  # fields behind those may be filled in by the room
         for index, decode in decoders:
-            if values[index] is not None:
+            if index < count and values[index] is not None:
                 values[index] = decode(values[index])
         return build(*values)
 

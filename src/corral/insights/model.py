@@ -57,6 +57,9 @@ class Overview(msgspec.Struct, frozen=True):
     dead_letters: int
     doubtful_letters: int
     """Letters of which nobody knows whether they arrived."""
+    open_questions: int
+    proposed_decisions: int
+    """That wait for somebody to answer or confirm, and are not too late yet."""
     today: Total
     more: bool
     """Whether there is more of something than is shown, or counted."""

@@ -54,6 +54,8 @@ def overview(tx: Tx) -> Overview:
     queued = int(tx.value(sql.COUNT_RUNS, state=RunState.QUEUED, limit=COUNTED))
     dead = int(tx.value(sql.COUNT_LETTERS, state="dead", limit=COUNTED))
     doubtful = int(tx.value(sql.COUNT_LETTERS, state="unknown", limit=COUNTED))
+    asked = int(tx.value(sql.COUNT_QUESTIONS, now=tx.now, limit=COUNTED))
+    proposed = int(tx.value(sql.COUNT_DECISIONS, now=tx.now, limit=COUNTED))
     return Overview(
         at=tx.now,
         active=active[:SHOWN],
@@ -63,9 +65,11 @@ def overview(tx: Tx) -> Overview:
         recent=tx.all(sql.RECENT, limit=SHOWN),
         dead_letters=dead,
         doubtful_letters=doubtful,
+        open_questions=asked,
+        proposed_decisions=proposed,
         today=charges.total(tx, "all", day=day_of(tx.now)),
         more=max(len(active), len(attention), len(failed)) > SHOWN
-        or max(queued, dead, doubtful) == COUNTED,
+        or max(queued, dead, doubtful, asked, proposed) == COUNTED,
     )
 
 

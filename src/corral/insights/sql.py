@@ -59,6 +59,18 @@ COUNT_LETTERS = Statement("""
     ) AS counted
 """)
 
+COUNT_QUESTIONS = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM questions WHERE state = 'open' AND deadline_at > :now LIMIT :limit
+    ) AS counted
+""")
+
+COUNT_DECISIONS = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM decisions WHERE state = 'proposed' AND deadline_at > :now LIMIT :limit
+    ) AS counted
+""")
+
 COUNT_OF_PROJECT = Statement("""
     SELECT count(*) FROM (
         SELECT 1 FROM runs WHERE project_id = :project_id AND state = :state LIMIT :limit

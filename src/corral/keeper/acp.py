@@ -1,7 +1,7 @@
 """An agent that speaks the Agent Client Protocol over its input and output."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corral.adapters.providers.acp import AcpTalk, Done
 from corral.adapters.providers.facts import Asked, Finished
@@ -31,6 +31,7 @@ class AcpVoice(Voice):
         approvals: frozenset[str],
         allow: tuple[str, ...],
         deny: tuple[str, ...],
+        servers: list[dict[str, Any]],
         secrets: Sequence[str],
         log: Log,
     ) -> None:
@@ -43,6 +44,7 @@ class AcpVoice(Voice):
             session=session,
             policy=approvals,
             denies=lambda names: _denied(names, allow, deny),
+            mcp_servers=servers,
             clock=store,
         )
         self._open: list[Asked] = []

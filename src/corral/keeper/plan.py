@@ -29,6 +29,7 @@ class Told(NamedTuple):
     instructions: str | None = None
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    tools: bool = False
 
 
 class Plan:
@@ -106,6 +107,7 @@ class Plan:
             approvals=tuple(launch.approvals),
             allow=self._told.allow,
             deny=self._told.deny,
+            tools=self._told.tools,
             extra=tuple(run.args),
         )
 
@@ -213,6 +215,7 @@ class Plan:
         )
 
     def _acp_voice(self, start: Start, run: Run, streams: Streams, log: Log) -> Voice:
+        from corral.adapters.providers.tools import for_acp
         from corral.keeper.acp import AcpVoice
 
         def write(data: bytes) -> None:
@@ -228,6 +231,7 @@ class Plan:
             approvals=frozenset(self._launch.approvals),
             allow=self._told.allow,
             deny=self._told.deny,
+            servers=for_acp(self.env(start)) if self._told.tools else [],
             secrets=self._values,
             log=log,
         )
@@ -268,7 +272,13 @@ class Plan:
             version.instructions,
             tuple(grant.tool for grant in grants if grant.allowed),
             tuple(grant.tool for grant in grants if not grant.allowed),
+            self._gets_tools(),
         )
+
+    def _gets_tools(self) -> bool:
+        name = self._store.agents.get(self._run.agent_id or "").name
+        wanted = self._store.settings.get("runs.tools", agent=name, project=self._run.project_id)
+        return wanted.value is True
 
 
 def _random_uuid() -> str:

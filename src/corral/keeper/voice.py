@@ -24,6 +24,7 @@ from corral.adapters.providers.facts import (
     Finished,
     LimitReached,
     Logged,
+    Planned,
     Said,
     SessionNamed,
     Used,
@@ -161,6 +162,11 @@ class Recorder:
                 self._log("warn", fact.message, {"reset_at": fact.reset_at})
             case Asked():
                 self._log("info", f"It asks: {fact.title}", {"tool": fact.tool})
+            case Planned():
+                run = self._run
+                self._store.plans.set(
+                    fact.steps, agent=run.agent_id, run=run.id, project_id=run.project_id
+                )
             case Logged():
                 self._log(fact.level, fact.message, fact.metadata)
             case Finished():

@@ -4,8 +4,10 @@ PostgreSQL keeps no NUL and no half surrogate pair, SQLite would keep both; so n
 """
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
+from unicodedata import normalize
 
 import msgspec
 
@@ -71,6 +73,14 @@ def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
     if b"null" in encoded and _any(value, _is_no_number):
         raise Invalid(f"{what} holds a number that JSON does not have; leave it out.", field=what)
     return encoded.decode()
+
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, in small letters and in the one spelling that each has."""
+    return _WORD.findall(normalize("NFC", text).lower())
 
 
 _SPELLED = {"\n": "⏎", "\t": " ", "\r": ""}

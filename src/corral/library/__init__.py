@@ -23,21 +23,28 @@ if TYPE_CHECKING:
     from corral.library.agents import Agents
     from corral.library.alerts import Alerts
     from corral.library.charges import Budgets, Charges
+    from corral.library.decisions import Decisions
     from corral.library.events import Events
+    from corral.library.groups import Groups
     from corral.library.guard import Guard
     from corral.library.imports import Imports
     from corral.library.insights import Insights
     from corral.library.locks import Locks
     from corral.library.mail import Mail
     from corral.library.nodes import Nodes
+    from corral.library.notes import Notes
     from corral.library.outputs import Outputs
+    from corral.library.plans import Plans, Progress
     from corral.library.projects import Projects
+    from corral.library.questions import Questions
     from corral.library.runs import Runs
     from corral.library.schedules import Schedules, Timers
     from corral.library.search import Search
     from corral.library.sessions import Sessions
     from corral.library.settings import Secrets, Settings
     from corral.library.store import Store
+    from corral.library.tasks import Delegations, Tasks
+    from corral.library.teams import Teams
     from corral.library.tokens import Tokens
 
 
@@ -191,16 +198,70 @@ class Corral:
         return Sessions(self._database)
 
     @cached_property
+    def decisions(self) -> "Decisions":
+        from corral.library.decisions import Decisions
+
+        return Decisions(self._database)
+
+    @cached_property
+    def groups(self) -> "Groups":
+        from corral.library.groups import Groups
+
+        return Groups(self._database)
+
+    @cached_property
+    def notes(self) -> "Notes":
+        from corral.library.notes import Notes
+
+        return Notes(self._database)
+
+    @cached_property
+    def questions(self) -> "Questions":
+        from corral.library.questions import Questions
+
+        return Questions(self._database)
+
+    @cached_property
     def search(self) -> "Search":
         from corral.library.search import Search
 
         return Search(self._database)
 
     @cached_property
+    def tasks(self) -> "Tasks":
+        from corral.library.tasks import Tasks
+
+        return Tasks(self._database)
+
+    @cached_property
+    def delegations(self) -> "Delegations":
+        from corral.library.tasks import Delegations
+
+        return Delegations(self._database)
+
+    @cached_property
+    def plans(self) -> "Plans":
+        from corral.library.plans import Plans
+
+        return Plans(self._database)
+
+    @cached_property
+    def progress(self) -> "Progress":
+        from corral.library.plans import Progress
+
+        return Progress(self._database)
+
+    @cached_property
     def imports(self) -> "Imports":
         from corral.library.imports import Imports
 
         return Imports(self._database)
+
+    @cached_property
+    def teams(self) -> "Teams":
+        from corral.library.teams import Teams
+
+        return Teams(self._database)
 
     @cached_property
     def tokens(self) -> "Tokens":

@@ -43,6 +43,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     command: Sequence[str] | None = None
     agent: str | None = None
     project: str | None = None
+    dir: str | None = None
+    """Where it works, when that is not the directory of its project: a worktree of it."""
     session: str | None = None
     name: str | None = None
     timeout_ms: int | None = None
@@ -82,8 +84,12 @@ def ask(tx: Tx, wish: Wish) -> Run:
     named = _named(tx, wish, session)
     host = _host(wish)
     here = host == process.host()
-    cwd = _cwd(tx, wish, session, named, must_exist=here)
-    project = projects.register(tx, cwd, must_exist=here)
+    if wish.dir is not None and wish.project is not None:
+        cwd = projects.real_dir(wish.dir, must_exist=here)
+        project = projects.get(tx, wish.project)
+    else:
+        cwd = _cwd(tx, wish, session, named, must_exist=here)
+        project = projects.register(tx, cwd, must_exist=here)
     runner = named or _runner(wish, project, session)
     prompt = wish.prompt
     if wish.command is None and prompt is None and session is None:
@@ -145,9 +151,15 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
         before = earlier[0]
     else:
         before = runs.get(tx, typed)
+    if before.session_id is not None:
+        # Of several who resume the same conversation, one does.
+        tx.serialize(f"resume:{before.session_id}")
+        latest = runs.list_runs(tx, session=before.session_id, limit=1).items
+        before = latest[0] if latest and latest[0].is_live else before
     if before.is_live:
         raise Conflict(f"{before.id} is {before.state}; there is nothing to resume.", id=before.id)
     launch = runs.launch_of(tx, before.id)
+    place = None if wish.project else _place(tx, before)
     command = [before.command, *before.args] if launch.raw else None
     return ask(
         tx,
@@ -155,7 +167,8 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
             wish,
             command=command,
             agent=wish.agent or (None if command else _agent_now(tx, before)),
-            project=wish.project or before.cwd,
+            project=wish.project or place or before.cwd,
+            dir=before.cwd if place else None,
             session=before.session_id,
             name=wish.name or before.name,
             timeout_ms=_either(wish.timeout_ms, launch.timeout_ms),
@@ -173,6 +186,14 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
             labels=wish.labels or launch.labels,
         ),
     )
+
+
+def _place(tx: Tx, before: Run) -> str | None:
+    """The project of a run that worked elsewhere than in its project's directory."""
+    with suppress(NotFound):
+        project = projects.get(tx, before.project_id) if before.project_id else None
+        return project.id if project is not None and project.dir != before.cwd else None
+    return None
 
 
 def _agent_now(tx: Tx, before: Run) -> str | None:

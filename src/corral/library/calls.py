@@ -38,6 +38,7 @@ LOCAL = {
     "db.backup": _FILES,
     "db.migrate": "a store is brought up to date before it is served",
     "db.restore": _FILES,
+    "decisions.expire_due": _DAEMON,
     "imports.bring": _FILES,
     "guard.place_of": _FILES,
     "guard.take_for_edit": _FILES,
@@ -67,6 +68,8 @@ LOCAL = {
     "outputs.seal": _KEEPER,
     "outputs.seal_folder": _FILES,
     "outputs.unsealed": _PART,
+    "projects.equip": _FILES,
+    "questions.expire_due": _DAEMON,
     "runs.add_sample": _KEEPER,
     "runs.after_end": _KEEPER,
     "runs.begin_to_stop": "`runs.stop` does it and sees to the end",
@@ -90,6 +93,7 @@ LOCAL = {
     "secrets.keep": _VALUES,
     "secrets.resolve": _VALUES,
     "secrets.value_of": _VALUES,
+    "teams.start": _FILES,
     "tokens.check": "the API's own work",
     "tokens.in_file": _FILES,
     "tokens.note_use": "the API's own work",
@@ -109,16 +113,28 @@ _ASKING = {
     "db.schema_version",
     "db.sql",
     "db.verify",
+    "decisions.get",
+    "decisions.list",
+    "decisions.wait",
     "locks.list",
     "locks.wait",
     "mail.list",
+    "questions.get",
+    "questions.list",
+    "questions.wait",
     "runs.takes_input",
     "runs.wait",
     "search.find",
 }
 
 # The argument that says for how long a call may wait; each waits a while, and is called again.
-WAITS = {"locks.wait": "timeout_ms", "mail.claim": "wait_ms", "runs.wait": "timeout_ms"}
+WAITS = {
+    "decisions.wait": "timeout_ms",
+    "locks.wait": "timeout_ms",
+    "mail.claim": "wait_ms",
+    "questions.wait": "timeout_ms",
+    "runs.wait": "timeout_ms",
+}
 LONGEST_WAIT_MS = 30_000
 
 # The first argument of these names what they are about, so it may stand in the path.

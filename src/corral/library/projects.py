@@ -1,22 +1,44 @@
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from corral.db.tx import Tx
 from corral.library.operation import Room, read, write
 from corral.rooms.projects import ops
 from corral.rooms.projects.model import Project
 
+if TYPE_CHECKING:
+    from corral.library.equipping import Equipped
+
 
 def delete(tx: Tx, id: str) -> Project:
-    """Forget a project that has no runs any more, its settings, budgets, schedules, sessions and
-    locks."""
+    """Forget a project that has no runs any more, its settings, budgets, schedules, sessions,
+    notes, tasks, delegations, plans and locks; what is still asked or proposed in it is withdrawn,
+    and its groups are archived."""
+    from corral.library import notes
     from corral.library.sessions import forget_project
     from corral.rooms.charges import ops as charges
+    from corral.rooms.decisions import ops as decisions
+    from corral.rooms.delegations import ops as delegations
+    from corral.rooms.groups import ops as groups
     from corral.rooms.locks import ops as locks
+    from corral.rooms.plans import ops as plans
+    from corral.rooms.questions import ops as questions
     from corral.rooms.schedules import ops as schedules  # brings calendars along
+    from corral.rooms.tasks import forgetting
 
     project = ops.get(tx, id)
     schedules.cancel_all(tx, project.id)
     charges.forget_scope(tx, f"project:{project.id}")
     forget_project(tx, project.id)
+    forgetting.forget_project(tx, project.id)
+    delegations.forget_project(tx, project.id)
+    plans.forget_project(tx, project.id)
     locks.forget_project(tx, project.id)
+    questions.withdraw_all(tx, project.id)
+    notes.forget_project(tx, project.id)
+    decisions.dismiss_all(tx, project.id)
+    groups.archive_all(tx, project.id)
     return ops.delete(tx, project.id)
 
 
@@ -35,9 +57,16 @@ class Projects(Room):
     archive = write(ops.archive)
     _delete = write(delete)
 
+    def equip(self, folder: str | Path, *, remove: bool = False) -> "Sequence[Equipped]":
+        """Write what agents read of Corral into a folder (a section of AGENTS.md, a skill), or take
+        it out again."""
+        from corral.library.equipping import equip
+
+        return equip(str(folder), remove=remove)
+
     def delete(self, id: str) -> Project:
-        """Forget a project with its runs, their output and files, its settings, budgets and
-        schedules. Sessions, letters, events, charges and the directory stay."""
+        """Forget a project with its runs, their output and files, its settings, budgets,
+        schedules, sessions and notes. Letters, events, charges and the directory stay."""
         from corral.library.runs import Runs
 
         Runs(self._database).delete_all(project=id)

@@ -44,12 +44,13 @@ def heartbeat(
     peak_bytes: int | None = None,
     lease_ms: int = keeping.LEASE_MS,
 ) -> Run:
-    """Renew a keeper's lease, and with it everything that the run has locked; the answer tells
-    whether the run is to be stopped.
+    """Renew a keeper's lease, and with it everything that the run has locked and the tasks that are
+    done in it; the answer tells whether the run is to be stopped.
 
     Held when another keeper took it over, or a recovery gave it up.
     """
-    from corral.rooms.locks import keeping as locks  # not before the first heartbeat
+    from corral.rooms.locks import keeping as locks
+    from corral.rooms.tasks import holding
 
     renewed = keeping.heartbeat(
         tx,
@@ -59,6 +60,7 @@ def heartbeat(
         peak_bytes=peak_bytes,
         lease_ms=lease_ms,
     )
+    holding.renew_of_run(tx, run.id)
     locks.renew_all(tx, run.id)
     return renewed
 
@@ -78,6 +80,7 @@ class Wishes(TypedDict, total=False):
     command: Sequence[str] | None
     agent: str | None
     project: str | None
+    dir: str | None
     session: str | None
     name: str | None
     timeout_ms: int | None
@@ -290,12 +293,14 @@ class Runs(Room):
         return deleted
 
     def after_end(self, run: Run, *, secrets: Sequence[str] = ()) -> None:
-        """See to what a run that is over leaves: who waits in line goes next, its locks are given
-        back, those who asked to be told are told, its output is made findable and sealed. It may be
-        called again, by anybody, at any time."""
+        """See to what a run that is over leaves: tasks that it did not submit go back, who waits in
+        line goes next, its locks are given back, those who asked to be told are told, its output is
+        made findable and sealed. It may be called again, by anybody, at any time."""
+        if not run.is_live:
+            self._give_tasks_back(run)
         self.start_queued()
         if not run.is_live:
-            self._give_back_locks(run)
+            self._give_locks_back(run)
             from corral.library.alerts import Alerts
             from corral.library.findable import make_findable
 
@@ -314,11 +319,20 @@ class Runs(Room):
                     redactor=lambda: Redactor(secrets),
                 )
 
-    def _give_back_locks(self, run: Run) -> None:
+    def _give_tasks_back(self, run: Run) -> None:
+        from corral.rooms.tasks import holding
+
+        if self._database.read(lambda tx: holding.has_tasks(tx, run.id)):
+            from corral.rooms.tasks import doing
+
+            why = f"its run {run.id} ended ({run.state}) without a submit"
+            self._database.write(lambda tx: doing.release_of_run(tx, run.id, why))
+
+    def _give_locks_back(self, run: Run) -> None:
         from corral.rooms.locks import keeping as locks
 
         if self._database.read(lambda tx: locks.has_any(tx, run.id), mode="one"):
-            from corral.library.locks import Locks  # hardly any run that ends has locks left
+            from corral.library.locks import Locks
 
             Locks(self._database).end_of_run(run.id)
 

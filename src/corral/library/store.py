@@ -12,24 +12,32 @@ from corral.db.retention import Key, Piece, Retention
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
 from corral.kernel.text import MAX_BODY, clean_text
+from corral.library.notes import forget as forget_note
 from corral.library.operation import Room
 from corral.library.runs import Runs
 from corral.library.runs import forget as forget_run
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.answers import ops as answers
 from corral.rooms.charges import ops as charges
+from corral.rooms.decisions import ops as decisions
+from corral.rooms.delegations import ops as delegations
 from corral.rooms.events import ops as events
+from corral.rooms.groups import ops as groups
 from corral.rooms.imports import ops as imports
 from corral.rooms.locks import ops as locks
 from corral.rooms.mail import ops as mail
+from corral.rooms.memory import ops as memory
 from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
+from corral.rooms.plans import ops as plans
+from corral.rooms.questions import ops as questions
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Mode, Run
 from corral.rooms.schedules import ops as schedules
 from corral.rooms.search import ops as search
 from corral.rooms.sessions import forgetting
 from corral.rooms.settings import ops as settings
+from corral.rooms.tasks import forgetting as forgetting_tasks
 from corral.rooms.tokens import ops as tokens
 
 
@@ -257,11 +265,28 @@ def _prune_runs(tx: Tx, *, before: int, after: Key | None, count_only: bool) -> 
     return Piece(len(ended), ended[-1].id if ended else None)
 
 
+def _prune_notes(tx: Tx, *, before: int, after: Key | None, count_only: bool) -> Piece:
+    if count_only:
+        return Piece(memory.count_prunable(tx, before=before), None)
+    ids = memory.prunable(tx, before=before)
+    for id in ids:
+        forget_note(tx, id)
+    return Piece(len(ids), ids[-1] if ids else None)
+
+
 def _prune_outputs(tx: Tx, *, before: int, after: Key | None, count_only: bool) -> Piece:
     if count_only:
         return Piece(outputs.count_prunable(tx, before=before), None)
     deleted = outputs.prune(tx, before=before)
     return Piece(deleted, "" if deleted else None)
+
+
+def _prune_tasks(tx: Tx, *, before: int, after: Key | None, count_only: bool) -> Piece:
+    if count_only:
+        return Piece(forgetting_tasks.count_prunable(tx, before=before), None)
+    ids = forgetting_tasks.prunable(tx, before=before)
+    forgetting_tasks.forget(tx, ids)
+    return Piece(len(ids), ids[-1] if ids else None)
 
 
 class Kept(NamedTuple):
@@ -284,8 +309,17 @@ KEPT: tuple[Retention | Kept, ...] = (
     Kept("charges", "charges.keep_ms", charges.prune),
     charges.TOTALS_KEPT,
     imports.KEPT,
+    delegations.KEPT,
+    *plans.KEPT,
+    Kept("tasks", "tasks.keep_ms", _prune_tasks),
     locks.KEPT,
     locks.TOUCHES_KEPT,
+    questions.KEPT,
+    decisions.KEPT,
+    groups.POSTS_KEPT,
+    groups.REACTIONS_KEPT,
+    Kept("groups", "groups.keep_ms", groups.prune),
+    Kept("notes", "notes.keep_ms", _prune_notes),
     Kept("sessions", "sessions.keep_ms", _prune_sessions),
     Kept("outputs", "outputs.keep_ms", _prune_outputs),
     Kept("runs", "runs.keep_ms", _prune_runs),

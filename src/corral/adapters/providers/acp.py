@@ -18,6 +18,7 @@ from corral.adapters.providers.facts import (
     Finished,
     LimitReached,
     Logged,
+    Planned,
     SessionNamed,
     Used,
 )
@@ -47,6 +48,7 @@ NO_SUCH_METHOD = -32601
 LOGIN_NEEDED = -32000
 # What a tool does, in the protocol's words, and what a policy calls it.
 CLASSES = {"edit": "edit", "delete": "edit", "move": "edit", "execute": "run"}
+MAX_STEPS = 200  # of a plan
 MAX_TOOLS = 100_000  # in one prompt
 GOOD_ENDS = ("end_turn", "cancelled")
 
@@ -315,6 +317,8 @@ class AcpTalk:
         facts: list[Fact | Done] = []
         if kind in ("tool_call", "tool_call_update"):
             facts += [*self._flush(), *self._tool(update)]
+        elif kind == "plan":
+            facts.append(Planned([_step(entry) for entry in rows(update, "entries")[:MAX_STEPS]]))
         elif kind == "usage_update" and text(update, "cost", "currency") == "USD":
             self._cost_now = micros(update, "cost", "amount")
         return facts
@@ -387,6 +391,12 @@ class AcpTalk:
 
     def _send(self, message: dict[str, Any]) -> None:
         self._write(msgspec.json.encode({"jsonrpc": "2.0", **message}) + b"\n")
+
+
+def _step(entry: dict[str, Any]) -> dict[str, str]:
+    told = {name: text(entry, name) for name in ("content", "status", "priority")}
+    step = {name: shorten(value, 1_000) for name, value in told.items() if value}
+    return {"content": "?"} | step
 
 
 def _of_kind(options: list[dict[str, Any]], *kinds: str) -> dict[str, Any] | None:

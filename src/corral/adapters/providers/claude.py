@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.adapters.providers import tools
 from corral.adapters.providers.facts import Fact, Finished, LimitReached, Logged, SessionNamed, Used
 from corral.adapters.providers.limits import limit_in
 from corral.adapters.providers.lines import (
@@ -53,6 +54,8 @@ class Claude(Cli):
             args += [f"--model={ask.model}"]
         if ask.instructions:
             args += [f"--append-system-prompt={ask.instructions}"]
+        if ask.tools:
+            args += [f"--mcp-config={tools.as_json()}"]
         args += permissions(ask) + list(ask.extra)
         prompt, to_type = words(ask), None
         if ask.interactive:
@@ -80,7 +83,7 @@ GRANTS = {"edit": ("Edit", "Write", "NotebookEdit"), "run": ("Bash",)}
 
 def permissions(ask: Ask) -> list[str]:
     args = ["--dangerously-skip-permissions"] if "all" in ask.approvals else []
-    allowed = [*ask.allow]
+    allowed = [*ask.allow, *([f"mcp__{tools.NAME}"] if ask.tools else [])]
     # At a terminal it asks, and its questions are answered one by one.
     for approved in () if ask.interactive else ask.approvals:
         allowed += GRANTS.get(approved, ())

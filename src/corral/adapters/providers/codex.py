@@ -7,6 +7,7 @@ input holds what came from the cache. The stream does not say the model; the rol
 from pathlib import Path
 from typing import Any
 
+from corral.adapters.providers import tools
 from corral.adapters.providers.facts import Fact, Finished, Logged, SessionNamed, Used
 from corral.adapters.providers.limits import limit_in
 from corral.adapters.providers.lines import (
@@ -74,6 +75,8 @@ class Codex(Cli):
             args += [f"--model={ask.model}"]
         if ask.instructions:
             args += ["-c", f"developer_instructions={_quoted(ask.instructions)}"]
+        for setting in tools.as_toml() if ask.tools else ():
+            args += ["-c", setting]
         if "all" in ask.approvals:
             args += ["--dangerously-bypass-approvals-and-sandbox"]
         elif "edit" in ask.approvals or "run" in ask.approvals:

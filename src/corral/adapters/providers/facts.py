@@ -65,6 +65,13 @@ class Asked(msgspec.Struct, frozen=True):
     options: list[str] = []
 
 
+class Planned(msgspec.Struct, frozen=True):
+    """The steps that the agent means to take, in place of those that it told before."""
+
+    steps: list[dict[str, str]]
+    """Each with content, status and priority, where told."""
+
+
 class Logged(msgspec.Struct, frozen=True):
     level: Literal["debug", "info", "warn", "error"]
     message: str
@@ -78,4 +85,4 @@ class Finished(msgspec.Struct, frozen=True):
     message: str | None = None
 
 
-Fact = SessionNamed | Said | Used | LimitReached | Asked | Logged | Finished
+Fact = SessionNamed | Said | Used | LimitReached | Asked | Planned | Logged | Finished

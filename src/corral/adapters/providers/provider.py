@@ -43,6 +43,8 @@ class Ask(msgspec.Struct, frozen=True):
     """What is answered with yes: `edit`, `run`, `trust`, `all`."""
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    tools: bool = False
+    """Whether it gets Corral's own tools."""
     extra: tuple[str, ...] = ()
     """The user's own arguments for the CLI."""
 

@@ -1,4 +1,4 @@
-"""What an agent's own token may do: its mail, timers, conversations and locks, and know itself.
+"""What an agent's own token may do: its mail, its timers, its conversations, and to know itself.
 
 An agent may be hostile, and so may be whatever talked it into something. Nothing that it sends is
 taken for who it is: its mailboxes and sessions are looked up, and what it signs is signed with its
@@ -65,6 +65,57 @@ def _writing(store: Corral, who: Who, arguments: Arguments) -> None:
         arguments["key"] = f"{who.actor}:{arguments['key']}"
 
 
+def _asking(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["asker"] = who.actor
+
+
+def _answering(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["by"] = who.actor
+
+
+def _own_question(store: Corral, who: Who, arguments: Arguments) -> None:
+    asked = store.questions.get(arguments["question"])
+    if who.actor not in (asked.asker, *asked.answerers):
+        raise Refused(f"{asked.id} is no question of {who.agent}.", id=asked.id)
+
+
+def _speaking(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["author"] = who.actor
+
+
+def _as_member(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["member"] = who.actor
+
+
+def _in_group(store: Corral, who: Who, arguments: Arguments) -> None:
+    group = store.groups.get(arguments["group"], project=arguments.get("project"))
+    store.groups.read(group.id, member=who.actor, limit=1)  # refused to whoever is not in it
+
+
+def _own_decision(store: Corral, who: Who, arguments: Arguments) -> None:
+    found = store.decisions.get(arguments["decision"])
+    if who.actor not in (found.author, *found.answerers):
+        raise Refused(f"{found.id} is no decision of {who.agent}.", id=found.id)
+
+
+def _own_decided(store: Corral, who: Who, arguments: Arguments) -> None:
+    if store.decisions.get(arguments["decision"]).author != who.actor:
+        raise Refused(f"{arguments['decision']} was not recorded by {who.agent}.")
+
+
+def _noting(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["source"] = who.actor
+
+
+def _recalling(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["agent"] = who.agent
+
+
+def _own_asked(store: Corral, who: Who, arguments: Arguments) -> None:
+    if store.questions.get(arguments["question"]).asker != who.actor:
+        raise Refused(f"{arguments['question']} was not asked by {who.agent}.")
+
+
 def _own_session(store: Corral, who: Who, arguments: Arguments) -> None:
     if not _owns(store, who, arguments["session"]):
         raise Refused(f"{arguments['session']} is not a session of {who.agent}.")
@@ -84,34 +135,65 @@ def _itself(store: Corral, who: Who, arguments: Arguments) -> None:
         raise Refused(f"{who.agent} may ask about itself alone.")
 
 
-def _own_sessions(store: Corral, who: Who, arguments: Arguments) -> None:
+def _as_itself(store: Corral, who: Who, arguments: Arguments) -> None:
     arguments["agent"] = who.agent
 
 
-def _in_its_name(store: Corral, who: Who, arguments: Arguments) -> None:
+def _leading(store: Corral, who: Who, arguments: Arguments) -> None:
+    """It leads what it declares, and is told; nobody else's mailbox is filled by it."""
+    arguments["agent"], arguments["lead"] = who.agent, who.actor
+
+
+def _delegating(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["agent"], arguments["sender"] = who.agent, who.actor
+
+
+def _anything(store: Corral, who: Who, arguments: Arguments) -> None:
+    """What everybody on a team may see."""
+
+
+def _locking(store: Corral, who: Who, arguments: Arguments) -> None:
     arguments["agent"] = who.agent
     arguments.pop("run", None)  # another's run would renew it, or end it
-
-
-def _looking(store: Corral, who: Who, arguments: Arguments) -> None:
-    """Who holds what is for everybody to see: that is what locks are for."""
 
 
 RULES: dict[str, Rule] = {
     "agents.allows": _itself,
     "agents.get": _itself,
     "agents.grants": _itself,
-    "guard.in_the_way": _in_its_name,
-    "locks.acquire": _in_its_name,
-    "locks.get": _looking,
-    "locks.holders": _looking,
-    "locks.list": _looking,
-    "locks.release": _in_its_name,
-    "locks.renew": _in_its_name,
-    "locks.request": _in_its_name,
-    "locks.touch": _in_its_name,
-    "locks.touches": _looking,
-    "locks.wait": _looking,
+    "delegations.cancel": _as_itself,
+    "delegations.delegate": _delegating,
+    "delegations.fail": _as_itself,
+    "delegations.finish": _as_itself,
+    "delegations.get": _anything,
+    "delegations.list": _anything,
+    "decisions.confirm": _answering,
+    "decisions.get": _own_decision,
+    "decisions.hear": _own_decided,
+    "decisions.record": _speaking,
+    "decisions.reject": _answering,
+    "decisions.wait": _own_decision,
+    "groups.broadcast": _speaking,
+    "groups.get": _in_group,
+    "groups.leave": _as_member,
+    "groups.mark": _as_member,
+    "groups.members": _in_group,
+    "groups.post": _speaking,
+    "groups.react": _as_member,
+    "groups.read": _as_member,
+    "groups.send": _speaking,
+    "groups.unread": _as_member,
+    "guard.in_the_way": _locking,
+    "locks.acquire": _locking,
+    "locks.get": _anything,
+    "locks.holders": _anything,
+    "locks.list": _anything,
+    "locks.release": _locking,
+    "locks.renew": _locking,
+    "locks.request": _locking,
+    "locks.touch": _locking,
+    "locks.touches": _anything,
+    "locks.wait": _anything,
     "mail.ack": _own_letter,
     "mail.ack_and_claim": _claiming,
     "mail.claim": _claiming,
@@ -122,12 +204,51 @@ RULES: dict[str, Rule] = {
     "mail.put": _writing,
     "mail.refuse": _own_letter,
     "mail.renew": _own_letter,
+    "plans.get": _anything,
+    "plans.set": _as_itself,
+    "progress.list": _anything,
+    "progress.report": _as_itself,
+    "notes.add": _noting,
+    "notes.search": _recalling,
+    "notes.section": _recalling,
+    "questions.answer": _answering,
+    "questions.ask": _asking,
+    "questions.get": _own_question,
+    "questions.hear": _own_asked,
+    "questions.list": _asking,
+    "questions.wait": _own_question,
+    "questions.withdraw": _answering,
     "sessions.append": _appending,
     "sessions.context": _own_session,
     "sessions.get": _own_session,
-    "sessions.list": _own_sessions,
+    "sessions.list": _as_itself,
     "sessions.set_state": _own_session,
     "sessions.state": _own_session,
     "sessions.turns": _own_session,
+    "tasks.accept": _as_itself,
+    "tasks.add": _leading,
+    "tasks.apply": _leading,
+    "tasks.cancel": _as_itself,
+    "tasks.claim": _as_itself,
+    "tasks.counts": _anything,
+    "tasks.declare": _leading,
+    "tasks.delegate": _as_itself,
+    "tasks.depend": _as_itself,
+    "tasks.edit": _as_itself,
+    "tasks.fail": _as_itself,
+    "tasks.get": _anything,
+    "tasks.graph": _anything,
+    "tasks.list": _anything,
+    "tasks.pause": _as_itself,
+    "tasks.reassign": _as_itself,
+    "tasks.reject": _as_itself,
+    "tasks.release": _as_itself,
+    "tasks.renew": _as_itself,
+    "tasks.reopen": _as_itself,
+    "tasks.resume": _as_itself,
+    "tasks.retry": _as_itself,
+    "tasks.skip": _as_itself,
+    "tasks.submit": _as_itself,
+    "tasks.undepend": _as_itself,
     "timers.set": _own_mailbox,
 }

@@ -35,8 +35,9 @@ log = logging.getLogger("corral.http")
 COOKIE = "corral_token"
 MAX_BODY = 10 * 1024 * 1024
 LOOKS = "/static/"  # what a page looks like; a stranger is told that a token is needed in style
+AGENTS = ("/api/", "/mcp")  # what an agent's own token opens
 READS = frozenset({"GET", "HEAD"})
-PROGRAMS = ("/api", "/healthz", "/metrics")  # who asks there wants JSON, not a page
+PROGRAMS = ("/api", "/healthz", "/mcp", "/metrics")  # who asks there wants JSON, not a page
 
 # How much a caller may ask for; a page, its parts and what it fetches are many calls at once.
 RATES = {"full": Rate(5_000, 10_000), "read": Rate(5_000, 10_000), "agent": Rate(100, 400)}
@@ -169,11 +170,11 @@ class Guard:
                 f"The token {who.name} may only read; use one of full scope.",
                 scope=who.scope,
             )
-        if who.agent is not None and not scope["path"].startswith("/api/"):
+        if who.agent is not None and not scope["path"].startswith(AGENTS):
             raise Problem(
                 403,
                 "refused",
-                f"The token {who.name} is an agent's, and opens /api alone.",
+                f"The token {who.name} is an agent's, and opens /api and /mcp alone.",
                 scope=who.scope,
             )
 

@@ -1,6 +1,7 @@
 """Putting letters, claiming them, and saying how it went."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from corral.db.moves import create, move
@@ -278,6 +279,18 @@ def expire_due(tx: Tx, *, limit: int = 100) -> list[Letter]:
         _end(tx, "expire", number, "nobody took it in time")
         for (number,) in tx.run(sql.EXPIRED, now=tx.now, limit=check_limit(limit))
     ]
+
+
+def close_unread(tx: Tx, mailbox: str, key: str) -> bool:
+    """End a letter that nobody has out: what it tells was learned in another way, or is over."""
+    letter = tx.one(sql.BY_KEY, mailbox=mailbox, key=key)
+    if letter is None or letter.state is not LetterState.WAITING or letter.is_out(tx.now):
+        return False
+    with suppress(Held, IllegalMove):  # somebody takes it out this moment
+        number = number_of("let", letter.id)
+        move(tx, sql.LETTERS, "ack", number, guard=letter.fence, ended_at=tx.now)
+        return True
+    return False
 
 
 def get(tx: Tx, id: str) -> Letter:

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterator
 from typing import Any
-from unicodedata import normalize
 
 import msgspec
 
 from corral.kernel.errors import Invalid
-from corral.kernel.text import clean_text
+from corral.kernel.text import clean_text, words_of
 
 MAX_QUERY = 1_000
 MAX_PASSAGE = 16_000  # characters; both engines index more slowly, or not at all, beyond some size
@@ -24,7 +23,7 @@ def query_of(text: str) -> str:
     Both engines read that the same way, and nothing in it is an operator.
     """
     clean_text(text, "What to look for", most=MAX_QUERY)
-    phrases = [" ".join(_words(part)) for part in text.split()]
+    phrases = [" ".join(words_of(part)) for part in text.split()]
     query = " ".join(f'"{phrase}"' for phrase in phrases if phrase)
     if not query:
         raise Invalid(f"{text!r} holds no word to look for; give letters or digits.", value=text)
@@ -33,11 +32,7 @@ def query_of(text: str) -> str:
 
 def folded_of(text: str) -> str | None:
     """The words of a text in small letters; None where an engine finds them by itself."""
-    return None if text.isascii() else " ".join(_words(text))
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(normalize("NFC", text).lower())
+    return None if text.isascii() else " ".join(words_of(text))
 
 
 def pieces_of(text: str) -> list[str]:

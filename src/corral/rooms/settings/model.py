@@ -112,6 +112,69 @@ KNOWN: dict[str, Known] = {
     "alerts.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global",)
     ),
+    "runs.tools": Known(
+        bool, False, 0, 1, "Give agents Corral's own tools (MCP) when they are started."
+    ),
+    "tasks.max_attempts": Known(
+        int, 3, 1, 1_000, "Silent attempts after which a task has failed.", ("global", "project")
+    ),
+    "tasks.lease_ms": Known(
+        int,
+        5 * MINUTE,
+        SECOND,
+        DAY,
+        "How long whoever does a task may be silent; its run's heartbeat speaks for it.",
+        ("global", "project"),
+    ),
+    "tasks.check_timeout_ms": Known(
+        int,
+        10 * MINUTE,
+        SECOND,
+        DAY // 2,
+        "How long a task's check command may take.",
+        ("global", "project"),
+    ),
+    "tasks.auto_accept": Known(
+        bool,
+        False,
+        0,
+        1,
+        "Accept a task at once whose evidence has commands that all ended with 0.",
+        ("global", "project"),
+    ),
+    "tasks.agent_checks": Known(
+        bool,
+        False,
+        0,
+        1,
+        "Whether agents may declare check commands, which Corral itself runs.",
+        ("global", "project"),
+    ),
+    "tasks.auto_start": Known(
+        bool,
+        False,
+        0,
+        1,
+        "Start the agent of a ready task's role by itself, in a worktree of its own.",
+        ("global", "project"),
+    ),
+    "tasks.max_started": Known(
+        int,
+        4,
+        1,
+        1_000,
+        "Tasks of a project that run by themselves at once.",
+        ("global", "project"),
+    ),
+    "tasks.keep_ms": Known(
+        int, 365 * DAY, MINUTE, TEN_YEARS, "How long an ended task is kept.", ("global",)
+    ),
+    "delegations.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended delegation is kept.", ("global",)
+    ),
+    "plans.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long plans and progress are kept.", ("global",)
+    ),
     "locks.edit_ms": Known(
         int,
         0,
@@ -135,6 +198,60 @@ KNOWN: dict[str, Known] = {
     ),
     "answers.keep_ms": Known(
         int, DAY, MINUTE, TEN_YEARS, "How long a call can be repeated by its key.", ("global",)
+    ),
+    "questions.deadline_ms": Known(
+        int, 7 * DAY, SECOND, 365 * DAY, "How long an answer is waited for, if nothing is said."
+    ),
+    "questions.max_open": Known(
+        int, 100, 1, 10_000, "Questions of one asker that may wait for an answer."
+    ),
+    "questions.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended question is kept.", ("global",)
+    ),
+    "decisions.deadline_ms": Known(
+        int,
+        DAY,
+        SECOND,
+        365 * DAY,
+        "How long a decision waits to be confirmed, if nothing is said.",
+    ),
+    "decisions.max_proposed": Known(
+        int, 100, 1, 10_000, "Decisions of one author that may wait to be confirmed."
+    ),
+    "decisions.keep_ms": Known(
+        int,
+        2 * 365 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long a decision is kept that nobody waits for.",
+        ("global",),
+    ),
+    "groups.max_members": Known(
+        int,
+        200,
+        2,
+        1_000,
+        "Members of a group; each post is a letter to each.",
+        ("global", "project"),
+    ),
+    "groups.keep_ms": Known(
+        int,
+        365 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long a post is kept, and a group that was archived.",
+        ("global",),
+    ),
+    "notes.max": Known(
+        int, 500, 1, 5_000, "Notes that are remembered for an agent, a project, or everyone."
+    ),
+    "notes.keep_ms": Known(
+        int,
+        90 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long a note is kept that was superseded or has expired.",
+        ("global",),
     ),
     "otel.enabled": Known(
         bool, False, 0, 1, "Whether runs are told to an OpenTelemetry collector.", ("global",)

@@ -14,6 +14,6 @@ def command(app: App, provider: str, event: str) -> int:
     the CLI's own words on standard input; or `git pre-commit`. A change of what another owner has
     locked is refused in the way that the caller understands.
     """
-    from corral.interfaces.cli import hook
+    from corral.interfaces import hook
 
     return hook.run([provider, event], app.url)

@@ -24,17 +24,18 @@ def show_overview(app: App) -> None:
             write_line("")
     if not found.active:
         write_line("Nothing runs. `corral --help` says what there is.")
-    if found.queued:
-        write_line(f"Queued: {found.queued}.")
-    if found.dead_letters:
-        write_line(
-            f"Letters that could not be delivered: {found.dead_letters} (`corral mail dead`)."
-        )
-    if found.doubtful_letters:
-        write_line(
-            f"Letters that may or may not have arrived: {found.doubtful_letters} "
-            "(`corral mail list --state unknown`)."
-        )
+    for count, sentence in (
+        (found.queued, "Queued: {}."),
+        (found.open_questions, "Questions to answer: {} (`corral question list`)."),
+        (found.proposed_decisions, "Decisions to confirm: {} (`corral decision list --proposed`)."),
+        (found.dead_letters, "Letters that could not be delivered: {} (`corral mail dead`)."),
+        (
+            found.doubtful_letters,
+            "Letters that may or may not have arrived: {} (`corral mail list --state unknown`).",
+        ),
+    ):
+        if count:
+            write_line(sentence.format(count))
     write_line(_cost(found.today))
     if found.more:
         write_line("There is more than is shown or counted here.")

@@ -17,8 +17,14 @@ KINDS: dict[str, Callable[["Corral", str], Any]] = {
     "prj": lambda store, id: store.projects.get(id),
     "let": lambda store, id: store.mail.get(id),
     "sch": lambda store, id: store.schedules.get(id),
+    "qst": lambda store, id: store.questions.get(id),
+    "dec": lambda store, id: store.decisions.get(id),
+    "nte": lambda store, id: store.notes.get(id),
+    "grp": lambda store, id: store.groups.get(id),
     "nod": lambda store, id: store.nodes.get(id),
     "chg": lambda store, id: store.charges.get(id),
+    "tsk": lambda store, id: store.tasks.get(id),
+    "dlg": lambda store, id: store.delegations.get(id),
     "alr": lambda store, id: store.alerts.get(id),
 }
 

@@ -1,0 +1,142 @@
+"""The tools of agents on standard input and output: how soon, and how many a second."""
+
+import compileall
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import corral
+from bench.harness import Bar, Bench, Rates, Rival, Row
+from bench.opponents import open_store
+
+TITLE = "The tools of agents (MCP) on stdio"
+ABOUT = """
+    An agent CLI starts the server with each run and may drop its tools when it is slow, so first
+    the time from starting the process to its first answer, over that of `python -c pass` with the
+    same interpreter. Then calls one after another by the same plain client: `corral mcp` against
+    the protocol SDK's own stdio server, which runs the very same functions on the same kind of
+    store. The SDK is 1.
+"""
+CORRAL = str(Path(sys.executable).parent / "corral")
+OURS = [CORRAL, "mcp"]
+SDK = [sys.executable, "-m", "bench.opponents.sdk_stdio"]
+FIRST = {
+    "initialize": ("initialize", {"protocolVersion": "2025-11-25"}),
+    "tools/list": ("tools/list", {}),
+    "a first tool call": ("tools/call", {"name": "lock_list", "arguments": {}}),
+}
+CALLS = {
+    "send": {"name": "send", "arguments": {"to": "bob", "text": "It is built."}},
+    "lock_list": {"name": "lock_list", "arguments": {}},
+}
+
+
+class Client:
+    """A server in a process of its own, asked line by line."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], cwd: Path) -> None:
+        self.process = subprocess.Popen(
+            command, env=environment, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def begin(self) -> None:
+        about = {"name": "bench", "version": "1"}
+        self.ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=about)
+        self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+    def ask(self, method: str, **params: Any) -> bytes:
+        assert self.process.stdout is not None
+        self._send({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        told = self.process.stdout.readline()
+        assert b'"result"' in told, told
+        assert b'"isError":true' not in told, told
+        return told
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(msgspec.json.encode(message) + b"\n")
+        self.process.stdin.flush()
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(20)
+
+
+def measure(bench: Bench) -> list[Row]:
+    # As pip does when it installs; a run that may not write bytecode would compile at every start.
+    compileall.compile_dir(str(Path(corral.__file__).parent), quiet=1)
+    place = bench.new_file().parent
+    first = _first_answers(bench, _environment(place), place)
+    ours, theirs = (_environment(bench.new_file().parent) for _ in range(2))
+    with ExitStack() as closing:
+        rivals = []
+        for name, command, environment in (("SDK", SDK, theirs), ("Corral", OURS, ours)):
+            client = Client(command, environment, place)
+            closing.callback(client.close)
+            client.begin()
+            rivals.append(Rival(name, partial(_calls, client, bench.pick(1.5, 0.7))))
+        found = bench.compare(rivals[0], rivals[1:], rounds=bench.pick(9, 4))
+    return first + [
+        Row(f"calls of {name}", found.speed_of("Corral", name), Bar(">=", 5), over="SDK")
+        for name in CALLS
+    ]
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    url = f"sqlite:///{folder}/store.db"
+    with open_store(url) as store:
+        for name in ("ada", "bob"):
+            store.agents.create(name, command="cat")
+        store.projects.register(folder)
+        project = store.projects.list().items[0].id
+        session = store.sessions.open("ada", project=project)
+    own = {"CORRAL_STORE": url, "CORRAL_AGENT": "ada", "CORRAL_SESSION": session.id}
+    return os.environ | own | {"CORRAL_HOME": str(folder)}
+
+
+def _first_answers(bench: Bench, environment: dict[str, str], cwd: Path) -> list[Row]:
+    found = bench.compare(
+        Rival("python -c pass", partial(_pass, environment)),
+        [Rival(what, partial(_first, what, environment, cwd)) for what in FIRST],
+        rounds=bench.pick(30, 10),
+    )
+    bars = {"initialize": Bar("<=", 8), "tools/list": Bar("<=", 8)}
+    return [
+        Row(f"first answer: {what}", found.speed_of_base_over(what, "run"), bars.get(what))
+        for what in FIRST
+    ]
+
+
+def _pass(environment: dict[str, str]) -> Rates:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"], env=environment, check=True)
+    return {"run": 1 / (time.perf_counter() - began)}
+
+
+def _first(what: str, environment: dict[str, str], cwd: Path) -> Rates:
+    method, params = FIRST[what]
+    began = time.perf_counter()
+    client = Client(OURS, environment, cwd)
+    client.ask(method, **params)
+    took = time.perf_counter() - began
+    client.close()
+    return {"run": 1 / took}
+
+
+def _calls(client: Client, seconds: float) -> Rates:
+    rates = {}
+    for name, call in CALLS.items():
+        count, began = 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            client.ask("tools/call", **call)
+            count += 1
+        rates[name] = count / (time.perf_counter() - began)
+    return rates

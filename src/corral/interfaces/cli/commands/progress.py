@@ -1,0 +1,52 @@
+import click
+
+from corral.interfaces.cli import identity
+from corral.interfaces.cli.app import App, Noun, paging, pass_app
+from corral.interfaces.cli.render import ago
+from corral.interfaces.cli.tasking import as_agent, id_of
+
+COLUMNS = [
+    ("AGENT", lambda each: each.agent_id),
+    ("SAID", lambda each: ago(each.updated_at)),
+    ("PERCENT", lambda each: each.percent),
+    ("TASK", lambda each: each.task_id),
+    ("CONTENT", lambda each: each.summary),
+]
+
+
+@click.group("progress", cls=Noun, help="How far agents say they have come.")
+def command() -> None:
+    pass
+
+
+@command.command()
+@click.argument("summary")
+@click.option("--percent", type=int, help="From 0 to 100.")
+@click.option("--task", metavar="ID|KEY", help="With which task.")
+@as_agent
+@pass_app
+def report(
+    app: App, summary: str, percent: int | None, task: str | None, agent: str | None
+) -> None:
+    """Say how far you are."""
+    said = app.store.progress.report(
+        summary,
+        agent=identity.required_agent(agent),
+        percent=percent,
+        task=task,
+        run=identity.run(),
+    )
+    app.say("It is written down.", said)
+
+
+@command.command("list")
+@click.option("--by", metavar="AGENT", help="Only of one agent.")
+@click.option("--task", metavar="ID|KEY", help="Only with one task.")
+@paging
+@pass_app
+def list_(app: App, by: str | None, task: str | None, after: str | None, limit: int) -> None:
+    """How far everybody says they are."""
+    of = id_of(app, task, None) if task else None
+    whole = app.store.tasks.get(of).id if of else None
+    page = app.store.progress.list(agent=by, task_id=whole, after=after, limit=limit)
+    app.show_page(page, COLUMNS, empty="Nobody has said anything.")

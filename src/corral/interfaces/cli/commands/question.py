@@ -1,0 +1,76 @@
+import click
+
+from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.render import ago
+
+COLUMNS = [
+    ("ID", lambda question: question.id),
+    ("STATE", lambda question: question.state),
+    ("ASKER", lambda question: question.asker),
+    ("ASKED", lambda question: ago(question.created_at)),
+    ("DEADLINE", lambda question: ago(question.deadline_at)),
+    ("OPTIONS", lambda question: ", ".join(question.options) or "any text"),
+    ("CONTENT", lambda question: question.text),
+]
+
+
+@click.group("question", cls=Noun, help="Questions that wait for an answer; `corral ask` asks.")
+def command() -> None:
+    pass
+
+
+@command.command("list")
+@click.option("--all", "all_", is_flag=True, help="Also those that are over.")
+@click.option("--asker", metavar="MAILBOX", help="Only of this one, as agent:ada.")
+@paging
+@pass_app
+def list_(app: App, all_: bool, asker: str | None, after: str | None, limit: int) -> None:
+    """Questions that wait for an answer, newest first."""
+    page = app.store.questions.list(all=all_, asker=asker, after=after, limit=limit)
+    app.show_page(page, COLUMNS, empty="Nobody waits for an answer.")
+
+
+@command.command()
+@click.argument("question")
+@pass_app
+def show(app: App, question: str) -> None:
+    """One question, whole."""
+    app.show(app.store.questions.get(question))
+
+
+@command.command()
+@click.argument("question")
+@click.argument("answer")
+@pass_app
+def answer(app: App, question: str, answer: str) -> None:
+    """Answer QUESTION with an option, its number, or a text (or @FILE)."""
+    from corral import config
+
+    said = app.store.questions.answer(question, read_body(answer, False), by=config.actor())
+    app.say(f"{said.id} is answered: {said.answer}; {said.asker} is told.", said)
+
+
+@command.command()
+@click.argument("question")
+@click.option("--reason", help="Why; it stands in the record.")
+@pass_app
+def withdraw(app: App, question: str, reason: str | None) -> None:
+    """Take a question back."""
+    from corral import config
+
+    gone = app.store.questions.withdraw(question, reason=reason, by=config.mailbox())
+    app.say(f"{gone.id} is withdrawn.", gone)
+
+
+@command.command()
+@click.argument("question")
+@click.option("--timeout", type=DURATION, metavar="10m", help="How long to wait at the most.")
+@pass_app
+def wait(app: App, question: str, timeout: int | None) -> int:
+    """Wait for an answer, and print it; exit code 1 when there is none."""
+    ended = app.store.questions.wait(question, timeout_ms=timeout)
+    if ended.answer is None:
+        app.say(f"{ended.id} is {ended.state}; there is no answer.", ended)
+        return 1
+    app.say(ended.answer, ended)
+    return 0

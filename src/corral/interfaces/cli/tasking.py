@@ -1,0 +1,72 @@
+"""What the commands about tasks share: how a task is named, who speaks, how a file is read."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from corral.interfaces.cli.app import App, read_body
+from corral.kernel.errors import Invalid
+
+if TYPE_CHECKING:
+    import yaml
+
+as_agent = click.option("--agent", metavar="NAME", help="Who says it; $CORRAL_AGENT by default.")
+in_project = click.option(
+    "--project", metavar="ID|DIR", help="Whose graph; that of this directory by default."
+)
+with_reason = click.option("--reason", metavar="TEXT", help="Why, for the record.")
+with_fence = click.option("--fence", type=int, help="The number that the claim gave.")
+
+
+def project_of(app: App, given: str | None) -> str:
+    """The project that was named, else that of the current directory."""
+    found = app.project_id(given or ".")
+    assert found is not None
+    return found
+
+
+def id_of(app: App, task: str, project: str | None) -> str:
+    """The id of a task that was named by its id, or by its key in a project."""
+    if task.startswith("tsk_"):
+        return task
+    return app.store.tasks.get(task, project=app.project_id(project)).id
+
+
+def on_task(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One task, by its id or key."""
+    help = "Where several have that key."
+    named = click.option("--project", metavar="ID|DIR", help=help)(function)
+    return click.argument("task")(as_agent(named))
+
+
+def read_list(file: str) -> Any:
+    """What a JSON or YAML file says; `-` is standard input."""
+    text = read_body(file if file == "-" else f"@{file}", False)
+    if text.lstrip().startswith(("[", "{")):
+        import msgspec
+
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeEncodeError) as error:
+            raise Invalid(f"{file} is not JSON: {error}.") from None
+    import yaml
+
+    try:
+        return yaml.load(text, _loader())  # noqa: S506 - it makes plain values only
+    except yaml.YAMLError as error:
+        raise Invalid(f"{file} is neither JSON nor YAML: {' '.join(str(error).split())}.") from None
+
+
+def _loader() -> "type[yaml.SafeLoader]":
+    import yaml
+
+    class Plain(yaml.SafeLoader):  # type: ignore[misc]
+        """Without aliases: a few of them stand for more than any memory holds."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise Invalid("The file has YAML aliases (*name); write the values out.")
+            return super().compose_node(parent, index)
+
+    return Plain

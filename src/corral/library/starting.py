@@ -1,0 +1,114 @@
+"""Ready tasks that start by themselves: which, by whom, and what the agent is told.
+
+Only in projects that ask for it (`tasks.auto_start`), and only within what may go at once, what
+each agent may have going, and what may be spent.
+"""
+
+from typing import NamedTuple
+
+from corral.db.tx import Tx
+from corral.library import asking
+from corral.rooms.agents import ops as agents
+from corral.rooms.agents.model import Agent
+from corral.rooms.charges import ops as charges
+from corral.rooms.projects import ops as projects
+from corral.rooms.projects.model import Project
+from corral.rooms.runs import ops as runs
+from corral.rooms.runs.model import Run
+from corral.rooms.settings import ops as settings
+from corral.rooms.tasks import doing, ops
+from corral.rooms.tasks.model import Task
+
+MOST_AGENTS = 1_000
+# An agent works in a place of its own, so it may change files there; for more it has to ask.
+APPROVALS = ("edit",)
+
+
+class Start(NamedTuple):
+    task: Task
+    agent: Agent
+    project: Project
+
+
+def to_start(tx: Tx) -> list[Start]:
+    """The tasks that may be started now, and who is to do them."""
+    room = runs.room_for(tx)
+    team: list[Agent] | None = None
+    found: list[Start] = []
+    for project_id in doing.ready_projects(tx):
+        if not settings.value(tx, "tasks.auto_start", project=project_id):
+            continue
+        most = int(settings.value(tx, "tasks.max_started", project=project_id))
+        free = min(most - doing.count_in_runs(tx, project_id), room - len(found))
+        if free <= 0:
+            continue
+        if team is None:
+            team = agents.list_agents(tx, limit=MOST_AGENTS).items
+        project = projects.get(tx, project_id)
+        for task in doing.startable(tx, project_id):
+            agent = _agent_for(tx, task, team, found)
+            if free and agent is not None:
+                found.append(Start(task, agent, project))
+                free -= 1
+    return found
+
+
+def _agent_for(tx: Tx, task: Task, team: list[Agent], chosen: list[Start]) -> Agent | None:
+    """The agent that is to do a task: its assignee, or of its role the first that may start."""
+    for agent in team:
+        fits = agent.id == task.assignee_id if task.assignee_id else agent.role == task.role
+        if not fits or task.role is None is task.assignee_id:
+            continue
+        if not (agent.provider or agent.command):
+            continue
+        # One of each in a round, so that the next one is looked at with this one's run going.
+        if any(start.agent.id == agent.id for start in chosen):
+            continue
+        if runs.agent_has_room(tx, agent.id) and not charges.over_budget(
+            tx, "none", project_id=task.project_id, agent_id=agent.id
+        ):
+            return agent
+    return None
+
+
+def begin(tx: Tx, start: Start, dir: str) -> Run:
+    """Take a task for an agent and ask for its run, both or neither."""
+    task, agent, project = start
+    run = asking.ask(
+        tx,
+        asking.Wish(
+            prompt=prompt_of(task),
+            agent=agent.id,
+            project=project.id,
+            dir=dir,
+            env={"CORRAL_TASK": task.id},
+            approvals=APPROVALS,
+        ),
+    )
+    doing.claim_started(tx, task, agent.id, run=run.id, dir=dir)
+    return run
+
+
+def not_started(tx: Tx, task: Task, reason: str) -> None:
+    """Tell whoever leads a task, once, that it cannot be started."""
+    ops.tell(tx, task.lead, task, "not started", reason)
+
+
+def prompt_of(task: Task) -> str:
+    """What the agent of a task is told."""
+    parts = [f"Your task is {task.key} ({task.id}): {task.title}"]
+    if task.description:
+        parts.append(task.description)
+    if task.files:
+        parts.append(f"It changes: {', '.join(task.files)}")
+    if task.reason:
+        parts.append(f"It was tried before and came back: {task.reason}")
+    if task.check_command:
+        parts.append(f"It is accepted when this ends well: {task.check_command}")
+    parts.append(
+        "You work in a git worktree of your own; commit there what belongs to the task. When it is "
+        f"done, say so with what shows it: `corral task submit {task.id} --commit HASH --ran CMD "
+        f"CODE --text WHAT`. When it cannot be done: `corral task fail {task.id} REASON`. Until "
+        "you say one of the two it is not done."
+    )
+    return "\n\n".join(parts)

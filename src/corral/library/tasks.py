@@ -1,0 +1,151 @@
+import builtins
+import os
+from typing import TYPE_CHECKING
+
+from corral.kernel.errors import Conflict, Invalid, Refused
+from corral.library.operation import Room, read, write
+from corral.rooms.delegations import ops as delegations
+from corral.rooms.projects import ops as projects
+from corral.rooms.runs.model import Run
+from corral.rooms.settings import ops as settings
+from corral.rooms.tasks import declaring, doing, forgetting, handing, judging, ops
+from corral.rooms.tasks.model import Ran, Task
+
+if TYPE_CHECKING:
+    from corral.library.starting import Start
+
+
+class Tasks(Room):
+    """Projects' graphs of work."""
+
+    noun = "task"
+
+    declare = write(declaring.declare)
+    add = write(declaring.add)
+    apply = write(declaring.apply)
+    templates = read(declaring.templates)
+    get = read(ops.get)
+    list = read(ops.list_tasks)
+    graph = read(ops.graph)
+    counts = read(ops.counts)
+
+    claim = write(doing.claim)
+    renew = write(doing.renew, repeatable=True)
+    submit = write(doing.submit, repeatable=True)
+    fail = write(doing.fail)
+    release = write(doing.release)
+    accept = write(judging.accept, repeatable=True)
+    reject = write(judging.reject)
+
+    retry = write(ops.retry)
+    reopen = write(ops.reopen)
+    pause = write(ops.pause)
+    resume = write(ops.resume)
+    skip = write(ops.skip)
+    cancel = write(ops.cancel)
+    reassign = write(ops.reassign)
+    depend = write(ops.depend, repeatable=True)
+    undepend = write(ops.undepend, repeatable=True)
+    edit = write(ops.edit, repeatable=True)
+    archive = write(forgetting.archive, repeatable=True)
+    archive_ended = write(forgetting.archive_ended, repeatable=True)
+    delegate = write(handing.delegate)
+
+    begin_check = write(judging.begin_check)
+    conclude_check = write(judging.conclude_check, repeatable=True)
+    next_lease_end = read(doing.next_lease_end, mode="one")
+    _release_due = write(doing.release_due)
+
+    def release_due(self) -> "builtins.list[Task]":
+        """Take back the tasks whose doers went silent, and tell those who lead them, once."""
+        back: builtins.list[Task] = []
+        while some := self._release_due():
+            back += some
+        return back
+
+    def start_ready(self) -> "builtins.list[Run]":
+        """Start the agents of ready tasks in the projects that ask for it (`tasks.auto_start`),
+        each in a git worktree of its own, within limits and budgets; gives their runs."""
+        from corral.library import starting
+        from corral.library.runs import Runs
+
+        started = []
+        for start in self._database.read(starting.to_start):
+            if os.path.isdir(start.project.dir):
+                run = self._start(start)
+                started += [run] if run is not None else []
+        if started:
+            Runs(self._database).start_queued()
+        return started
+
+    def _start(self, start: "Start") -> Run | None:
+        from corral import config
+        from corral.adapters import worktrees
+        from corral.library import starting
+
+        folder = config.home() / "worktrees" / start.project.id
+        branch = worktrees.branch_name(start.task.key, start.task.id)
+        try:
+            config.make_private_folder(folder)
+            dir = worktrees.make(start.project.dir, folder / start.task.id, branch)
+            return self._database.write(lambda tx: starting.begin(tx, start, dir))
+        except Conflict:
+            return None  # somebody else has taken it, or works on the same files
+        except (worktrees.NoWorktree, Refused, Invalid) as error:
+            why = str(error)
+            self._database.write(lambda tx: starting.not_started(tx, start.task, why))
+            return None
+
+    def check(self, task: str) -> Task:
+        """Run the check of a submitted task where it was done, and accept or reject it by that."""
+        begun = self.begin_check(task)
+        assert begun is not None
+        return self._check(begun)
+
+    def check_next(self) -> Task | None:
+        """Run the check that waits for longest; None when there is none.
+
+        One whose directory is not on this machine is left to others for a while.
+        """
+        while (begun := self.begin_check()) is not None:
+            try:
+                return self._check(begun)
+            except Refused:
+                continue
+        return None
+
+    def _check(self, task: Task) -> Task:
+        from corral.adapters.checks import run_check
+
+        dir, timeout_ms = self._database.read(
+            lambda tx: (
+                task.dir or projects.get(tx, task.project_id).dir,
+                int(settings.value(tx, "tasks.check_timeout_ms", project=task.project_id)),
+            )
+        )
+        if not os.path.isdir(dir):
+            raise Refused(
+                f"{task.id} was done in {dir}, which is not on this machine; check it there.",
+                id=task.id,
+                dir=dir,
+            )
+        assert task.check_command is not None
+        ended = run_check(
+            task.check_command, dir, timeout_ms=timeout_ms, environment={"CORRAL_TASK": task.id}
+        )
+        return self.conclude_check(task, Ran(task.check_command, ended.exit_code, ended.output))
+
+
+class Delegations(Room):
+    """Work that one handed to another."""
+
+    noun = "delegation"
+
+    delegate = write(delegations.delegate)
+    finish = write(delegations.finish, repeatable=True)
+    fail = write(delegations.fail)
+    cancel = write(handing.cancel_delegation)
+    get = read(delegations.get)
+    list = read(delegations.list_delegations)
+    expire_due = write(handing.expire_delegations)
+    next_deadline = read(delegations.next_deadline, mode="one")

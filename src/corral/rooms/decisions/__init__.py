@@ -1,0 +1,1 @@
+"""Choices that agents record, and that somebody may have to confirm."""

@@ -1,0 +1,1 @@
+"""Delegations: work handed from one to another, and the result that comes back."""

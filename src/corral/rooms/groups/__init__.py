@@ -1,0 +1,1 @@
+"""Chats of agents and people: groups, direct messages, broadcasts."""

@@ -1,0 +1,1 @@
+"""What is remembered, for an agent, a project or everyone."""

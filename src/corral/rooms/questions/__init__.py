@@ -1,0 +1,1 @@
+"""What agents ask of people, and of one another."""

@@ -1,0 +1,98 @@
+"""A question is something that somebody must answer, with options and a deadline.
+
+Who may answer, and until when, is the same for a question and for a decision that waits to be
+confirmed; the rules stand here.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from corral.kernel.clock import SECOND, YEAR
+from corral.kernel.errors import Invalid, Refused
+from corral.kernel.states import Moves, move
+from corral.kernel.text import check_int
+from corral.rooms.mail.model import check_mailbox
+
+
+class QuestionState(StrEnum):
+    OPEN = "open"  # an answer is waited for, until its deadline
+    ANSWERED = "answered"  # somebody answered, in time
+    EXPIRED = "expired"  # nobody did; the fallback counts, if there is one
+    WITHDRAWN = "withdrawn"  # nobody needs to know any more
+
+
+S = QuestionState
+MOVES = Moves(
+    "question",
+    QuestionState,
+    begin="ask",
+    initial=S.OPEN,
+    verbs={
+        "answer": move(S.OPEN, to=S.ANSWERED),
+        "expire": move(S.OPEN, to=S.EXPIRED),
+        "withdraw": move(S.OPEN, to=S.WITHDRAWN),
+    },
+)
+
+
+class Question(msgspec.Struct, frozen=True):
+    id: str
+    project_id: str | None
+    asker: str
+    run_id: str | None
+    key: str | None
+    text: str
+    options: list[str]
+    free: bool
+    answerers: list[str]
+    fallback: str | None
+    state: QuestionState
+    answer: str | None
+    answered_by: str | None
+    deadline_at: int
+    created_at: int
+    ended_at: int | None
+
+    def is_late(self, now: int) -> bool:
+        """Whether its deadline has passed and nobody has said so yet."""
+        return self.state is QuestionState.OPEN and self.deadline_at <= now
+
+
+MAX_ANSWERERS = 20
+
+
+def check_answerers(given: Sequence[str]) -> list[str]:
+    """Who may answer, each once: user:NAME or agent:NAME."""
+    if len(given) > MAX_ANSWERERS:
+        raise Invalid(
+            f"{MAX_ANSWERERS} may be named to answer, not {len(given)}; name a few, or nobody "
+            "for any person."
+        )
+    for name in given:
+        if check_mailbox(name).partition(":")[0] not in ("user", "agent"):
+            raise Invalid(f"{name} cannot answer; name user:NAME or agent:NAME.", name=name)
+    return list(dict.fromkeys(given))
+
+
+def is_person(who: str) -> bool:
+    """Whether it is no agent, nor a conversation or run of one."""
+    return who.partition(":")[0] in ("user", "token")
+
+
+def check_may_answer(id: str, by: str, *, asker: str, answerers: Sequence[str]) -> None:
+    """Refused unless `by` may answer: whoever is named, else any person; an agent never itself."""
+    if by == asker and not is_person(by):
+        raise Refused(f"{by} asks {id} itself; somebody else must answer.", id=id, by=by)
+    if by in answerers or (not answerers and is_person(by)):
+        return
+    who = " or ".join(answerers) if answerers else "a person"
+    raise Refused(f"{id} is to be answered by {who}, not by {by}.", id=id, by=by)
+
+
+def deadline_of(now: int, deadline_ms: int) -> int:
+    """The moment until which an answer is waited for."""
+    if not SECOND <= check_int(deadline_ms, "The deadline") <= YEAR:
+        raise Invalid("An answer is waited for from 1 s up to a year.", deadline_ms=deadline_ms)
+    return now + deadline_ms

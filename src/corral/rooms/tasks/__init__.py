@@ -1,0 +1,1 @@
+"""Tasks: a project's graph of work, and who does what of it."""

@@ -1,0 +1,66 @@
+"""Putting tasks away: what is over out of the lists, what is long over out of the store."""
+
+from collections.abc import Sequence
+
+from corral.db.moves import encode_rows
+from corral.db.tx import Tx
+from corral.kernel.errors import Conflict
+from corral.kernel.page import check_limit
+from corral.rooms.projects import ops as projects
+from corral.rooms.tasks import sql
+from corral.rooms.tasks.model import Task
+from corral.rooms.tasks.ops import lock, steered, whole
+
+
+def archive(tx: Tx, task: Task | str, *, agent: str | None = None) -> Task:
+    """Take a task that is over out of the lists; its key may be used again."""
+    before = steered(tx, task, agent)
+    if before.ended_at is None:
+        raise Conflict(
+            f"{before.id} is {before.state}; only what is over is archived.", id=before.id
+        )
+    waiting = [row[0] for row in tx.run(sql.OPEN_DEPENDENTS, id=before.id)]
+    if waiting and not before.is_satisfied:
+        raise Conflict(
+            f"{', '.join(waiting)} still {'need' if len(waiting) > 1 else 'needs'} {before.key}, "
+            f"which is {before.state}; skip it, or take the dependency out.",
+            id=before.id,
+            waiting=waiting,
+        )
+    archived = tx.one(sql.SET_ARCHIVED, id=before.id, at=tx.now)
+    assert archived is not None
+    tx.note("task", "archive", before.id, project_id=before.project_id)
+    return whole(tx, archived)
+
+
+def archive_ended(tx: Tx, project: str, *, limit: int = 1_000) -> int:
+    """Archive what is over and what nothing open needs, in a project; gives back how many."""
+    project_id = lock(tx, projects.get(tx, project).id)
+    ids = [row[0] for row in tx.run(sql.TO_ARCHIVE, project=project_id, limit=check_limit(limit))]
+    for id in ids:
+        tx.one(sql.SET_ARCHIVED, id=id, at=tx.now)
+        tx.note("task", "archive", id, project_id=project_id)
+    return len(ids)
+
+
+def prunable(tx: Tx, *, before: int, limit: int = 500) -> list[str]:
+    """Tasks that ended before a moment, and that nothing open needs."""
+    return [row[0] for row in tx.run(sql.PRUNABLE, before=before, limit=check_limit(limit))]
+
+
+def count_prunable(tx: Tx, *, before: int) -> int:
+    """How many those are."""
+    return int(tx.value(sql.COUNT_PRUNABLE, before=before))
+
+
+def forget(tx: Tx, ids: Sequence[str]) -> None:
+    """Forget tasks, with their edges."""
+    keys = encode_rows(ids)
+    for statement in (sql.DELETE_NEEDS, sql.DELETE_NEEDED, sql.DELETE):
+        tx.run(statement, keys_=keys)
+
+
+def forget_project(tx: Tx, project_id: str) -> None:
+    """Forget the graph of a project that is being deleted."""
+    while ids := [row[0] for row in tx.run(sql.OF_PROJECT, project=project_id, limit=1_000)]:
+        forget(tx, ids)

@@ -1,0 +1,97 @@
+"""Graphs of tasks, as such: order, cycles, the critical path, and files that two tasks share."""
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+
+from corral.kernel.errors import Invalid
+
+_GLOB = re.compile(r"[*?\[]")
+NAMED = 8
+"""How many tasks of a cycle its refusal names."""
+
+
+def in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Every task behind those that it needs; Invalid names a cycle. Needs outside are passed over.
+
+    Those that need nothing come first, else the order is that of `needs`.
+    """
+    waits = {key: sum(need in needs for need in needed) for key, needed in needs.items()}
+    followers: dict[str, list[str]] = {}
+    for key, needed in needs.items():
+        for need in needed:
+            if need in needs:
+                followers.setdefault(need, []).append(key)
+    order = [key for key, count in waits.items() if not count]
+    for key in order:  # it grows while we go
+        for follower in followers.get(key, ()):
+            waits[follower] -= 1
+            if not waits[follower]:
+                order.append(follower)
+    if len(order) < len(needs):
+        cycle = _cycle({key: needed for key, needed in needs.items() if waits[key]})
+        way = " → ".join([*cycle[:NAMED], "…"] if len(cycle) > NAMED else [*cycle, cycle[0]])
+        raise Invalid(
+            f"These tasks wait for each other for ever: {way}; take one of the dependencies out.",
+            cycle=cycle[:NAMED],
+            length=len(cycle),
+        )
+    return order
+
+
+def _cycle(stuck: Mapping[str, Sequence[str]]) -> list[str]:
+    """One cycle among tasks of which each needs another one of them."""
+    at = next(iter(stuck))
+    seen: dict[str, int] = {}
+    while at not in seen:
+        seen[at] = len(seen)
+        at = next(need for need in stuck[at] if need in stuck)
+    return list(seen)[seen[at] :]
+
+
+def critical_path(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """The longest chain of tasks of which each needs the one before."""
+    length: dict[str, int] = {}
+    before: dict[str, str] = {}
+    for key in in_order(needs):
+        longest = max((need for need in needs[key] if need in length), key=length.get, default=None)  # type: ignore[arg-type]
+        length[key] = 1 + (length[longest] if longest is not None else 0)
+        if longest is not None:
+            before[key] = longest
+    if not length:
+        return []
+    path = [max(length, key=lambda key: length[key])]
+    while path[-1] in before:
+        path.append(before[path[-1]])
+    return path[::-1]
+
+
+def check_path(path: str) -> str:
+    """A path or pattern inside of a project, as plain as it can be."""
+    plain = posixpath.normpath(path.strip().replace("\\", "/")) if path.strip() else ""
+    if not plain or plain.startswith(("/", "../")) or plain == ".." or not plain.isprintable():
+        raise Invalid(
+            f"{path!r} is no path in the project; write one like src/app.py, src or src/*.py.",
+            path=path,
+        )
+    return plain
+
+
+def share_files(some: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether two tasks may change the same file.
+
+    Of a pattern only what stands before its first wildcard counts: it holds back rather too much.
+    """
+    return any(_overlap(one, other) for one in map(_stem, some) for other in map(_stem, others))
+
+
+def _stem(path: str) -> str:
+    if path == ".":
+        return ""
+    found = _GLOB.search(path)
+    return path if found is None else path[: found.start()].rpartition("/")[0]
+
+
+def _overlap(one: str, other: str) -> bool:
+    short, long = sorted((one, other), key=len)
+    return not short or long == short or long.startswith(f"{short}/")

@@ -1,0 +1,37 @@
+"""How agent CLIs are told of Corral's own tools: by name, and with no value on a command line."""
+
+import json
+import tomllib
+
+from corral.adapters.providers import registry, tools
+from corral.adapters.providers.provider import Ask
+
+ASK = Ask("hello", tools=True, allow=("Read",))
+
+
+def test_claude_is_given_the_server_and_may_call_its_tools() -> None:
+    args = registry.find("claude").start(ASK).args
+    (given,) = [arg.partition("=")[2] for arg in args if arg.startswith("--mcp-config=")]
+    entry = json.loads(given)["mcpServers"]["corral"]
+    assert [entry["command"], *entry["args"]] == tools.server()
+    assert "--allowedTools=Read,mcp__corral" in args
+
+
+def test_codex_is_given_the_server_and_the_names_of_what_it_needs() -> None:
+    args = registry.find("codex").start(ASK).args
+    said = "\n".join(arg for arg in args if arg.startswith("mcp_servers."))
+    entry = tomllib.loads(said)["mcp_servers"]["corral"]
+    assert [entry["command"], *entry["args"]] == tools.server()
+    assert {"CORRAL_AGENT", "CORRAL_RUN", "CORRAL_STORE"} <= {*entry["env_vars"]}
+    assert entry["required"] is True
+
+
+def test_whoever_speaks_acp_is_told_in_the_first_message() -> None:
+    (entry,) = tools.for_acp({"CORRAL_AGENT": "ada", "SECRET": "x"})
+    assert [entry["command"], *entry["args"]] == tools.server()
+    assert entry["env"] == [{"name": "CORRAL_AGENT", "value": "ada"}]
+
+
+def test_without_being_asked_nobody_is_told() -> None:
+    for name in ("claude", "codex"):
+        assert "corral" not in str(registry.find(name).start(Ask("hello")).args)

@@ -1,0 +1,87 @@
+"""Many who post at once: no post is lost, and every mailbox has all of them in the same order."""
+
+import os
+
+import corral
+from corral.kernel.errors import Conflict, Refused
+from tests.support.invariants import check_store
+from tests.support.processes import at_once
+from tests.support.threads import race
+
+POSTERS = 4
+POSTS = 12
+
+
+def test_posts_of_several_processes_are_numbered_without_gaps_and_arrive_in_that_order(
+    url: str,
+) -> None:
+    names = [f"a{n}" for n in range(POSTERS)]
+    with corral.open(url) as store:
+        for name in [*names, "reader"]:
+            store.agents.create(name)
+        everybody = [f"agent:{name}" for name in [*names, "reader"]]
+        store.groups.create("build", members=everybody, by="user:ann")
+
+    def post_as(name: str) -> list[int]:
+        with corral.open(url) as store:
+            return [
+                store.groups.post("build", f"{name} {n}", author=f"agent:{name}").number
+                for n in range(POSTS)
+            ]
+
+    works = [lambda name=name: post_as(name) for name in names]
+    numbers = at_once(works)
+    count = POSTERS * POSTS
+    assert sorted(number for own in numbers for number in own) == list(range(1, count + 1))
+    assert all(own == sorted(own) for own in numbers)
+    with corral.open(url) as store:
+        # As its mailbox gives them out, one by one.
+        got = []
+        while letters := store.mail.claim("agent:reader", owner="o", limit=7):
+            for letter in letters:
+                got.append(letter.body["number"])
+                store.mail.ack(letter)
+        assert got == list(range(1, count + 1))
+        read = store.groups.read("build", limit=1_000).items
+        assert [post.number for post in read] == got
+        check_store(store)
+
+
+def test_of_many_who_make_the_same_group_one_does_and_a_direct_one_is_found_by_all(
+    url: str,
+) -> None:
+    with corral.open(url) as store:
+        store.agents.create("ada")
+
+    def make() -> tuple[bool, str]:
+        with corral.open(url) as store:
+            direct = store.groups.send("agent:ada", str(os.getpid()), author="user:ann").group_id
+            try:
+                store.groups.create("build", by="user:ann")
+            except Conflict:
+                return False, direct
+            return True, direct
+
+    made = at_once([make] * 4)
+    assert sum(first for first, _ in made) == 1
+    assert len({direct for _, direct in made}) == 1
+    with corral.open(url) as store:
+        assert store.groups.get(made[0][1]).posts == 4
+        check_store(store)
+
+
+def test_joiners_that_race_never_pass_the_limit(url: str) -> None:
+    with corral.open(url) as store:
+        store.settings.set("groups.max_members", 4)
+        store.groups.create("build", by="user:ann")
+
+        def join(n: int) -> int:
+            try:
+                store.groups.join("build", member=f"user:u{n}")
+            except Refused:
+                return 0
+            return 1
+
+        racers = race([lambda n=n: join(n) for n in range(10)])
+        assert sum(racer.result() for racer in racers) == 3
+        assert len(store.groups.members("build").items) == 4

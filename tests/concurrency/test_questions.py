@@ -1,0 +1,52 @@
+"""Many who answer at once: one answer stands, and all others are told whose."""
+
+import os
+from collections import Counter
+
+import corral
+from corral.kernel.errors import Conflict, Refused
+from tests.support.invariants import check_store
+from tests.support.processes import at_once
+from tests.support.threads import race
+
+QUESTIONS = 20
+
+
+def test_of_many_answers_one_stands_and_the_others_learn_which(url: str) -> None:
+    with corral.open(url) as store:
+        ids = [store.questions.ask("Which?", asker="agent:ada").id for _ in range(QUESTIONS)]
+
+    def answer_all() -> list[tuple[str, bool, str]]:
+        me = str(os.getpid())
+        outcomes = []
+        with corral.open(url) as store:
+            for id in ids:
+                try:
+                    said = store.questions.answer(id, me, by=f"user:{me}").answer
+                    outcomes.append((id, True, str(said)))
+                except Conflict as late:
+                    outcomes.append((id, False, late.details["answer"]))
+        return outcomes
+
+    outcomes = [each for process in at_once([answer_all] * 4) for each in process]
+    won = Counter(id for id, first, _ in outcomes if first)
+    assert won == Counter(ids)
+    with corral.open(url) as store:
+        stands = {id: store.questions.get(id).answer for id in ids}
+        assert all(stands[id] == answer for id, _, answer in outcomes)
+        assert len(store.mail.list(mailbox="agent:ada", limit=100).items) == QUESTIONS
+        check_store(store)
+
+
+def test_askers_that_race_never_pass_their_limit(url: str) -> None:
+    with corral.open(url) as store:
+        store.settings.set("questions.max_open", 5)
+
+        def ask() -> int:
+            try:
+                store.questions.ask("Which?", asker="agent:ada")
+            except Refused:
+                return 0
+            return 1
+
+        assert sum(racer.result() for racer in race([ask] * 12)) == 5

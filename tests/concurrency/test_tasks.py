@@ -1,0 +1,118 @@
+"""Processes that want the same tasks: each is given out once, and the board stays true."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import corral
+from corral.kernel.errors import Conflict, CorralError
+from corral.library import Corral
+from tests.support.invariants import check_store
+from tests.support.processes import at_once
+from tests.support.store import rows
+from tests.support.tasks import board, check_counts, project_with
+from tests.support.threads import race
+
+TASKS = 60
+
+
+def test_two_who_claim_the_last_task_one_wins(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A", agents=("ada", "ben"))
+    racers = race([lambda who=who: store.tasks.claim(project, who) for who in ("ada", "ben")])
+    assert [racer.result() is None for racer in racers].count(False) == 1
+    racers = race(
+        [lambda who=who: store.tasks.claim(project, who, key="A") for who in ("ada", "ben")]
+    )
+    assert all(isinstance(racer.error, Conflict) for racer in racers)
+
+
+def test_eight_processes_finish_a_graph_and_no_task_is_given_out_twice(
+    url: str, tmp_path: Path
+) -> None:
+    names = [f"a{n}" for n in range(8)]
+    with corral.open(url) as store:
+        layers = [
+            {"key": f"k{n}", "depends_on": [f"k{m}" for m in range(max(0, n - 9), n - 5)]}
+            for n in range(TASKS)
+        ]
+        project = project_with(store, tmp_path, *layers, agents=tuple(names))
+
+    def worker(name: str) -> list[tuple[str, int]]:
+        taken = []
+        with (
+            corral.open(url, actor=f"agent:{name}") as store,
+            corral.open(url, actor="user:reviewer") as person,
+        ):
+            while person.tasks.counts(project).get("done", 0) < TASKS:
+                task = store.tasks.claim(project, name)
+                if task is None:
+                    continue
+                taken.append((task.key, task.fence))
+                store.tasks.submit(task, f"by {os.getpid()}")
+                person.tasks.accept(task)
+        return taken
+
+    found = at_once([lambda name=name: worker(name) for name in names])
+    taken = [each for one in found for each in one]
+    assert sorted(key for key, _ in taken) == sorted(f"k{n}" for n in range(TASKS))
+    assert {fence for _, fence in taken} == {1}
+    print("tasks of each worker:", [len(one) for one in found])
+    with corral.open(url) as store:
+        check_counts(store)
+        check_store(store)
+
+
+def test_leads_that_steer_at_random_beside_each_other_keep_every_count_true(
+    url: str, tmp_path: Path
+) -> None:
+    with corral.open(url) as store:
+        wanted = [
+            {"key": f"k{n}", "depends_on": [f"k{n // 2}"] if n > 1 else []} for n in range(1, 40)
+        ]
+        project = project_with(store, tmp_path, *wanted)
+
+    def steer(seed: int) -> int:
+        import random
+
+        chance = random.Random(seed)
+        done = 0
+        with corral.open(url) as store:
+            for _ in range(60):
+                key = f"k{chance.randint(1, 39)}"
+                verb = chance.choice(
+                    ["skip", "cancel", "reopen", "retry", "pause", "resume", "claim", "depend"]
+                )
+                with suppress(CorralError):
+                    if verb == "claim":
+                        task = store.tasks.claim(project, "ada")
+                        if task is not None:
+                            store.tasks.fail(task, "no")
+                    elif verb == "depend":
+                        store.tasks.depend(key, [f"k{chance.randint(1, 39)}"])
+                    else:
+                        getattr(store.tasks, verb)(key)
+                    done += 1
+        return done
+
+    done = at_once([lambda seed=seed: steer(seed) for seed in range(4)])
+    print("moves of each:", done)
+    with corral.open(url) as store:
+        check_counts(store)
+        check_store(store)
+        assert len(board(store, project)) == 39
+
+
+def test_one_declares_a_key_that_many_want(url: str, tmp_path: Path) -> None:
+    with corral.open(url) as store:
+        project = project_with(store, tmp_path)
+
+    def declare() -> bool:
+        with corral.open(url) as store, suppress(Conflict):
+            store.tasks.declare(project, [{"key": "A"}, {"key": "B", "depends_on": ["A"]}])
+            return True
+        return False
+
+    assert sum(at_once([declare] * 6)) == 1
+    with corral.open(url) as store:
+        assert rows(store, "SELECT count(*) FROM tasks") == [(2,)]
+        assert rows(store, "SELECT count(*) FROM edges") == [(1,)]

@@ -1,0 +1,88 @@
+"""Groups and a process that dies: no post is lost, none comes twice, and each member has them in
+order."""
+
+from pathlib import Path
+
+from corral.library import Corral
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+
+ANN = "user:ann"
+OTHERS = ("agent:ada", "agent:ben")
+
+
+def make(store: Corral, world: World) -> None:
+    for name in ("ada", "ben"):
+        store.agents.create(name, role="builder")
+    store.groups.create("build", roles=["builder"], by=ANN)
+
+
+def post_three(store: Corral, world: World) -> None:
+    for n in range(3):
+        world.note(store.groups.post("build", str(n), author=ANN, key=f"k{n}").id)
+
+
+def check_posts(store: Corral, world: World) -> None:
+    posts = store.groups.read("build").items
+    assert [post.text for post in posts] == ["0", "1", "2"]
+    assert {*world.deeds} <= {post.id for post in posts}
+    for member in OTHERS:
+        letters = store.mail.list(mailbox=member, all=True).items
+        assert [letter.body["number"] for letter in letters] == [3, 2, 1]
+
+
+def test_every_accepted_post_reaches_every_member_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(prepare=make, run=post_three, recover=post_three, check=check_posts),
+    )
+
+
+def test_a_reader_that_dies_reads_again_and_misses_nothing(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def prepare(store: Corral, world: World) -> None:
+        make(store, world)
+        for n in range(4):
+            store.groups.post("build", str(n), author=ANN)
+
+    def read(store: Corral, world: World) -> None:
+        while posts := store.groups.read("build", member="agent:ada", limit=1).items:
+            world.note(posts[0].text)
+            store.groups.mark("build", posts[0].number, member="agent:ada")
+
+    def check(store: Corral, world: World) -> None:
+        seen = world.deeds
+        assert list(dict.fromkeys(seen)) == ["0", "1", "2", "3"]
+        assert len(seen) <= 5  # at most the one at which it died comes again
+        assert store.mail.list(mailbox="agent:ada").items == []
+        assert len(store.mail.list(mailbox="agent:ben").items) == 4
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(prepare=prepare, run=read, recover=read, check=check)
+    )
+
+
+def test_a_group_is_made_with_all_its_members_or_not_at_all(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def build(store: Corral, world: World) -> None:
+        make(store, world)
+        store.groups.send("agent:ada", "hello", author=ANN)
+
+    def recover(store: Corral, world: World) -> None:
+        have = {agent.name for agent in store.agents.list().items}
+        for name in {"ada", "ben"} - have:
+            store.agents.create(name, role="builder")
+        if "build" not in {group.name for group in store.groups.list().items}:
+            store.groups.create("build", roles=["builder"], by=ANN)
+
+    def check(store: Corral, world: World) -> None:
+        members = [each.member for each in store.groups.members("build").items]
+        assert members == [*OTHERS, ANN]
+        for group in store.groups.list().items:
+            if group.kind == "direct":
+                assert len(store.groups.members(group.id).items) == 2
+                assert group.posts == 1
+
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(run=build, recover=recover, check=check))

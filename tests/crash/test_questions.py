@@ -1,0 +1,101 @@
+"""Questions and a process that dies: answered at most once, and whoever asked is told, once."""
+
+from pathlib import Path
+
+from corral.kernel.clock import HOUR
+from corral.kernel.errors import Conflict
+from corral.library import Corral
+from corral.rooms.questions.model import Question
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+
+
+def asked(store: Corral) -> list[Question]:
+    return store.questions.list(all=True).items
+
+
+def ask(store: Corral, world: World) -> None:
+    store.questions.ask(
+        "Deploy?",
+        options=["yes", "no"],
+        fallback="no",
+        asker="agent:ada",
+        answerers=["agent:lead", "user:ann"],
+        deadline_ms=2 * HOUR,
+    )
+
+
+def answer_and_note(store: Corral, world: World) -> None:
+    (question,) = asked(store)
+    world.note(str(store.questions.answer(question.id, "yes", by="user:ann").answer))
+    store.questions.hear(question.id)
+
+
+def test_what_was_asked_is_kept_and_those_who_may_answer_know(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def ask_twice(store: Corral, world: World) -> None:
+        for n in range(2):
+            made = store.questions.ask(
+                "Which?", asker="agent:ada", answerers=["agent:lead"], key=f"k{n}"
+            )
+            world.note(made.id)
+
+    def check(store: Corral, world: World) -> None:
+        found = {question.id for question in asked(store)}
+        assert found >= {*world.deeds}
+        assert len(found) == 2
+        told = store.mail.list(mailbox="agent:lead", all=True).items
+        assert sorted(letter.body["question"] for letter in told) == sorted(found)
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(run=ask_twice, recover=ask_twice, check=check)
+    )
+
+
+def test_an_answer_stands_once_and_the_asker_is_told_once(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def answer_otherwise(store: Corral, world: World) -> None:
+        (question,) = asked(store)
+        try:
+            store.questions.answer(question.id, "no", by="agent:lead")
+        except Conflict:  # the first one stands
+            store.questions.answer(question.id, "yes", by="user:ann")  # the same once more
+
+    def check(store: Corral, world: World) -> None:
+        (question,) = asked(store)
+        assert question.state == "answered"
+        assert world.deeds in ([], [question.answer])
+        told = store.mail.list(mailbox="agent:ada", all=True).items
+        assert [letter.body["answer"] for letter in told] == [question.answer]
+        assert store.mail.list(mailbox="agent:lead").items == []
+
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(
+            prepare=ask,
+            run=answer_and_note,
+            recover=answer_otherwise,
+            check=check,
+        ),
+    )
+
+
+def test_a_deadline_ends_in_the_fallback_once_whoever_sweeps(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def sweep(store: Corral, world: World) -> None:
+        world.clock.advance(2 * HOUR)
+        while store.questions.expire_due():
+            pass
+
+    def check(store: Corral, world: World) -> None:
+        (question,) = asked(store)
+        assert (question.state, question.answer) == ("expired", "no")
+        told = store.mail.list(mailbox="agent:ada", all=True).items
+        assert [letter.body["state"] for letter in told] == ["expired"]
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(prepare=ask, run=sweep, recover=sweep, check=check)
+    )

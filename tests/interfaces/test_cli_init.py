@@ -1,0 +1,89 @@
+"""`corral init`, and what `corral team` refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corral
+from corral.library.equipping import AGENTS, SECTION, SKILL
+from tests.support.cli import Cli
+
+# -- init --------------------------------------------------------------------------------------
+
+
+def test_what_agents_read_is_written_once_and_taken_out_without_a_trace(
+    home_cli: Cli, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    page = project / AGENTS
+    page.write_text("# Ours\n\nBe kind.\n")
+    for did in ("written", "unchanged"):
+        told = home_cli.json("init", str(project), "--agents")
+        assert [each["did"] for each in told["files"]] == [did, did]
+    assert page.read_text().startswith("# Ours\n\nBe kind.\n\n<!--")
+    assert page.read_text().count("whoami") == SECTION.count("whoami")
+    assert (project / SKILL).read_text().startswith("---\nname: corral\ndescription: >-\n")
+    told = home_cli.json("init", str(project), "--no-agents")
+    assert [each["did"] for each in told["files"]] == ["removed", "removed"]
+    assert page.read_text() == "# Ours\n\nBe kind.\n"
+    assert [each.name for each in project.iterdir()] == [AGENTS]
+
+
+def test_an_empty_project_stays_and_is_empty_again(home_cli: Cli, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    home_cli.json("init", str(project), "--agents")
+    home_cli.json("init", str(project), "--no-agents")
+    home_cli.json("init", str(project), "--no-agents")
+    assert [*project.iterdir()] == []
+
+
+def test_anothers_skill_of_that_name_is_left_alone(home_cli: Cli, tmp_path: Path) -> None:
+    skill = tmp_path / SKILL
+    skill.parent.mkdir(parents=True)
+    skill.write_text("mine")
+    code, _, words = home_cli("init", str(tmp_path), "--agents")
+    assert (code, "is not Corral's" in words) == (4, True)
+    assert skill.read_text() == "mine"
+    assert not (tmp_path / AGENTS).exists()
+
+
+# -- team --------------------------------------------------------------------------------------
+
+TEAM: dict[str, Any] = {
+    "goal": "Everything works.",
+    "lead": {"name": "ada", "command": "cat", "role": "planner"},
+    "workers": [{"name": "bob", "command": "cat", "limits": {"timeout_ms": 60_000}}],
+    "tasks": [{"key": "one", "title": "One"}, {"key": "two", "depends_on": ["one"]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("team", "words"),
+    [
+        ({}, "missing required field `lead`"),
+        ({"lead": {"name": "ada"}}, "give a provider or a command"),
+        (TEAM | {"workers": [TEAM["lead"]]}, "in the team twice"),
+        (TEAM | {"boss": 1}, "unknown field `boss`"),
+        (TEAM | {"workers": [{"name": "b b", "command": "cat"}]}, "no name for an agent"),
+        (TEAM | {"tasks": [{"key": "a", "depends_on": ["b"]}]}, "no task of this call"),
+        (TEAM | {"workers": [{"name": "bob", "provider": "gpt"}]}, "no provider"),
+        (TEAM | {"project": "nowhere"}, "nowhere"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_team_that_cannot_be_starts_nobody(
+    cli: Cli, url: str, tmp_path: Path, team: dict[str, Any], words: str
+) -> None:
+    file = tmp_path / "team.json"
+    file.write_text(json.dumps(team))
+    code, _, said = cli("team", "start", str(file))
+    assert code in (2, 3, 4)
+    assert words in said
+    with corral.open(url) as store:
+        assert store.agents.list().items == []
+        assert store.tasks.list().items == []
+        assert store.runs.list().items == []

@@ -1,0 +1,103 @@
+"""Graphs of tasks for tests: a project, agents, and what is seen of the board."""
+
+from pathlib import Path
+from typing import Any
+
+from corral.library import Corral
+from corral.rooms.tasks.model import Task
+from tests.support.store import rows
+
+
+def board(store: Corral, project: str) -> dict[str, str]:
+    """The state of every task, by its key."""
+    found = rows(
+        store,
+        "SELECT key, state FROM tasks WHERE project_id = :project ORDER BY id",
+        project=project,
+    )
+    return dict(found)
+
+
+def project_with(
+    store: Corral, folder: Path, *tasks: Any, agents: tuple[str, ...] = ("ada",)
+) -> str:
+    """A project's id, with these tasks (objects, or `B:A,C` for B that needs A and C)."""
+    for name in agents:
+        store.agents.create(name)
+    project = store.projects.register(folder).id
+    if tasks:
+        store.tasks.declare(project, [task(each) for each in tasks])
+    return project
+
+
+def task(written: Any) -> dict[str, Any]:
+    if not isinstance(written, str):
+        return dict(written)
+    key, _, needs = written.partition(":")
+    return {"key": key, "depends_on": [need for need in needs.split(",") if need]}
+
+
+def finish(store: Corral, project: str, key: str, agent: str = "ada") -> Task:
+    """Take a task, submit it, and have it accepted by a person."""
+    taken = store.tasks.claim(project, agent, key=key)
+    assert taken is not None
+    store.tasks.submit(taken, "it works")
+    return store.tasks.accept(taken)
+
+
+def fail(store: Corral, project: str, key: str, reason: str = "no way", agent: str = "ada") -> Task:
+    taken = store.tasks.claim(project, agent, key=key)
+    assert taken is not None
+    return store.tasks.fail(taken, reason)
+
+
+def told(store: Corral, mailbox: str) -> list[tuple[str, str, str | None]]:
+    """What a mailbox was told of tasks: (what, key, reason)."""
+    return [
+        (letter.body["what"], letter.body["key"], letter.body["reason"])
+        for letter in store.mail.list(mailbox=mailbox, limit=500).items
+        if letter.body["kind"] == "task"
+    ]
+
+
+def check_counts(store: Corral) -> None:
+    """Every count and cause that is kept on a task is what its edges tell."""
+    found = {
+        id: (state, open_, broken, cause)
+        for id, state, open_, broken, cause in rows(
+            store, "SELECT id, state, open_needs, broken_needs, cause_id FROM tasks"
+        )
+    }
+    needs: dict[str, list[str]] = {id: [] for id in found}
+    for id, need in rows(store, "SELECT task_id, needs_id FROM edges"):
+        needs[id].append(need)
+
+    def is_broken(id: str) -> bool:
+        state, _, broken, _ = found[id]
+        return state in ("failed", "cancelled") or (
+            state in ("pending", "ready", "blocked", "paused") and broken > 0
+        )
+
+    for id, (state, open_, broken, cause) in found.items():
+        assert open_ == sum(found[need][0] not in ("done", "skipped") for need in needs[id]), id
+        assert broken == sum(map(is_broken, needs[id])), id
+        if state == "ready":
+            assert (open_, broken) == (0, 0), id
+        if state == "pending":
+            assert open_ > 0, id
+            assert broken == 0, id
+        if state == "blocked":
+            assert broken > 0, id
+            assert found[cause][0] in ("failed", "cancelled"), id
+            assert cause in _above(id, needs), id
+
+
+def _above(id: str, needs: dict[str, list[str]]) -> set[str]:
+    seen: set[str] = set()
+    left = [id]
+    while left:
+        for need in needs[left.pop()]:
+            if need not in seen:
+                seen.add(need)
+                left.append(need)
+    return seen
