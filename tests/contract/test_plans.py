@@ -482,6 +482,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "sessions_by_parent",
             "sessions_by_project",
             "settings_pkey",
+            "locks_live",
             "tasks_of_all",
             "touches_of_owner",
         },
@@ -613,7 +614,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "locks.list of an owner": (lambda c: c.locks._of("a400", limit=5), {"locks_of_owner"}),
     "locks, whether any is due": (lambda c: c.locks._are_due(), {"locks_due"}),
-    "locks of a run": (lambda c: c.locks._has_run_locks("run_100"), {"locks_of_run"}),
+    "locks of a run": (lambda c: c.locks._has_any_of_run("run_100"), {"locks_of_run"}),
     "locks.touch": (
         lambda c: c.locks.touch(RUNS_PROJECT, "src/7", "ada"),
         {"projects_pkey"},
