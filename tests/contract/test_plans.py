@@ -36,9 +36,9 @@ DIFFER = {
     "a common word": {"sqlite": "passages_words", "postgres": "passages_pkey"},
     "an open session": {"sqlite": "sessions_pkey", "postgres": "sessions_open"},
     "live runs of a project": {"sqlite": "runs_live_of_project", "postgres": "runs_live"},
-    "locks of a project": {"sqlite": "locks_by_project", "postgres": "locks_live"},
     # None of them is archived here, and PostgreSQL knows it.
     "tasks of a project": {"sqlite": "tasks_by_project", "postgres": "tasks_of_all"},
+    "tasks of a project in a state": {"sqlite": "tasks_by_project", "postgres": "tasks_by_state"},
     "one member": {"sqlite": "members_pkey", "postgres": "members_by_member"},
     "an open group": {"sqlite": "groups_pkey", "postgres": "groups_open"},
     "an open question": {"sqlite": "questions_pkey", "postgres": "questions_open"},
@@ -336,7 +336,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "tasks.list": (lambda c: c.tasks.list(), TASK),
     "tasks.list in a state": (
         lambda c: c.tasks.list(project=GRAPH, state="ready"),
-        {*TASK, "projects_pkey", "tasks_by_state"},
+        {*TASK, "projects_pkey", "tasks of a project in a state"},
     ),
     "tasks.list of an agent": (
         lambda c: c.tasks.list(agent=AGENT),
@@ -471,7 +471,6 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "plans_by_project",
             "progress_by_project",
             "groups_by_project",
-            "locks of a project",
             "notes_by_scope",
             "projects_pkey",
             "questions_by_project",
