@@ -36,9 +36,6 @@ DIFFER = {
     "a common word": {"sqlite": "passages_words", "postgres": "passages_pkey"},
     "an open session": {"sqlite": "sessions_pkey", "postgres": "sessions_open"},
     "live runs of a project": {"sqlite": "runs_live_of_project", "postgres": "runs_live"},
-    # None of them is archived here, and PostgreSQL knows it.
-    "tasks of a project": {"sqlite": "tasks_by_project", "postgres": "tasks_of_all"},
-    "tasks of a project in a state": {"sqlite": "tasks_by_project", "postgres": "tasks_by_state"},
     "one member": {"sqlite": "members_pkey", "postgres": "members_by_member"},
     "an open group": {"sqlite": "groups_pkey", "postgres": "groups_open"},
     "an open question": {"sqlite": "questions_pkey", "postgres": "questions_open"},
@@ -186,7 +183,7 @@ READY: dict[str, tuple[Operation, set[str]]] = {
     ),
     "tasks.list of a project, next page": (
         next_page("tasks", "list", project=GRAPH),
-        {"edges_pkey", "projects_pkey", "tasks of a project", "tasks_pkey"},
+        {"edges_pkey", "projects_pkey", "tasks_by_project", "tasks_pkey"},
     ),
     "delegations.list all, next page": (
         next_page("delegations", "list", all=True),
@@ -336,7 +333,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "tasks.list": (lambda c: c.tasks.list(), TASK),
     "tasks.list in a state": (
         lambda c: c.tasks.list(project=GRAPH, state="ready"),
-        {*TASK, "projects_pkey", "tasks of a project in a state"},
+        {*TASK, "projects_pkey", "tasks_by_state"},
     ),
     "tasks.list of an agent": (
         lambda c: c.tasks.list(agent=AGENT),
@@ -471,6 +468,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "plans_by_project",
             "progress_by_project",
             "groups_by_project",
+            "locks_live",
             "notes_by_scope",
             "projects_pkey",
             "questions_by_project",
@@ -481,7 +479,6 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "sessions_by_parent",
             "sessions_by_project",
             "settings_pkey",
-            "locks_live",
             "tasks_archived",
             "tasks_by_state",
             "touches_of_owner",
