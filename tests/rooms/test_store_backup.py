@@ -122,6 +122,20 @@ def work(store: Corral, project: str) -> None:
     store.tasks.submit(taken, {"text": "☃", "commands": [{"command": "make", "exit_code": 0}]})
     store.plans.set(["first", "then"], agent="ada", project_id=project)
     store.progress.report("half of it", agent="ben", percent=50, task="ä")
+    together(store, project)
+
+
+def together(store: Corral, project: str) -> None:
+    store.locks.acquire(project, "src/ä.py", "ada")
+    store.locks.touch(project, "src/ä.py", "ben")
+    store.questions.ask("Which ☃?", options=["a", "b"], asker="agent:ada", project=project)
+    store.decisions.record("ünï", alternatives=["x"], author="agent:ada", project=project)
+    group = store.groups.create(
+        "crew", members=["agent:ada", "user:eve"], roles=["builder"], project=project
+    )
+    post = store.groups.post(group.id, "hello ☃", author="agent:ada")
+    store.groups.react(group.id, post.number, "👍", member="user:eve")
+    store.notes.add("the fox lives here", project=project, key="fox")
 
 
 def content(store: Corral) -> dict[str, list[list[Any]]]:
