@@ -39,7 +39,7 @@ def show_one(visit: Visit) -> Response:
     with suppress(NotFound):
         if note.supersedes:
             notes.append(visit.store.notes.get(note.supersedes))
-    return _show(visit, notes, None, None, None, None, None, True)
+    return _show(visit, notes, None, None, None, None, None, True, whole=True)
 
 
 def scope_of(scope: str | None) -> dict[str, Any]:
@@ -75,6 +75,8 @@ def _show(
     text: str | None,
     category: str | None,
     every: bool,
+    *,
+    whole: bool = False,
 ) -> Response:
     store = visit.store
     return visit.show(
@@ -86,6 +88,7 @@ def _show(
         text=text,
         category=category,
         every=every,
+        whole=whole,
         projects=store.projects.list(limit=PROJECTS).items,
         agents=store.agents.list(limit=AGENTS).items,
         names=visit.names(note.project_id for note in notes),
