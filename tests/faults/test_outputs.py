@@ -14,11 +14,9 @@ from corral.adapters.output.read import Output
 from corral.adapters.output.seal import remove_plain, seal
 from corral.adapters.process import host
 from corral.kernel.errors import NotFound, Refused
-from tests.faults.test_full_disk import fill, small_disk
+from tests.support.disks import fill
 from tests.support.outputs import follow_all
 from tests.support.processes import Child
-
-__all__ = ["small_disk"]  # a fixture
 
 RUN = "run_1"
 

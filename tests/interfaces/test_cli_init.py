@@ -1,4 +1,4 @@
-"""`corral init` and `corral team`: what they write, and what they refuse."""
+"""`corral init`, and what `corral team` refuses."""
 
 import json
 from pathlib import Path

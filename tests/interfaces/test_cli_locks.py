@@ -73,7 +73,7 @@ def test_standing_in_line_waiting_and_being_granted(
     as_agent(monkeypatch, "ben")
     waiting = cli.json("lock", "request", "a")
     assert waiting["state"] == "waiting"
-    assert cli.error("lock", "wait", waiting["id"], "--timeout", "10ms")["code"] == "held"
+    assert cli.error("lock", "wait", waiting["id"], "--timeout", "10ms")["code"] == "refused"
     assert cli.error("lock", "acquire", "a", "--wait", "--timeout", "10ms")["code"] == "held"
     monkeypatch.delenv("CORRAL_AGENT")
     cli.json("lock", "release", held["id"])

@@ -61,7 +61,7 @@ def test_the_list_of_tools_is_small_enough_to_be_read_with_every_prompt() -> Non
     listed = msgspec.json.decode(tools())
     assert all(each["inputSchema"]["type"] == "object" for each in listed)
     for each in listed:
-        del each["outputSchema"]  # for programs; agents are not shown it
+        del each["outputSchema"], each["annotations"]  # for programs; agents are not shown them
     assert len(msgspec.json.encode(listed)) < 24_000
 
 
@@ -103,6 +103,16 @@ def test_tasks_of_another_project_are_not_there(store: Corral, ada: Agent, tmp_p
         assert "There is no task" in refused(ada, "task_claim", task=named)
 
 
+def test_a_token_of_one_project_opens_no_other(store: Corral, project: str, tmp_path: Path) -> None:
+    other = store.projects.register(tmp_path).id
+    bound = store.tokens.create("bound", scope="agent:ada", project=project).value
+    ada = Agent(store, "ada", project=other)
+    ada._who = store.tokens.check(bound)
+    assert "not for" in refused(ada, "task_list")
+    ada._place = {}
+    assert ada("whoami")["project"]["id"] == project
+
+
 def test_the_record_names_the_agent_that_called(store: Corral, ada: Agent) -> None:
     ada("task_add", tasks=[{"key": "a"}])
     assert store.tasks.get("a").created_by == "agent:ada"
@@ -122,6 +132,10 @@ WRITES: list[tuple[str, dict[str, Any]]] = [
     ("lock", {"path": "a.py"}),
     ("plan", {"steps": [{"content": "first"}]}),
     ("progress", {"summary": "half"}),
+    ("group_post", {"text": "to all"}),
+    ("ask", {"text": "May I?", "options": ["yes", "no"]}),
+    ("decide", {"title": "We take the first.", "confirm": True}),
+    ("remember", {"text": "The build needs make."}),
 ]
 
 
@@ -273,6 +287,68 @@ def test_a_lock_that_another_holds_names_who_and_a_place_in_line_can_be_had(
     assert bob("inbox")["letters"]
 
 
+# -- questions, groups, memory -----------------------------------------------------------------
+
+
+def test_a_question_is_answered_in_the_same_call_or_later(
+    store: Corral, ada: Agent, bob: Agent
+) -> None:
+    asked = ada("ask", text="Which one?", options=["left", "right"], to=["agent:bob"])
+    assert (asked["state"], asked["answer"]) == ("open", None)
+    assert "Do not guess" in asked["next_step"]
+    (letter,) = bob("inbox")["letters"]
+    assert asked["id"] in str(letter["body"])
+    assert "is not yours" in refused(bob, "answer_wait", id=asked["id"])
+    assert "itself" in refused(ada, "answer", id=asked["id"], answer="left")
+    assert bob("answer", id=asked["id"], answer="left")["answer"] == "left"
+    told = ada("answer_wait", id=asked["id"], wait_seconds=1)
+    assert (told["state"], told["answer"], told["by"]) == ("answered", "left", "agent:bob")
+    assert ada("inbox")["letters"] == []  # told already
+
+
+def test_a_decision_waits_for_its_yes(store: Corral, ada: Agent, bob: Agent) -> None:
+    assert ada("decide", title="Tabs.", rationale="Short.")["state"] == "recorded"
+    proposed = ada("decide", title="Rewrite it.", confirm=True, to=["agent:bob"])
+    assert proposed["state"] == "proposed"
+    assert "yes or no" in refused(bob, "answer", id=proposed["id"], answer="maybe")
+    assert bob("answer", id=proposed["id"], answer="No", reason="too soon")["state"] == "rejected"
+    told = ada("answer_wait", id=proposed["id"])
+    assert (told["state"], told["answer"]) == ("rejected", "too soon")
+    assert "no yes" in told["next_step"]
+
+
+def test_a_group_is_read_until_it_is_said_how_far(
+    store: Corral, project: str, ada: Agent, bob: Agent
+) -> None:
+    store.groups.create("build", project=project)
+    store.groups.join("build", member="agent:ada", project=project)
+    store.groups.join("build", member="agent:bob", project=project)
+    ada("group_post", group="build", text="one")
+    last = ada("group_post", group="build", text="two")
+    for _ in range(2):
+        said = bob("group_read", group="build")["posts"]
+        assert [post["text"] for post in said] == ["one", "two"]
+    assert bob("group_read", group="build", seen=last["number"])["posts"] == []
+    store.groups.create("all-hands")
+    store.groups.join("all-hands", member="agent:ada")
+    assert ada("group_post", group="all-hands", text="of no project")["number"] == 1
+    store.agents.create("eve", command="cat")
+    eve = Agent(store, "eve", project=project)
+    assert refused(eve, "group_read", group="build")
+    assert refused(eve, "group_post", group="build", text="let me in")
+
+
+def test_what_is_remembered_is_found_by_those_whom_it_is_for(
+    store: Corral, ada: Agent, bob: Agent
+) -> None:
+    ada("remember", text="The tests need a running PostgreSQL server.", key="tests")
+    ada("remember", text="My own PostgreSQL password is elsewhere.", whom="me")
+    found = [note["text"] for note in bob("recall", about="how do PostgreSQL tests run?")["notes"]]
+    assert found == ["The tests need a running PostgreSQL server."]
+    assert len(ada("recall", about="PostgreSQL")["notes"]) == 2
+    assert bob("recall", about="weather")["notes"] == []
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     [
@@ -295,6 +371,14 @@ def test_a_lock_that_another_holds_names_who_and_a_place_in_line_can_be_had(
         ("inbox", {"wait_seconds": 10_000}),
         ("history", {"limit": -1}),
         ("result", {"delegation": "dlg_nothing", "result": 1}),
+        ("group_read", {"group": "nowhere"}),
+        ("group_post", {"group": "nowhere", "text": "x"}),
+        ("ask", {"text": "x", "to": ["nobody at all"]}),
+        ("answer", {"id": "qst_nothing", "answer": "yes"}),
+        ("answer", {"id": "dec_nothing", "answer": "perhaps"}),
+        ("answer_wait", {"id": "nothing"}),
+        ("remember", {"text": "x", "category": "a\nb"}),
+        ("recall", {"about": "x" * 1_000_000}),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -203,10 +203,12 @@ class RunsMachine(RoomMachine):
             return self.store.runs.restart(now, held(n), End(exit_code=1), quick_failures=n)
 
         if not self.refused(self.refusal(claim, "starting", "running"), call):
-            call()
+            claim.run = call()
             paper = self.papers[claim.run.id]
             paper.state = "starting"
             paper.attempts += 1
+            paper.takings += 1  # whoever thinks of the last attempt is late
+            claim.takings = paper.takings
 
     def park(self, claim: Claim, n: int) -> None:
         def call() -> Run:

@@ -258,7 +258,7 @@ _FILL = [
         ended_at)
     {_SERIES.format(count=LETTERS)}
     SELECT 'tsk_' || substr(i || 'x0000000000000000000000000', 1, 26),
-        'prj_' || substr(CASE WHEN i % 3 = 0 THEN 7 ELSE i % 500 END ||
+        'prj_' || substr(CASE WHEN i % 10 = 0 THEN 7 ELSE i % 500 END ||
             'x0000000000000000000000000', 1, 26), 'k' || i,
         CASE i % 30 WHEN 0 THEN 'ready' WHEN 3 THEN 'pending' WHEN 6 THEN 'blocked'
             ELSE CASE WHEN i % 1500 = 9 THEN 'running' WHEN i % 1500 = 12 THEN 'submitted'

@@ -19,7 +19,7 @@ class Janitor(Plain):
         self._next_prune = time.monotonic() + FIRST_PRUNE
 
     def round(self, store: Corral) -> int:
-        done = len(store.mail.expire_due())
+        done = len(store.mail.expire_due()) + len(store.locks.expire_due())
         done += len(store.tasks.release_due()) + len(store.delegations.expire_due())
         done += len(store.questions.expire_due()) + len(store.decisions.expire_due())
         if time.monotonic() >= self._next_prune:

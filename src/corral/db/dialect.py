@@ -95,8 +95,8 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "json_each(:rows) AS each",
         "postgres": "json_array_elements(CAST(:rows AS JSON)) AS each (value)",
     },
-    # The labels that a run wants, those that a machine offers, and what it passes over (or any
-    # other texts), as rows with a column `value`.
+    # The labels that a run wants, those that a machine offers, and what it passes over, as rows
+    # with a column `value`.
     "each_wanted_label": {
         "sqlite": "json_each(launches.labels) AS wanted",
         "postgres": "json_array_elements_text(launches.labels) AS wanted (value)",

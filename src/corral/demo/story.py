@@ -3,7 +3,9 @@
 import os
 import shutil
 import signal
+import sys
 import time
+from functools import partial
 
 from corral.demo.stage import Stage, Unexpected
 
@@ -19,6 +21,7 @@ def tell() -> int:
         timer_survives_a_kill(stage)
         run_survives_kills(stage)
         daemon_dies_alone(stage)
+        team_loses_a_worker(stage)
         the_record(stage)
     except Unexpected as error:
         stage.tell(f"The story broke off: {error}")
@@ -33,6 +36,7 @@ def tell() -> int:
     stage.tell(f"{corral} up              # the dashboard: prints the link to open (down ends it)")
     stage.tell(f"{corral} events        # everything that happened, in order")
     stage.tell(f"{corral} ps -a           # the runs, and how they ended")
+    stage.tell(f"{corral} task graph      # the team's work (in {stage.project})")
     stage.tell(f"{corral} stats           # what they cost")
     stage.tell(f"rm -r {stage.home}     # when you have seen enough")
     return 0
@@ -160,8 +164,59 @@ def daemon_dies_alone(stage: Stage) -> None:
     stage.corral("down")
 
 
+GRAPH = """
+tasks:
+  - {key: publish, title: Publish it, role: worker, depends_on: [build, docs]}
+  - {key: build, title: Build it, role: worker, description: "600", priority: 1}
+  - {key: docs, title: Describe it, role: worker}
+"""
+
+
+def team_loses_a_worker(stage: Stage) -> None:
+    stage.chapter("6. A team on a graph of tasks, one of whose workers is killed with kill -9")
+    program = f"{sys.executable} -m corral.demo.worker"
+    stage.corral("agent", "create", "lead", "--provider", "scripted")
+    for name in ("ann", "bob"):
+        stage.corral("agent", "create", name, "--role", "worker", "--command", program)
+    (stage.project / "graph.yaml").write_text(GRAPH)
+    declared = stage.corral("task", "declare", "graph.yaml", "--lead", "agent:lead")
+    stage.prove(
+        "declared in any order: build and docs are ready, publish waits for both",
+        {task["key"]: task["state"] for task in declared}
+        == {"publish": "pending", "build": "ready", "docs": "ready"},
+    )
+    ann = stage.corral("run", "--detach", "--agent", "ann", "work")
+    stage.until(lambda: stage.corral("task", "show", "build")["state"] == "running")
+    held = stage.corral("lock", "list")
+    stage.prove(
+        "ann does build, and has locked its file", [lock["owner"] for lock in held] == ["agent:ann"]
+    )
+    stage.corral("task", "edit", "build", "--description", "0")
+    for pid in (ann["keeper_pid"], ann["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    stage.corral("recover")
+    build = stage.corral("task", "show", "build")
+    stage.prove(
+        "ann is killed: build is not done but ready again, and its file is free",
+        build["state"] == "ready" and not stage.corral("lock", "list"),
+    )
+    stage.corral("run", "--detach", "--agent", "bob", "work")
+    for key in ("build", "docs", "publish"):
+        stage.until(partial(_is_submitted, stage, key))
+        stage.corral("task", "accept", key, "--agent", "lead")
+    done = stage.corral("task", "list")
+    stage.prove(
+        "bob submits all three with evidence, the lead accepts them: the board is done",
+        {task["state"] for task in done} == {"done"},
+    )
+
+
+def _is_submitted(stage: Stage, key: str) -> bool:
+    return bool(stage.corral("task", "show", key)["state"] == "submitted")
+
+
 def the_record(stage: Stage) -> None:
-    stage.chapter("6. The record")
+    stage.chapter("7. The record")
     events = stage.corral("events")
     for event in events:
         stage.tell(f"{event['id']:<7} {event['kind']:<9} {event['verb']:<9} {event['subject']}")

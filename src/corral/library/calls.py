@@ -40,6 +40,14 @@ LOCAL = {
     "db.restore": _FILES,
     "decisions.expire_due": _DAEMON,
     "imports.bring": _FILES,
+    "guard.place_of": _FILES,
+    "guard.take_for_edit": _FILES,
+    "locks.commit": _FILES,
+    "locks.end_of_run": _KEEPER,
+    "locks.expire_due": _DAEMON,
+    "locks.forecast": _FILES,
+    "locks.install": _FILES,
+    "locks.uninstall": _FILES,
     "mail.expire_due": _DAEMON,
     "nodes.beat": _DAEMON,
     "nodes.heartbeat": _DAEMON,
@@ -85,6 +93,7 @@ LOCAL = {
     "secrets.keep": _VALUES,
     "secrets.resolve": _VALUES,
     "secrets.value_of": _VALUES,
+    "tasks.start_ready": _DAEMON,
     "teams.start": _FILES,
     "tokens.check": "the API's own work",
     "tokens.in_file": _FILES,
@@ -108,6 +117,8 @@ _ASKING = {
     "decisions.get",
     "decisions.list",
     "decisions.wait",
+    "locks.list",
+    "locks.wait",
     "mail.list",
     "questions.get",
     "questions.list",
@@ -120,6 +131,7 @@ _ASKING = {
 # The argument that says for how long a call may wait; each waits a while, and is called again.
 WAITS = {
     "decisions.wait": "timeout_ms",
+    "locks.wait": "timeout_ms",
     "mail.claim": "wait_ms",
     "questions.wait": "timeout_ms",
     "runs.wait": "timeout_ms",
@@ -131,6 +143,9 @@ _NAMES = {"id", "run_id", "letter", "run"}
 
 # Only for whoever brings a keeper along.
 _NOT_FROM_AFAR = {"claimed"}
+
+# From afar, `locks.request` and then `locks.wait` wait for a lock, and keep its place in line.
+_ONLY_HERE = {"locks.acquire": {"wait", "timeout_ms"}}
 
 _INT = Annotated[int, msgspec.Meta(ge=-(2**63) + 1, le=2**63 - 1)]
 
@@ -208,6 +223,8 @@ def _make(row: Row, room: type[Room], member: Any) -> Call:
     for parameter in row.signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             fields += _unpacked(hints[parameter.name])
+            continue
+        if parameter.name in _ONLY_HERE.get(f"{row.attribute}.{row.verb}", ()):
             continue
         fields.append(_field(parameter, hints[parameter.name]))
         if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from corral.db.tx import Tx
-from corral.kernel.errors import Held, Invalid
+from corral.kernel.errors import Held, Invalid, Refused
 from corral.kernel.page import Page
 from corral.library.guard import Guard
 from corral.library.operation import Room, read, write
 from corral.library.projects import Projects
-from corral.rooms.locks import looking, naming, ops
+from corral.rooms.locks import keeping, looking, naming, ops
 from corral.rooms.locks.model import Lock, LockState
 from corral.rooms.projects.ops import real_dir
 
@@ -41,8 +41,8 @@ class Locks(Room):
     touch = write(looking.touch)
     touches = read(looking.touches)
 
+    _has_any_of_run = read(keeping.has_any, mode="one")
     _release_of_run = write(ops.release_of_run, repeatable=True)
-    _has_run_locks = read(ops.has_run_locks, mode="one")
     _acquire = write(ops.acquire, repeatable=True)
     _are_due = read(ops.are_due, mode="one")
     _live = read(looking.list_live)
@@ -87,6 +87,9 @@ class Locks(Room):
             return lock
         try:
             return self.wait(lock.id, timeout_ms=timeout_ms)
+        except Refused as error:
+            self._leave(lock)
+            raise Held(error.message, **error.details) from None
         except BaseException:
             self._leave(lock)
             raise
@@ -100,7 +103,8 @@ class Locks(Room):
             raise
 
     def wait(self, lock: str, *, timeout_ms: int | None = None) -> Lock:
-        """Wait until a lock in line is granted; Held when it is not within the time, or was lost.
+        """Wait until a lock in line is granted; Refused when it is not within the time, Held when
+        the place was lost.
 
         The place in line is kept while somebody waits.
         """
@@ -173,7 +177,7 @@ class Locks(Room):
 
     def end_of_run(self, run: str) -> Sequence[Lock]:
         """Give back everything that a run has locked, or waits for; done at its end."""
-        return self._release_of_run(run) if self._has_run_locks(run) else []
+        return self._release_of_run(run) if self._has_any_of_run(run) else []
 
     def list(
         self,
@@ -196,6 +200,7 @@ class Locks(Room):
         return pages(project=project, after=after, limit=limit)
 
 
-def _still_waiting(tx: Tx, lock: Lock) -> Held:
+def _still_waiting(tx: Tx, lock: Lock) -> Refused:
     ahead = looking.ahead_of(tx, lock)
-    return naming.held(tx.now, lock.path, ahead[0] if ahead else lock)
+    held = naming.held(tx.now, lock.path, ahead[0] if ahead else lock)
+    return Refused(held.message, **held.details)

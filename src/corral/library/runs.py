@@ -49,7 +49,7 @@ def heartbeat(
 
     Held when another keeper took it over, or a recovery gave it up.
     """
-    from corral.rooms.locks import ops as locks
+    from corral.rooms.locks import keeping as locks
     from corral.rooms.tasks import holding
 
     renewed = keeping.heartbeat(
@@ -61,7 +61,7 @@ def heartbeat(
         lease_ms=lease_ms,
     )
     holding.renew_of_run(tx, run.id)
-    locks.renew_of_run(tx, run.id)
+    locks.renew_all(tx, run.id)
     return renewed
 
 
@@ -80,6 +80,7 @@ class Wishes(TypedDict, total=False):
     command: Sequence[str] | None
     agent: str | None
     project: str | None
+    dir: str | None
     session: str | None
     name: str | None
     timeout_ms: int | None
@@ -299,10 +300,8 @@ class Runs(Room):
             self._give_tasks_back(run)
         self.start_queued()
         if not run.is_live:
+            self._give_locks_back(run)
             from corral.library.alerts import Alerts
-            from corral.library.locks import Locks
-
-            Locks(self._database).end_of_run(run.id)
             from corral.library.findable import make_findable
 
             Alerts(self._database).see_to_delivery()
@@ -328,6 +327,14 @@ class Runs(Room):
 
             why = f"its run {run.id} ended ({run.state}) without a submit"
             self._database.write(lambda tx: doing.release_of_run(tx, run.id, why))
+
+    def _give_locks_back(self, run: Run) -> None:
+        from corral.rooms.locks import keeping as locks
+
+        if self._database.read(lambda tx: locks.has_any(tx, run.id), mode="one"):
+            from corral.library.locks import Locks
+
+            Locks(self._database).end_of_run(run.id)
 
     def start_queued(self) -> Sequence[Run]:
         """Start keepers for the runs that are next in line here, while there is room; gives these.

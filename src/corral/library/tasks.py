@@ -6,13 +6,13 @@ from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.library.operation import Room, read, write
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.projects import ops as projects
+from corral.rooms.runs.model import Run
 from corral.rooms.settings import ops as settings
 from corral.rooms.tasks import declaring, doing, forgetting, handing, judging, ops
 from corral.rooms.tasks.model import Ran, Task
 
 if TYPE_CHECKING:
     from corral.library.starting import Start
-    from corral.rooms.runs.model import Run
 
 
 class Tasks(Room):
@@ -78,7 +78,7 @@ class Tasks(Room):
             Runs(self._database).start_queued()
         return started
 
-    def _start(self, start: "Start") -> "Run | None":
+    def _start(self, start: "Start") -> Run | None:
         from corral import config
         from corral.adapters import worktrees
         from corral.library import starting

@@ -8,6 +8,7 @@ from corral.kernel.errors import NotFound, Refused
 from corral.library.operation import Room, read, write
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import AgentState
+from corral.rooms.projects import ops as projects
 from corral.rooms.tokens import ops
 from corral.rooms.tokens.model import FULL, READ, NewToken
 
@@ -24,18 +25,28 @@ class Who(msgspec.Struct, frozen=True):
     agent: str | None
     """The name of the one agent that the token is for."""
     expires_at: int | None
+    project_id: str | None = None
+    """The one project that an agent's token is for."""
 
     @property
     def may_write(self) -> bool:
         return self.scope != READ
 
 
-def create(tx: Tx, name: str, *, scope: str = FULL, ttl_ms: int | None = None) -> NewToken:
-    """Make a token: full, read, or agent:NAME for what one agent may do. Its secret is in the
-    answer and nowhere else; it is never shown again."""
+def create(
+    tx: Tx,
+    name: str,
+    *,
+    scope: str = FULL,
+    ttl_ms: int | None = None,
+    project: str | None = None,
+) -> NewToken:
+    """Make a token: full, read, or agent:NAME for what one agent may do, perhaps in one project
+    alone. Its secret is in the answer and nowhere else; it is never shown again."""
     if scope.startswith("agent:"):
         scope = f"agent:{agents.get(tx, scope.removeprefix('agent:')).id}"
-    return ops.create(tx, name, scope=scope, ttl_ms=ttl_ms)
+    project_id = projects.get(tx, project).id if project else None
+    return ops.create(tx, name, scope=scope, ttl_ms=ttl_ms, project_id=project_id)
 
 
 def check(tx: Tx, value: str) -> Who:
@@ -48,7 +59,15 @@ def check(tx: Tx, value: str) -> Who:
     if agent.state is not AgentState.ACTIVE:
         raise Refused(f"The agent {agent.name} is {agent.state}; so is its token.", id=token.id)
     actor = f"agent:{agent.name}"
-    return Who(token.id, token.name, token.scope, actor, agent.name, token.expires_at)
+    return Who(
+        token.id,
+        token.name,
+        token.scope,
+        actor,
+        agent.name,
+        token.expires_at,
+        token.project_id,
+    )
 
 
 class Tokens(Room):

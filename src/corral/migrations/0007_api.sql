@@ -5,6 +5,7 @@ CREATE TABLE tokens (
     state {key} NOT NULL                -- active, revoked
         CHECK (state IN ('active', 'revoked')),
     scope {key} NOT NULL,               -- full, read, or agent:ID for what one agent may do
+    project_id {key},                   -- the one project that an agent's token is for; null: any
     hash {key} NOT NULL,                -- SHA-256 of the secret, which has 256 random bits
     created_at {integer} NOT NULL,      -- when it was made
     created_by {key} NOT NULL,          -- who made it

@@ -124,6 +124,8 @@ CREATE TABLE decisions (
 CREATE INDEX decisions_proposed ON decisions (id) WHERE state = 'proposed';
 CREATE INDEX decisions_due ON decisions (deadline_at, id) WHERE state = 'proposed';
 CREATE INDEX decisions_by_project ON decisions (project_id, id) WHERE project_id IS NOT NULL;
+CREATE INDEX decisions_proposed_by_project ON decisions (project_id)
+    WHERE state = 'proposed' AND project_id IS NOT NULL;
 CREATE INDEX decisions_proposed_by_author ON decisions (author) WHERE state = 'proposed';
 CREATE UNIQUE INDEX decisions_by_key ON decisions (author, key) WHERE key IS NOT NULL;
 
@@ -150,8 +152,9 @@ CREATE TABLE notes (
 ) {strict};
 
 CREATE INDEX notes_current ON notes (id) WHERE state = 'current';
-CREATE INDEX notes_current_by_scope ON notes (scope, id) WHERE state = 'current';
 CREATE INDEX notes_by_scope ON notes (scope, id);
+CREATE INDEX notes_current_by_scope ON notes (scope, id) WHERE state = 'current';
 CREATE INDEX notes_ended ON notes (ended_at) WHERE ended_at IS NOT NULL;
-CREATE INDEX notes_expiring ON notes (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX notes_expiring ON notes (expires_at)
+    WHERE state = 'current' AND expires_at IS NOT NULL;
 CREATE UNIQUE INDEX notes_by_key ON notes (scope, key) WHERE key IS NOT NULL AND state = 'current';

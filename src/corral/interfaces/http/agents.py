@@ -27,6 +27,11 @@ def check(store: Corral, who: Who, call: Call, arguments: Arguments) -> None:
             call=call.name,
         )
     rule(store, who, arguments)
+    asked = arguments.get("project") or arguments.get("project_id")
+    if who.project_id is not None and asked is not None:
+        project = store.projects.get(str(asked)).id
+        if project != who.project_id:
+            raise Refused(f"The token {who.name} is for another project.", project=project)
 
 
 def _own_mailbox(store: Corral, who: Who, arguments: Arguments) -> None:
@@ -152,6 +157,11 @@ def _anything(store: Corral, who: Who, arguments: Arguments) -> None:
     """What everybody on a team may see."""
 
 
+def _locking(store: Corral, who: Who, arguments: Arguments) -> None:
+    arguments["agent"] = who.agent
+    arguments.pop("run", None)  # another's run would renew it, or end it
+
+
 RULES: dict[str, Rule] = {
     "agents.allows": _itself,
     "agents.get": _itself,
@@ -178,6 +188,17 @@ RULES: dict[str, Rule] = {
     "groups.read": _as_member,
     "groups.send": _speaking,
     "groups.unread": _as_member,
+    "guard.in_the_way": _locking,
+    "locks.acquire": _locking,
+    "locks.get": _anything,
+    "locks.holders": _anything,
+    "locks.list": _anything,
+    "locks.release": _locking,
+    "locks.renew": _locking,
+    "locks.request": _locking,
+    "locks.touch": _locking,
+    "locks.touches": _anything,
+    "locks.wait": _anything,
     "mail.ack": _own_letter,
     "mail.ack_and_claim": _claiming,
     "mail.claim": _claiming,

@@ -39,8 +39,8 @@ class Writing(Arguments, kw_only=True):
     idempotency_key: Annotated[
         str | None,
         Meta(
-            description="A name of your choice for this one call. If you are not sure that a call "
-            "arrived, repeat it with the same name: it is done once, and answered the same."
+            description="A name for this one call. Not sure that it arrived? Repeat it with the "
+            "same name: it is done once."
         ),
     ] = None
 

@@ -83,14 +83,19 @@ def from_token(store: "Corral", who: "Who", asked: dict[str, str]) -> Caller:
             f"The token {who.name} is no agent's; make one with `corral token create NAME --agent "
             "AGENT`."
         )
-    return _placed(
+    caller = _placed(
         store,
         store.agents.get(who.agent),
         id=who.id,
         run=asked.get("run"),
         session=asked.get("session"),
-        project=asked.get("project"),
+        project=asked.get("project") or who.project_id,
     )
+    if who.project_id is not None and caller.project != who.project_id:
+        raise Refused(
+            f"The token {who.name} is for the project {who.project_id}, not for {caller.project}."
+        )
+    return caller
 
 
 def _placed(

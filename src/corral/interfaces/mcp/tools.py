@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from corral.interfaces.mcp import holding, knowing, talking, working
+from corral.interfaces.mcp import asking, gathering, holding, knowing, talking, working
 from corral.interfaces.mcp.call import Arguments, Call, Told, Writing
 from corral.kernel.errors import Invalid
 
@@ -82,6 +82,14 @@ TABLE = (
     Tool(talking.send, talking.Send, talking.Sent, "mail.put"),
     Tool(talking.inbox, talking.InboxAsked, talking.Inbox, "mail.claim", waits=True),
     Tool(talking.ack, talking.Ack, talking.Acked, "mail.ack"),
+    Tool(gathering.group_post, gathering.GroupPost, gathering.Posted, "groups.post"),
+    Tool(gathering.group_read, gathering.GroupRead, gathering.Posts, "groups.read"),
+    Tool(asking.ask, asking.Ask, asking.Answered, "questions.ask", waits=True),
+    Tool(asking.answer_wait, asking.AnswerWait, asking.Answered, "questions.wait", waits=True),
+    Tool(asking.answer, asking.Answer, asking.Answered, "questions.answer"),
+    Tool(asking.decide, asking.Decide, asking.Answered, "decisions.record", waits=True),
+    Tool(gathering.remember, gathering.Remember, gathering.Remembered, "notes.add"),
+    Tool(gathering.recall, gathering.Recall, gathering.Recalled, "notes.search"),
     Tool(talking.timer_set, talking.TimerSet, talking.TimerMade, "timers.set"),
     Tool(knowing.history, knowing.HistoryAsked, knowing.History, "sessions.turns"),
 )

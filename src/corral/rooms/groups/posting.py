@@ -233,7 +233,8 @@ def _with_reactions(tx: Tx, posts: Sequence[Said]) -> list[Post]:
     given: dict[str, dict[str, list[str]]] = {}
     if posts:
         ids = encode_json([said.id for said in posts], "The posts")
-        for reaction in tx.all(sql.REACTIONS, passed=ids):
+        found = tx.all(sql.REACTIONS, keys_=ids)
+        for reaction in sorted(found, key=lambda one: (one.sign, one.at, one.member)):
             signs = given.setdefault(reaction.post_id, {})
             signs.setdefault(reaction.sign, []).append(reaction.member)
     return [

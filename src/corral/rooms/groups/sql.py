@@ -120,8 +120,8 @@ MARK_OWN = Statement("""
 UNREAD = Query(
     Unread,
     """
-    SELECT groups.id, name, project_id, kind, posts, posts - read_number FROM members
-    JOIN groups ON groups.id = members.group_id
+    SELECT groups.id AS group_id, name, project_id, kind, posts, posts - read_number AS unread
+    FROM members JOIN groups ON groups.id = members.group_id
     WHERE member = :member AND members.group_id > :after AND state = 'open'
     ORDER BY members.group_id LIMIT :limit
 """,
@@ -182,13 +182,7 @@ FORGET_POSTS = Statement("""
 
 _REACTION = "post_id, sign, member, at"
 
-REACTIONS = Query(
-    Reaction,
-    f"""
-    SELECT {_REACTION} FROM reactions WHERE post_id IN (SELECT passed.value FROM {{each_passed}})
-    ORDER BY post_id, sign, at, member
-""",
-)
+REACTIONS = Query(Reaction, f"SELECT {_REACTION} FROM reactions WHERE post_id {{is_listed}}")
 
 REACT = Statement("""
     INSERT INTO reactions (post_id, sign, member, at) VALUES (:post_id, :sign, :member, :now)

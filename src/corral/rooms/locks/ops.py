@@ -249,16 +249,6 @@ def revoke(tx: Tx, lock: str, *, reason: str) -> Lock:
     return revoked
 
 
-def renew_of_run(tx: Tx, run: str) -> int:
-    """Keep everything that a run has locked, or waits for, for another term; how many those are."""
-    return len(tx.run(sql.RENEW_OF_RUN, run_id=run, now=tx.now))
-
-
-def has_run_locks(tx: Tx, run: str) -> bool:
-    """Whether a run has locked anything, or waits for it."""
-    return bool(tx.run(sql.LIVE_OF_RUN, run_id=run))
-
-
 def release_of_run(tx: Tx, run: str) -> list[Lock]:
     """Give back everything that a run has locked, or waits for. For the end of a run."""
     return _end_all(tx, tx.all(sql.LIVE_OF_RUN, run_id=run))

@@ -28,8 +28,13 @@ NEAR = Query(
 """,
 )
 
+# In the order of the index of live locks: in any other, the past of the project might be read.
 LIVE_OF_PROJECT = Query(
-    Lock, f"SELECT {_COLUMNS} FROM locks WHERE project_id = :project_id AND ended_at IS NULL"
+    Lock,
+    f"""
+    SELECT {_COLUMNS} FROM locks
+    WHERE project_id = :project_id AND ended_at IS NULL ORDER BY head, seq
+""",
 )
 
 IS_WAITED_FOR = Statement("""

@@ -161,16 +161,22 @@ def section(
 
 def use(tx: Tx, notes: Sequence[str]) -> None:
     """Count that these notes were given to an agent; whatever is forgotten is passed over."""
-    tx.run(sql.USE, passed=encode_json(list(notes), "The notes"), now=tx.now)
+    tx.run(sql.USE, keys_=encode_json(list(notes), "The notes"), now=tx.now)
 
 
 def prunable(tx: Tx, *, before: int, limit: int = 100) -> list[str]:
     """Notes that have been superseded, or have expired, before a moment."""
-    return [id for (id,) in tx.run(sql.PRUNABLE, before=before, limit=limit)]
+    return [
+        id
+        for statement in (sql.SUPERSEDED, sql.EXPIRED)
+        for (id,) in tx.run(statement, before=before, limit=limit)
+    ]
 
 
 def count_prunable(tx: Tx, *, before: int) -> int:
-    return int(tx.value(sql.COUNT_PRUNABLE, before=before))
+    """How many notes `prunable` would give in the end."""
+    counts = (sql.COUNT_SUPERSEDED, sql.COUNT_EXPIRED)
+    return sum(int(tx.value(count, before=before)) for count in counts)
 
 
 def of_project(tx: Tx, project_id: str, *, limit: int = 100) -> list[str]:

@@ -47,26 +47,16 @@ LIST_OF_SCOPE = _list(f"AND scope = :scope {_CURRENT}")
 LIST_ALL = _list("")
 LIST_ALL_OF_SCOPE = _list("AND scope = :scope")
 
-USE = Statement("""
-    UPDATE notes SET uses = uses + 1, used_at = :now
-    WHERE id IN (SELECT passed.value FROM {each_passed})
-""")
+USE = Statement("UPDATE notes SET uses = uses + 1, used_at = :now WHERE id {is_listed}")
 
 FORGET = Query(Note, f"DELETE FROM notes WHERE id = :id RETURNING {_COLUMNS}")
 
 OF_SCOPE = Statement("SELECT id FROM notes WHERE scope = :scope LIMIT :limit")
 
-PRUNABLE = Statement("""
-    SELECT id FROM notes WHERE ended_at IS NOT NULL AND ended_at < :before
-    UNION
-    SELECT id FROM notes WHERE expires_at IS NOT NULL AND expires_at < :before
-    LIMIT :limit
-""")
-
-COUNT_PRUNABLE = Statement("""
-    SELECT count(*) FROM (
-        SELECT id FROM notes WHERE ended_at IS NOT NULL AND ended_at < :before
-        UNION
-        SELECT id FROM notes WHERE expires_at IS NOT NULL AND expires_at < :before
-    ) AS prunable
-""")
+_SUPERSEDED = "FROM notes WHERE ended_at IS NOT NULL AND ended_at < :before"
+_EXPIRED = """FROM notes
+    WHERE state = 'current' AND expires_at IS NOT NULL AND expires_at < :before"""
+SUPERSEDED = Statement(f"SELECT id {_SUPERSEDED} ORDER BY ended_at LIMIT :limit")
+EXPIRED = Statement(f"SELECT id {_EXPIRED} ORDER BY expires_at LIMIT :limit")
+COUNT_SUPERSEDED = Statement(f"SELECT count(*) {_SUPERSEDED}")
+COUNT_EXPIRED = Statement(f"SELECT count(*) {_EXPIRED}")

@@ -45,12 +45,12 @@ def list_tasks(
     project: str | None = None,
     state: str | None = None,
     agent: str | None = None,
-    all: bool = False,
+    archived: bool = False,
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Task]:
     """Tasks in the order in which they were declared: all, of a project, in a state, or those that
-    an agent has or had; archived ones only with `all`, of a project."""
+    an agent has or had; or those of a project that are archived."""
     wanted: dict[str, Any] = {}
     if agent is not None:
         wanted["agent"] = agents.get(tx, agent).id
@@ -60,7 +60,7 @@ def list_tasks(
         if state not in [*TaskState]:
             raise Invalid(f"{state!r} is no state of a task; those are {', '.join(TaskState)}.")
         wanted["state"] = state
-    statement = sql.LISTS.get((*wanted, "all") if all else (*wanted,))
+    statement = sql.LISTS.get((*wanted, "archived") if archived else (*wanted,))
     if statement is None:
         raise Invalid(
             "Tasks are listed by project and state, or by agent and state; leave the rest out."

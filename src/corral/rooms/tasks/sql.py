@@ -84,7 +84,9 @@ LISTS = {
     ("agent",): Query(Task, f"{_TASKS} agent_id = :agent {_NEXT}"),
     ("agent", "state"): Query(Task, f"{_TASKS} agent_id = :agent AND state = :state {_NEXT}"),
     ("project",): Query(Task, f"{_TASKS} project_id = :project AND archived_at IS NULL {_NEXT}"),
-    ("project", "all"): Query(Task, f"{_TASKS} project_id = :project {_NEXT}"),
+    ("project", "archived"): Query(
+        Task, f"{_TASKS} project_id = :project AND archived_at IS NOT NULL {_NEXT}"
+    ),
     ("project", "state"): Query(
         Task,
         f"{_TASKS} project_id = :project AND state = :state AND archived_at IS NULL {_NEXT}",
@@ -299,7 +301,13 @@ PRUNABLE = Statement(f"""
     SELECT id FROM tasks WHERE {_FORGETTABLE} ORDER BY ended_at, id LIMIT :limit
 """)
 COUNT_PRUNABLE = Statement(f"SELECT count(*) FROM tasks WHERE {_FORGETTABLE}")
-OF_PROJECT = Statement("SELECT id FROM tasks WHERE project_id = :project LIMIT :limit")
+# Both kinds, each along its own index.
+OF_PROJECT = Statement("""
+    SELECT id FROM tasks WHERE project_id = :project AND archived_at IS NULL
+    UNION ALL
+    SELECT id FROM tasks WHERE project_id = :project AND archived_at IS NOT NULL
+    LIMIT :limit
+""")
 DELETE_NEEDS = Statement("DELETE FROM edges WHERE task_id {is_listed} RETURNING task_id")
 DELETE_NEEDED = Statement("DELETE FROM edges WHERE needs_id {is_listed} RETURNING task_id")
 DELETE = Statement("DELETE FROM tasks WHERE id {is_listed} RETURNING id")

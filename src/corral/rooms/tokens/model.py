@@ -34,6 +34,8 @@ class Token(msgspec.Struct, frozen=True):
     state: TokenState
     scope: str
     """full, read, or agent:ID."""
+    project_id: str | None
+    """The one project that an agent's token is for; None: any."""
     created_at: int
     created_by: str
     expires_at: int | None

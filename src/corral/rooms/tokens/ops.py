@@ -20,11 +20,20 @@ _SCOPE = re.compile(rf"{FULL}|{READ}|agent:agt_[0-9a-z]{{26}}")
 _VALUE = re.compile(PREFIX + "[0-9a-f]{64}")
 
 
-def create(tx: Tx, name: str, *, scope: str = FULL, ttl_ms: int | None = None) -> NewToken:
+def create(
+    tx: Tx,
+    name: str,
+    *,
+    scope: str = FULL,
+    ttl_ms: int | None = None,
+    project_id: str | None = None,
+) -> NewToken:
     """Make a token. Its secret is in the answer and nowhere else; it is never shown again."""
     _check_name(name)
     if not _SCOPE.fullmatch(scope):
         raise Invalid(f"{scope!r} is no scope; write full, read or agent:NAME.", scope=scope)
+    if project_id is not None and not scope.startswith("agent:"):
+        raise Invalid("Only an agent's token is for one project; give an agent, too.")
     if ttl_ms is not None and not 1 <= check_int(ttl_ms, "The time") <= LONGEST_MS:
         raise Invalid("A token is good for 1 ms to 10 years.", ttl_ms=ttl_ms)
     if tx.one(sql.BY_NAME, name=name) is not None:
@@ -37,13 +46,14 @@ def create(tx: Tx, name: str, *, scope: str = FULL, ttl_ms: int | None = None) -
             "id": tx.new_id("tok"),
             "name": name,
             "scope": scope,
+            "project_id": project_id,
             "hash": _hash(value),
             "created_at": tx.now,
             "created_by": tx.actor,
             "expires_at": None if ttl_ms is None else tx.now + ttl_ms,
         },
         unless="(name) WHERE state = 'active'",
-        note={"name": name, "scope": scope},
+        note={"name": name, "scope": scope, "project": project_id},
     )
     if made is None:
         raise _taken(name)

@@ -4,7 +4,9 @@ from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.rooms.tokens.model import MOVES, Token
 
-_COLUMNS = "id, name, state, scope, created_at, created_by, expires_at, used_at, ended_at"
+_COLUMNS = (
+    "id, name, state, scope, project_id, created_at, created_by, expires_at, used_at, ended_at"
+)
 
 IDS = IdColumn("token", "tok", "tokens")
 TOKENS = StateTable(Token, MOVES, table="tokens", columns=_COLUMNS)

@@ -126,14 +126,14 @@ def apply(
 @in_project
 @click.option("--state", help="Only those in a state.")
 @click.option("--by", metavar="AGENT", help="Those that an agent has or had, of all projects.")
-@click.option("--all", "all_", is_flag=True, help="Also those that are archived.")
+@click.option("--archived", is_flag=True, help="Those that are archived instead.")
 @paging
 @pass_app
-def list_(app: App, /, project: str | None, by: str | None, all_: bool, **options: Any) -> None:
+def list_(app: App, /, project: str | None, by: str | None, **options: Any) -> None:
     """Tasks, in the order in which they were declared."""
     app.store.tasks.release_due()
     of = project_of(app, project) if by is None or project is not None else None
-    page = app.store.tasks.list(project=of, agent=by, all=all_, **options)
+    page = app.store.tasks.list(project=of, agent=by, **options)
     app.show_page(page, COLUMNS, empty="No task yet; `corral task add` or `declare` makes some.")
 
 

@@ -24,14 +24,24 @@ def command() -> None:
 @click.argument("name")
 @click.option("--read", "scope", flag_value="read", help="It may read everything, change nothing.")
 @click.option("--agent", metavar="NAME", help="It may do what this agent may, in its name.")
+@click.option("--project", metavar="ID|DIR", help="An agent's: for this project alone.")
 @click.option("--for", "ttl_ms", type=DURATION, metavar="TIME", help="How long it is good, as 30d.")
 @pass_app
-def create(app: App, name: str, scope: str | None, agent: str | None, ttl_ms: int | None) -> None:
+def create(
+    app: App,
+    name: str,
+    scope: str | None,
+    agent: str | None,
+    project: str | None,
+    ttl_ms: int | None,
+) -> None:
     """Make a token and show its secret, once."""
     if scope and agent:
         raise click.UsageError("Give --read or --agent, not both.")
     wanted = f"agent:{agent}" if agent else scope or "full"
-    made = app.store.tokens.create(name, scope=wanted, ttl_ms=ttl_ms)
+    made = app.store.tokens.create(
+        name, scope=wanted, ttl_ms=ttl_ms, project=app.project_id(project)
+    )
     app.say(made.value, made)
     if not app.json:
         click.echo(f"That is the secret of {name}; it is not shown again.", err=True)
