@@ -29,6 +29,8 @@ ELSEWHERE = {
     "insights.overview": "`corral` alone",
     "insights.project": "for programs; people ask for a project's runs",
     "insights.stats": "`corral stats`",
+    "insights.task_cost": "the dashboard's page of a task",
+    "insights.task_costs": "the dashboard's costs of a board",
     "agents.get": "`corral agent show`",
     "agents.version": "`corral agent show --version`",
     "decisions.expire_due": "the janitor's work, and done by whoever lists or waits",

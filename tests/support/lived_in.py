@@ -42,6 +42,7 @@ class LivedIn:
         self.schedules()
         self.money()
         self.choices()
+        self.team()
 
     def _project(self, name: str) -> Any:
         folder = self.folder / name
@@ -238,3 +239,51 @@ class LivedIn:
         self.store.settings.set("runs.max_at_once", 8)
         self.store.secrets.set("GITHUB", "env:GITHUB_TOKEN")
         self.store.alerts.add(["crashed", "needs_input"], target_kind="mailbox", target="user:me")
+
+    def team(self) -> None:
+        """A graph of tasks in all kinds of states, and what a team says while it works."""
+        store, project = self.store, self.projects[0].id
+        self.tasks = store.tasks.declare(
+            project,
+            [
+                {"key": "design", "title": "Design the new harbour"},
+                {"key": "wall", "title": "Build the wall", "depends_on": ["design"]},
+                {"key": "light", "title": "Mount the light", "depends_on": ["design"]},
+                {"key": "paint", "title": HOSTILE, "depends_on": ["wall"], "files": ["src"]},
+                {"key": "survey", "title": "Survey the sea bed", "priority": 5},
+                {"key": "buoys", "title": "Order buoys", "description": HOSTILE},
+                {"key": "open", "title": "Open it", "depends_on": ["wall", "light", "design"]},
+            ],
+        )
+        run = store.runs.list(limit=1).items[0].id
+        store.tasks.claim(project, "grace", key="design", run=run)
+        evidence = {
+            "text": HOSTILE,
+            "commits": ["4f1c2a9"],
+            "commands": [{"command": "make test", "exit_code": 0, "output": HOSTILE}],
+        }
+        store.tasks.submit("design", evidence, agent="grace")
+        store.tasks.accept("design")
+        store.tasks.claim(project, "grace", key="wall", run=run)
+        store.progress.report(HOSTILE, agent="grace", percent=40, task="wall", project=project)
+        store.charges.add(
+            Used(model="gpt-5.3-codex", input=900, output=90, cost_micros=120_000), run_id=run
+        )
+        store.tasks.claim(project, "ada", key="survey")
+        store.tasks.submit("survey", "Sounded all of it.", agent="ada")
+        store.tasks.claim(project, "ada", key="buoys")
+        store.tasks.fail("buoys", HOSTILE, agent="ada")
+        store.locks.acquire(project, "src/wall.py", "grace", reason=HOSTILE)
+        store.locks.request(project, "src", "ada")
+        store.locks.touch(project, "src/wall.py", "grace")
+        store.questions.ask(HOSTILE, options=["granite", HOSTILE], asker="agent:grace")
+        store.questions.ask("How high?", asker="agent:ada", answerers=["user:me"])
+        store.decisions.record("Use granite", rationale=HOSTILE, confirm=True, author="agent:grace")
+        store.decisions.record("Paint it white", author="agent:ada", alternatives=[HOSTILE])
+        self.group = store.groups.create("masons", members=["agent:grace", "agent:ada"])
+        store.groups.post(self.group.id, HOSTILE, author="agent:grace")
+        store.groups.post(self.group.id, "Looks good.", author="agent:ada", reply_to=1)
+        store.groups.react(self.group.id, 1, "\N{EYES}", member="agent:ada")
+        store.groups.send("agent:grace", "Hurry up.", author="agent:ada")
+        self.note = store.notes.add(HOSTILE, project=project, key="stone", source="agent:grace")
+        store.notes.add("The tide is highest at noon.", category="gotcha")

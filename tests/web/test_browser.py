@@ -142,6 +142,14 @@ def every_page(town: Town) -> dict[str, str]:
         "letter": f"/mail/{town.store.mail.dead().items[0].id}",
         "found": "/search?q=login",
         "costs-by-agent": "/costs?by=agent",
+        "board-graph": "/board/graph",
+        "board-timeline": "/board/timeline",
+        "board-costs": "/board/costs",
+        "task": f"/board/{town.lived_in.tasks[0].id}",
+        "inbox-questions": "/inbox?view=questions",
+        "group": f"/groups/{town.lived_in.group.id}",
+        "locks-asked": f"/locks?project={town.lived_in.projects[0].id}&path=src",
+        "notes-found": "/notes?q=tide",
     }
     return found
 

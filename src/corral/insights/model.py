@@ -149,3 +149,20 @@ class Cost(msgspec.Struct, frozen=True):
     def key(self) -> str:
         """The project's or agent's id, or the model."""
         return self.scope.partition(":")[2]
+
+
+class TaskCost(msgspec.Struct, frozen=True):
+    """What a task cost in the run that did it last: the charges of that run from the task's start
+    until the run took its next task. What was charged in runs before that is not in it."""
+
+    id: str
+    key: str
+    title: str
+    state: str
+    agent_id: str | None
+    run_id: str
+    charges: int
+    unknown: int
+    """How many of the charges have no cost, so that `cost_micros` tells too little."""
+    tokens: int
+    cost_micros: int | None

@@ -17,6 +17,7 @@ from corral.insights.model import (
     Overview,
     ProjectView,
     Stats,
+    TaskCost,
 )
 from corral.kernel.clock import DAY, day_of
 from corral.kernel.errors import Invalid
@@ -25,6 +26,7 @@ from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.charges import ops as charges
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs.model import ACTIVE, RunState
+from corral.rooms.tasks import ops as tasks
 
 # How many of anything an overview shows, and how far it counts the rest.
 SHOWN = 20
@@ -181,3 +183,20 @@ def costs(tx: Tx, *, by: str = "project", days: int = 30) -> list[Cost]:
     since = day_of(tx.now - (days - 1) * DAY)
     # A semicolon is what follows a colon: between the two is every scope of the kind.
     return tx.all(sql.COSTS, since=since, low=f"{by}:", high=f"{by};", limit=MOST_COSTS)
+
+
+def task_costs(
+    tx: Tx, project: str, *, after: str | None = None, limit: int = 50
+) -> Page[TaskCost]:
+    """What the tasks of a project cost, each in the run that did it last, in the order in which
+    they were declared."""
+    (id,) = decode_cursor(after, "")
+    project_id = projects.get(tx, project).id
+    rows = tx.all(sql.TASK_COSTS, project=project_id, after=id, limit=check_limit(limit) + 1)
+    return page_of(rows, limit, lambda cost: (cost.id,))
+
+
+def task_cost(tx: Tx, task: str) -> TaskCost | None:
+    """What one task cost in the run that did it last; None when no run did it."""
+    found = tasks.get(tx, task)
+    return tx.one(sql.COST_OF_TASK, project=found.project_id, id=found.id, limit=1)

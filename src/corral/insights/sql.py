@@ -1,5 +1,5 @@
 from corral.db.statement import Query, Statement
-from corral.insights.model import Cost, CrashedRun, Glance, Named, Stats
+from corral.insights.model import Cost, CrashedRun, Glance, Named, Stats, TaskCost
 from corral.rooms.runs.model import Run
 
 _GLANCE = """r.id, r.name, r.title, r.state, r.command, r.provider, r.project_id, p.name AS project,
@@ -188,3 +188,34 @@ COSTS = Query(
     ORDER BY day, scope LIMIT :limit
 """,
 )
+
+
+def _task_costs(which: str) -> Query[TaskCost]:
+    """A run may do several tasks, one after the other: a charge is of the one that it was at."""
+    return Query(
+        TaskCost,
+        f"""
+        SELECT t.id, t.key, t.title, t.state, t.agent_id, t.run_id,
+            count(c.seq) AS charges, count(c.seq) - count(c.cost_micros) AS unknown,
+            CAST(coalesce(sum(c.input + c.output + c.cache_read + c.cache_write), 0) AS BIGINT)
+                AS tokens,
+            CAST(sum(c.cost_micros) AS BIGINT) AS cost_micros
+        FROM (
+            SELECT * FROM (
+                SELECT id, key, title, state, agent_id, run_id, started_at,
+                    lead(started_at) OVER (PARTITION BY run_id ORDER BY started_at, id) AS next_at
+                FROM tasks
+                WHERE project_id = :project AND run_id IS NOT NULL AND started_at IS NOT NULL
+            ) AS done
+            WHERE {which} ORDER BY id LIMIT :limit
+        ) AS t
+        LEFT JOIN charges AS c ON c.run_id = t.run_id AND c.at >= t.started_at
+            AND (t.next_at IS NULL OR c.at < t.next_at)
+        GROUP BY t.id, t.key, t.title, t.state, t.agent_id, t.run_id
+        ORDER BY t.id
+    """,
+    )
+
+
+TASK_COSTS = _task_costs("id > :after")
+COST_OF_TASK = _task_costs("id = :id")

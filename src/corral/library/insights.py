@@ -15,3 +15,5 @@ class Insights(Room):
     names = read(ops.names, mode="one")
     named = read(ops.named)
     costs = read(ops.costs, mode="one")
+    task_costs = read(ops.task_costs)
+    task_cost = read(ops.task_cost)

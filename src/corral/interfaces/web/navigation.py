@@ -31,6 +31,16 @@ NAVIGATION = (
         ),
     ),
     Group(
+        "Team",
+        (
+            Link("Board", "/board", "b", "board"),
+            Link("Inbox", "/inbox", "i", "inbox"),
+            Link("Groups", "/groups", "g", "group"),
+            Link("Locks", "/locks", "l", "lock"),
+            Link("Notes", "/notes", "n", "note"),
+        ),
+    ),
+    Group(
         "Post",
         (Link("Mail", "/mail", "m", "mail"), Link("Schedules", "/schedules", "t", "clock")),
     ),

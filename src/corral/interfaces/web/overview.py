@@ -2,6 +2,7 @@
 
 from starlette.responses import Response
 
+from corral.interfaces.web.inbox import for_people
 from corral.interfaces.web.plots import bars
 from corral.interfaces.web.visit import Visit
 from corral.kernel.clock import DAY, day_of
@@ -9,6 +10,8 @@ from corral.kernel.clock import DAY, day_of
 DAYS = 14
 BUDGETS = 50
 NEARLY_SPENT = 0.9
+ASKED = 50
+"""Questions and decisions that are looked at; a few are shown, all are in the inbox."""
 
 
 def show(visit: Visit) -> Response:
@@ -21,7 +24,11 @@ def show(visit: Visit) -> Response:
         for budget in store.budgets.list(limit=BUDGETS).items
         if budget.spent_micros >= NEARLY_SPENT * budget.limit_micros
     ]
-    needs = len(asking) + len(found.failed) + len(spent)
+    questions = [each for each in store.questions.list(limit=ASKED).items if for_people(each)]
+    decisions = store.decisions.list(proposed=True, limit=ASKED).items
+    decisions = [each for each in decisions if for_people(each)]
+    needs = len(questions) + len(decisions)
+    needs += len(asking) + len(found.failed) + len(spent)
     needs += bool(found.dead_letters) + bool(found.doubtful_letters)
     by_day = {total.day: total for total in store.charges.days("all", limit=DAYS).items}
     days = [day_of(found.at - ago * DAY) for ago in range(DAYS - 1, -1, -1)]
@@ -31,6 +38,8 @@ def show(visit: Visit) -> Response:
         found=found,
         asking=asking,
         spent=spent,
+        questions=questions,
+        decisions=decisions,
         needs=needs,
         bars=bars(list(zip(days, costs, strict=True))),
         names=visit.names(budget.scope.partition(":")[2] for budget in spent),

@@ -75,6 +75,24 @@ TONES = {
     "fails": "bad",
     "waits": "wait",
     "spent": "need",
+    "pending": "wait",
+    "ready": "wait",
+    "submitted": "need",
+    "blocked": "bad",
+    "skipped": "off",
+    "held": "live",
+    "released": "off",
+    "withdrawn": "off",
+    "revoked": "off",
+    "answered": "good",
+    "recorded": "good",
+    "proposed": "need",
+    "confirmed": "good",
+    "rejected": "bad",
+    "dismissed": "off",
+    "current": "live",
+    "superseded": "off",
+    "clash": "bad",
 }
 
 
@@ -124,7 +142,8 @@ def environment() -> Environment:
         label=label,
     )
     made.globals.update(asset=asset, navigation=NAVIGATION, version=__version__)
-    made.globals["ui"] = made.get_template("ui.html").module
+    for name, template in (("ui", "ui"), ("board", "board_head"), ("asks", "asking")):
+        made.globals[name] = made.get_template(f"{template}.html").module
     return made
 
 

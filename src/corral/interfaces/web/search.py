@@ -21,6 +21,12 @@ PAGES = {
     "alr": "/settings#",
     "chg": "/costs#",
     "tok": "/settings#",
+    "tsk": "/board/",
+    "grp": "/groups/",
+    "qst": "/inbox/",
+    "dec": "/inbox/",
+    "nte": "/notes/",
+    "lck": "/locks#",
 }
 KINDS = ("turn", "output", "note")
 
@@ -80,6 +86,9 @@ def _exists(visit: Visit, id: str) -> bool:
         "agt": store.agents.get,
         "prj": store.projects.get,
         "let": store.mail.get,
+        "tsk": store.tasks.get,
+        "grp": store.groups.get,
+        "nte": store.notes.get,
     }.get(id.partition("_")[0])
     with suppress(CorralError):
         return find is not None and find(id) is not None

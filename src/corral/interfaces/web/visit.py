@@ -8,6 +8,7 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from corral import config
 from corral.interfaces.web import rendering
 from corral.kernel.errors import Invalid
 from corral.library import Corral
@@ -27,6 +28,12 @@ class Visit:
     def may_act(self) -> bool:
         """Whether buttons are shown: a token that may only read has none."""
         return bool(self.who.scope == "full")
+
+    @property
+    def person(self) -> str:
+        """Who talks in groups from here: whoever the daemon works for, as at the terminal."""
+        who = config.actor()
+        return who if who.startswith("user:") else "user:dashboard"
 
     @property
     def part(self) -> str | None:

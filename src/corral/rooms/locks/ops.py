@@ -235,7 +235,7 @@ def _end(tx: Tx, lock: Lock, verb: str | None = None, **note: Any) -> Lock:
 
 def revoke(tx: Tx, lock: str, *, reason: str) -> Lock:
     """Take a lock away from its owner, who is told why. For people: an agent is refused."""
-    if not tx.actor.startswith("user:"):
+    if not tx.actor.startswith(("user:", "token:")):  # an agent's token acts as agent:NAME
         raise Refused(
             f"{tx.actor} cannot take a lock away; ask its owner to release it, or a person.",
             actor=tx.actor,

@@ -1,0 +1,178 @@
+"""The pages of a team in a real browser: the main thing that each is for, done by hand."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from corral.kernel.clock import HOUR
+from tests.web.test_browser import Look, Town, look, open_window, town
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+__all__ = ["look", "open_window", "town"]
+
+
+@pytest.fixture
+def project(town: Town, request: pytest.FixtureRequest) -> str:
+    """A project of a test's own."""
+    folder = town.lived_in.folder / request.node.name
+    folder.mkdir()
+    return town.store.projects.register(folder).id
+
+
+def column(page: "Page", name: str) -> "Locator":
+    return page.locator(f".column[data-column={name}]")
+
+
+def drag(page: "Page", task: str, to: str) -> None:
+    """By the mouse, in steps, as a hand does it."""
+    page.locator(f"#{task} .top").hover()
+    page.mouse.down()
+    box = column(page, to).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=5)
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 12, steps=2)
+    page.mouse.up()
+
+
+def test_a_card_is_dragged_where_it_may_go_and_nowhere_else(
+    town: Town, look: Look, project: str
+) -> None:
+    tasks = town.store.tasks
+    task = tasks.add(project, "drag-me", "Drag me").id
+    page = look.go(f"/board?project={project}")
+    page.wait_for_selector("#feed[data-state=live]")
+    drag(page, task, "waiting")
+    column(page, "waiting").locator(f"#{task}").wait_for()
+    assert tasks.get(task).state == "paused"
+    drag(page, task, "ready")
+    column(page, "ready").locator(f"#{task}").wait_for()
+    for nowhere in ("running", "done", "submitted"):
+        drag(page, task, nowhere)
+    page.wait_for_timeout(300)
+    assert tasks.get(task).state == "ready"
+    drag(page, task, "out")
+    page.fill("#leave-out [name=reason]", "not needed")
+    page.click("#leave-out button.danger")
+    column(page, "out").locator(f"#{task}").wait_for()
+    assert (tasks.get(task).state, tasks.get(task).reason) == ("skipped", "not needed")
+
+
+def test_a_card_is_moved_by_keys_alone(town: Town, look: Look, project: str) -> None:
+    tasks = town.store.tasks
+    task = tasks.add(project, "by-keys", "By keys").id
+    tasks.claim(project, "grace", key="by-keys")
+    tasks.submit(task, "done", agent="grace")
+    page = look.go(f"/board?project={project}")
+    menu = page.locator(f"#{task} select")
+    menu.focus()
+    menu.select_option("reject")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.locator("#reject[open]").wait_for()
+    page.locator("#reject textarea").press_sequentially("once more")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    column(page, "ready").locator(f"#{task}").wait_for()
+    assert tasks.get(task).reason == "once more"
+    page.locator(f"#{task} select").select_option("pause")
+    page.locator(f"#{task} .move button").press("Enter")
+    column(page, "waiting").locator(f"#{task}").wait_for()
+
+
+def test_a_board_and_a_graph_follow_what_agents_do(town: Town, look: Look, project: str) -> None:
+    tasks = town.store.tasks
+    one = tasks.add(project, "one", "One").id
+    two = tasks.add(project, "two", "Two", depends_on=["one"]).id
+    page = look.go(f"/board/graph?project={project}")
+    page.wait_for_selector("#feed[data-state=live]")
+    assert page.locator(".edge.critical").count() == 1
+    tasks.claim(project, "grace", key="one")
+    page.locator(f"#node-{one}.live").wait_for()
+    page.click(f"#node-{two}")
+    page.wait_for_url(f"**/board/{two}")
+    page.go_back()
+    page.click("text=Timeline")
+    page.locator(f"#bar-{one}").wait_for()
+
+
+def test_a_task_is_declared_and_accepted(town: Town, look: Look, project: str) -> None:
+    task = town.store.tasks.add(project, "first", "First")
+    page = look.go(f"/board?project={project}")
+    page.click("text=New task")
+    page.fill("#add [name=key]", "second")
+    page.fill("#add [name=title]", "The second one")
+    page.fill("#add [name=needs]", "first")
+    page.click("#add button:not([data-closes])")
+    column(page, "waiting").get_by_text("The second one").wait_for()
+    town.store.tasks.claim(project, "ada", key="first")
+    town.store.tasks.submit(task.id, "made", agent="ada")
+    page = look.go(f"/board/{task.id}")
+    page.click("#verbs >> text=Accept")
+    page.locator(".facts").get_by_text("done").first.wait_for()
+
+
+def test_what_is_asked_is_answered_from_the_overview_and_the_inbox(town: Town, look: Look) -> None:
+    store = town.store
+    first = store.questions.ask("Shall we?", options=["yes", "no"], asker="agent:ada")
+    page = look.go("/")
+    page.locator(f"#{first.id}").get_by_text("yes", exact=True).click()
+    page.locator(f"#{first.id}").wait_for(state="detached")
+    assert store.questions.get(first.id).answer == "yes"
+    page = look.go("/inbox")
+    page.wait_for_selector("#feed[data-state=live]")
+    second = store.questions.ask("How many?", asker="agent:ada", deadline_ms=HOUR)
+    row = page.locator(f"#{second.id}")
+    row.locator("[name=answer]").fill("three")
+    row.get_by_text("Send").click()
+    row.wait_for(state="detached")
+    decision = store.decisions.record("Tear it down", confirm=True, author="agent:ada")
+    page.locator(f"#{decision.id}").get_by_role("button", name="Reject").click()
+    page.fill("#judge [name=reason]", "it is pretty")
+    page.click("#judge button.danger")
+    page.locator(f"#{decision.id}").wait_for(state="detached")
+    assert store.decisions.get(decision.id).reason == "it is pretty"
+
+
+def test_people_and_agents_talk_in_a_group(town: Town, look: Look) -> None:
+    page = look.go("/groups")
+    page.click("text=New group")
+    page.fill("#create [name=name]", "painters")
+    page.fill("#create [name=members]", "agent:ada")
+    page.click("#create button:not([data-closes])")
+    page.wait_for_url("**/groups/grp_*")
+    page.fill("#post textarea", "which colour?")
+    page.click("#post button")
+    page.locator("#post-1").wait_for()
+    town.store.groups.post("painters", "white, I think", author="agent:ada", reply_to=1)
+    page.locator("#post-2").get_by_text("white, I think").wait_for()
+    page.locator("#react-2 summary").click()
+    page.locator("#react-2 button").first.click()
+    page.locator("#post-2 .chip").wait_for()
+
+
+def test_a_lock_is_taken_away(town: Town, look: Look, project: str) -> None:
+    lock = town.store.locks.acquire(project, "src/a.py", "ada")
+    page = look.go(f"/locks?project={project}")
+    page.locator(f"#{lock.id}").get_by_text("Take away").click()
+    page.fill("#revoke [name=reason]", "ada is away")
+    page.click("#revoke button.danger")
+    page.locator(f"#{lock.id}").wait_for(state="detached")
+    assert town.store.locks.get(lock.id).state == "revoked"
+
+
+def test_a_note_is_made_found_and_forgotten(town: Town, look: Look) -> None:
+    page = look.go("/notes")
+    page.click("text=New note")
+    page.fill("#add [name=text]", "Seagulls steal sandwiches.")
+    page.click("#add button:not([data-closes])")
+    page.locator("tr", has_text="Seagulls").wait_for()
+    page.fill("main [type=search]", "sandwiches")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**q=sandwiches**")
+    row = page.locator("tr", has_text="Seagulls")
+    row.get_by_text("Forget").click()
+    page.click("#forget button.danger")
+    row.wait_for(state="detached")

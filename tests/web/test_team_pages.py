@@ -1,0 +1,296 @@
+"""The pages of a team, as a program sees them: from the board to the notes."""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+import httpx
+import pytest
+
+from corral.adapters.providers.facts import Used
+from corral.interfaces.web.board import COLUMNS, VERBS, choices
+from corral.interfaces.web.team_actions import TEAM
+from corral.kernel.clock import HOUR
+from corral.library import Corral
+from corral.rooms.tasks.model import MOVES, TaskState
+from tests.support.lived_in import HOSTILE
+from tests.support.runs import add_run
+from tests.support.served import Served
+from tests.web.test_pages import as_part
+
+BAD = HOSTILE + "' onfocus=alert(1) \""
+
+
+class Team:
+    """A project with two agents, and a way to press buttons."""
+
+    def __init__(self, served: Served, folder: Path, client: httpx.Client) -> None:
+        self.store: Corral = served.store
+        self.client = client
+        self.project = self.store.projects.register(folder).id
+        for name in ("ada", "grace"):
+            self.store.agents.create(name)
+        self.done: set[str] = set()
+
+    def post(self, action: str, **fields: str) -> httpx.Response:
+        return self.client.post(f"/do/{action}", data=fields, headers=as_part("x"))
+
+    def act(self, action: str, **fields: str) -> httpx.Response:
+        answer = self.post(action, **fields)
+        assert answer.status_code == 200, f"{action}: {answer.text}"
+        self.done.add(action)
+        return answer
+
+    def refused(self, action: str, words: str, **fields: str) -> None:
+        answer = self.post(action, **fields)
+        assert 400 <= answer.status_code < 500, f"{action}: {answer.status_code}"
+        assert words in unescape(answer.text), f"{action}: {answer.text}"
+
+    def state(self, key: str) -> str:
+        return str(self.store.tasks.get(key).state)
+
+    def submitted(self, key: str) -> str:
+        self.store.tasks.claim(self.project, "grace", key=key)
+        return self.store.tasks.submit(key, "it is done", agent="grace").id
+
+
+@pytest.fixture
+def team(served: Served, tmp_path: Path) -> Iterator[Team]:
+    with served.client() as client:
+        yield Team(served, tmp_path, client)
+
+
+# -- what they do ---------------------------------------------------------------------------------
+
+
+def test_every_action_of_a_team_does_what_its_button_says(team: Team) -> None:
+    act, store, project = team.act, team.store, team.project
+
+    act("tasks/add", project=project, key="a", title="First", files="src, docs")
+    act("tasks/add", project=project, key="b", title="Then", needs="a", role="builder")
+    found = store.tasks.get("b")
+    assert (found.state, found.depends_on, found.role) == ("pending", ["a"], "builder")
+    a = store.tasks.get("a").id
+    act("tasks/move", id=a, verb="pause")
+    assert team.state("a") == "paused"
+    act("tasks/move", id=a, verb="resume")
+    team.submitted("a")
+    act("tasks/move", id=a, verb="reject", reason="not yet")
+    assert (team.state("a"), store.tasks.get("a").reason) == ("ready", "not yet")
+    team.submitted("a")
+    act("tasks/move", id=a, verb="accept")
+    assert (team.state("a"), team.state("b")) == ("done", "ready")
+    act("tasks/move", id=a, verb="reopen", reason="it was not")
+    store.tasks.claim(project, "ada", key="a")
+    act("tasks/move", id=a, verb="reassign")
+    assert (team.state("a"), team.state("b")) == ("ready", "pending")
+    act("tasks/move", id=a, verb="cancel", reason="no")
+    assert team.state("b") == "blocked"
+    act("tasks/move", id=a, verb="skip")
+    assert team.state("b") == "ready"
+
+    question = store.questions.ask("Which?", options=["this", "that"], asker="agent:ada").id
+    act("questions/answer", id=question, answer="that")
+    assert store.questions.get(question).answer == "that"
+    named = store.questions.ask("Who?", asker="agent:ada", answerers=["user:bob"]).id
+    act("questions/answer", id=named, answer="me")
+    assert store.questions.get(named).answered_by == "user:bob"
+    decision = store.decisions.record("Go", confirm=True, author="agent:ada").id
+    act("decisions/judge", id=decision, verdict="reject", reason="too early")
+    assert (store.decisions.get(decision).state, store.decisions.get(decision).reason) == (
+        "rejected",
+        "too early",
+    )
+
+    went = act("groups/create", name="crew", members="agent:ada, agent:grace", roles="builder")
+    group = went.headers["HX-Redirect"].rpartition("/")[2]
+    act("groups/post", id=group, text="good morning")
+    assert [post.text for post in store.groups.read("crew", member="agent:ada").items] == [
+        "good morning"
+    ]
+    act("groups/react", id=group, number="1", sign="\N{THUMBS UP SIGN}")
+    store.groups.post(group, "hello", author="agent:ada")
+    act("groups/mark", id=group, number="2")
+    act("groups/leave", id=group)
+    act("groups/join", id=group)
+    act("groups/archive", id=group)
+    assert store.groups.get(group).state == "archived"
+    direct = act("groups/send", to="agent:ada", text="for you alone").headers["HX-Redirect"]
+    assert "for you alone" in team.client.get(direct).text
+    act("groups/broadcast", text="tea is ready")
+
+    lock = store.locks.acquire(project, "src/x.py", "ada")
+    act("locks/revoke", id=lock.id, reason="it is urgent")
+    assert store.locks.get(lock.id).state == "revoked"
+
+    act("notes/add", text="Use tabs.", scope=f"project:{project}", category="style", key="indent")
+    (note,) = store.notes.list(project=project).items
+    assert (note.category, note.key) == ("style", "indent")
+    act("notes/supersede", id=note.id, text="Use spaces.")
+    (note,) = store.notes.list(project=project).items
+    assert note.text == "Use spaces."
+    act("notes/forget", id=note.id)
+    act("notes/add", text="For all.", scope="everyone")
+    assert [note.text for note in store.notes.list(all=True).items][:1] == ["For all."]
+    assert team.done == {*TEAM}
+
+
+def test_an_error_of_a_team_s_action_is_a_sentence(team: Team) -> None:
+    team.store.tasks.add(team.project, "a", "First")
+    id = team.store.tasks.get("a").id
+    team.refused("tasks/move", "Cannot accept", id=id, verb="accept")
+    team.refused("tasks/move", "is none of", id=id, verb="claim")
+    team.refused("tasks/move", "is none of", id=id, verb="_release_due")
+    team.refused("tasks/move", "The reason is empty", id=team.submitted("a"), verb="reject")
+    team.refused("tasks/move", "There is no task", id="tsk_zzz", verb="skip")
+    team.refused("tasks/add", "is empty", project=team.project, key="", title="x")
+    team.refused("tasks/add", "b", project=team.project, key="b", title="x", needs="nowhere")
+    team.refused("groups/post", "no open group", id="nowhere", text="x")
+    team.refused("groups/send", "mailbox", to="nobody", text="x")
+    team.refused("groups/mark", "is no number", id="x", number="\N{SUPERSCRIPT TWO}")
+    team.refused("notes/add", "is none of everyone", text="x", scope="planet:mars")
+    team.refused("notes/add", "is no category", text="x", category="A B")
+    team.refused("locks/revoke", "lck_9", id="lck_9", reason="x")
+    question = team.store.questions.ask(
+        "Agents only?", asker="agent:ada", answerers=["agent:grace"]
+    )
+    team.refused("questions/answer", "to be answered by agent:grace", id=question.id, answer="x")
+
+
+# -- the board ------------------------------------------------------------------------------------
+
+
+def test_a_card_offers_what_the_table_of_moves_allows_and_nothing_else() -> None:
+    for state in TaskState:
+        offered = {choice.verb for choice in choices(state)}
+        assert offered == {*MOVES.allowed_from(state)} & {*VERBS}
+        for choice in choices(state):
+            to = MOVES[choice.verb].to
+            assert any(to in column.states for column in COLUMNS if column.name in choice.columns)
+    assert {state for column in COLUMNS for state in column.states} == {*TaskState}
+
+
+def test_a_board_shows_few_of_many_and_leads_to_all(team: Team) -> None:
+    team.store.tasks.declare(team.project, [{"key": f"t{n}", "title": f"T{n}"} for n in range(120)])
+    text = team.client.get(f"/board?project={team.project}").text
+    assert len(re.findall(r'class="task row"', text)) == 25
+    seen: list[str] = []
+    path: str | None = unescape(re.findall(r'href="([^"]*state=ready[^"]*)"', text)[0])
+    while path is not None:
+        text = team.client.get(path).text
+        seen += re.findall(r'<tr id="(tsk_[^"]+)"', text)
+        more = re.search(r'rel="next" href="([^"]+)"', text)
+        path = unescape(more[1]) if more else None
+    assert len({*seen}) == len(seen) == 120
+
+
+def test_a_graph_is_drawn_with_its_critical_path(team: Team) -> None:
+    team.store.tasks.declare(
+        team.project,
+        [
+            {"key": "a", "title": BAD},
+            {"key": "b", "title": "B", "depends_on": ["a"]},
+            {"key": "c", "title": "C", "depends_on": ["a", "b"]},
+            {"key": "alone", "title": "Alone"},
+        ],
+    )
+    text = team.client.get(f"/board/graph?project={team.project}").text
+    assert text.count('class="edge') == 3
+    assert text.count('class="edge critical"') == 2
+    assert len(re.findall(r'class="node [a-z]+ critical"', text)) == 3
+    part = team.client.get(f"/board/graph?project={team.project}", headers=as_part("live")).text
+    assert part.startswith("<div") or part.lstrip().startswith("<")
+    assert "<html" not in part
+    assert "<svg" in part
+
+
+def test_a_large_graph_is_drawn_in_part_and_says_so(team: Team) -> None:
+    team.store.tasks.declare(
+        team.project,
+        [{"key": "hub", "title": "Hub"}]
+        + [{"key": f"t{n}", "title": "T", "depends_on": ["hub"]} for n in range(400)],
+    )
+    text = team.client.get(f"/board/graph?project={team.project}").text
+    assert "300 tasks are drawn; 101" in text
+    assert text.count('id="node-') == 300
+
+
+def test_what_a_task_cost_is_told_of_the_run_that_did_it(team: Team) -> None:
+    store = team.store
+    run = add_run(store, "running", host="elsewhere", lease_until=store.now() + HOUR)
+    for key in ("one", "two"):
+        store.tasks.add(team.project, key, key)
+    now = store.now()
+    store.tasks.claim(team.project, "ada", key="one", run=run)
+    store.charges.add(Used(model="m", input=10, output=5, cost_micros=2_000_000), run_id=run)
+    store.charges.add(
+        Used(model="m", input=1, output=1, cost_micros=9_000_000), run_id=run, at=now - HOUR
+    )
+    costs = {cost.key: cost for cost in store.insights.task_costs(team.project).items}
+    assert [*costs] == ["one"]
+    assert (costs["one"].cost_micros, costs["one"].tokens) == (2_000_000, 15)
+    assert store.insights.task_cost("two") is None
+    assert "$2.00" in team.client.get(f"/board/costs?project={team.project}").text
+    assert "$2.00" in team.client.get(f"/board/{costs['one'].id}").text
+
+
+# -- what needs somebody --------------------------------------------------------------------------
+
+
+def test_the_overview_shows_what_people_are_asked_and_not_what_agents_are(team: Team) -> None:
+    team.store.questions.ask("For people?", options=["yes"], asker="agent:ada")
+    team.store.questions.ask("For grace?", asker="agent:ada", answerers=["agent:grace"])
+    team.store.decisions.record("To be confirmed", confirm=True, author="agent:ada")
+    text = team.client.get("/").text
+    assert "For people?" in text
+    assert "To be confirmed" in text
+    assert "For grace?" not in text
+    assert "For grace?" in team.client.get("/inbox").text
+    assert "Nobody waits" not in team.client.get("/inbox").text
+
+
+def test_a_chat_is_paged_back_to_its_first_post(team: Team) -> None:
+    group = team.store.groups.create("crew", members=["agent:ada"]).id
+    for n in range(130):
+        team.store.groups.post(group, f"post {n}", author="agent:ada")
+    seen: list[int] = []
+    path: str | None = f"/groups/{group}"
+    while path is not None:
+        text = team.client.get(path).text
+        seen = [int(n) for n in re.findall(r'id="post-(\d+)"', text)] + seen
+        more = re.search(r'rel="next" href="([^"]+)"', text)
+        path = unescape(more[1]) if more else None
+    assert seen == list(range(1, 131))
+
+
+def test_notes_are_found_by_their_words(team: Team) -> None:
+    notes = team.store.notes
+    notes.add("The tide is highest at noon.", project=team.project)
+    notes.add("Ada likes tea.", agent="ada")
+    get = team.client.get
+    assert "highest" in get("/notes?q=tide").text
+    assert "likes tea" not in get("/notes?q=tide").text
+    assert "likes tea" in get("/notes?q=tea&scope=agent:ada").text
+    assert "likes tea" not in get(f"/notes?scope=project:{team.project}").text
+    assert "is none of" in unescape(get("/notes?scope=mars").text)
+    assert get("/notes", params={"q": BAD}).status_code == 200
+
+
+def test_who_knows_a_file_is_asked_and_a_folder_without_git_is_said(team: Team) -> None:
+    team.store.locks.touch(team.project, "src/x.py", "ada")
+    text = team.client.get(f"/locks?project={team.project}&path=src").text
+    assert "src/x.py" in text
+    assert "agent:ada" in text
+    text = team.client.get(f"/locks?project={team.project}&forecast=1").text
+    assert "is in no git repository" in text
+    part = team.client.get(f"/locks?project={team.project}&forecast=1", headers=as_part("live"))
+    assert "git repository" not in part.text
+
+
+def test_what_is_not_there_is_said_in_words(team: Team) -> None:
+    for path in ("/board/tsk_zzz", "/inbox/qst_zzz", "/inbox/dec_zzz", "/groups/grp_zzz"):
+        assert team.client.get(path).status_code == 404, path
+    assert team.client.get("/notes/nte_zzz").status_code == 404
+    for path in ("/board?project=nowhere", "/board?state=odd", "/inbox?view=odd"):
+        assert team.client.get(path).status_code in (400, 404), path
