@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from corral.interfaces.mcp.call import Arguments, Call, Told, Wait, Writing
 from corral.interfaces.mcp.working import named_task
-from corral.kernel.errors import Held, Invalid
+from corral.kernel.errors import Invalid, Refused
 from corral.rooms.locks.model import Lock, LockState
 
 PLACE_MS = 60_000  # a place in line is kept for so long after the last word of whoever waits
@@ -164,14 +164,12 @@ def _wait(call: Call, given: dict[str, Any], seconds: int) -> Lock:
     found = locks.request(**given, wait_ms=PLACE_MS, tells=False)
     if found.state is LockState.HELD:
         return found
-    refused: Held | None = None
+    refused: Refused | None = None
     for wait_ms in call.slices(seconds):
         try:
             return locks.wait(found.id, timeout_ms=wait_ms)
-        except Held as error:
+        except Refused as error:  # not yet; Held would mean that the place is lost
             refused = error
-            if locks.get(found.id).state is not LockState.WAITING:
-                raise
     locks.release(found.id, agent=call.caller.mailbox)
     assert refused is not None
     raise refused

@@ -84,6 +84,7 @@ def settle(tx: Tx, task: Task) -> Task:
         return move(tx, sql.TASKS, "promote", task.id, ready_at=task.ready_at or tx.now)
     if task.state is S.PAUSED:
         _set_cause(tx, [task.id], _cause_of(tx, task.id) if task.broken_needs else NONE)
+        return sql.TASKS.get(tx, task.id)  # those that need it are told its cause
     return task
 
 
