@@ -251,3 +251,25 @@ def test_whoever_works_on_a_task_is_told_that_it_is_over(store: Corral, chain: s
     store.tasks.claim(chain, "ada", key="A")
     store.tasks.cancel("A", reason="not wanted")
     assert told(store, "agent:ada") == [("stop: cancelled", "A", "not wanted")]
+
+
+def test_below_a_task_that_was_cancelled_meanwhile_the_cause_is_that_one(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(
+        store,
+        tmp_path,
+        {"key": "a"},
+        {"key": "b", "depends_on": ["a"]},
+        {"key": "c", "depends_on": ["b"]},
+    )
+    taken = store.tasks.claim(project, "ada")
+    assert taken is not None
+    store.tasks.fail(taken, "no")
+    store.tasks.cancel("b")
+    store.tasks.retry("a")
+    assert store.tasks.get("c").cause_id == store.tasks.get("b").id
+    store.tasks.fail(store.tasks.claim(project, "ada") or "a", "again")
+    store.tasks.reopen("b")
+    assert store.tasks.get("c").cause_id == store.tasks.get("a").id
+    check_counts(store)

@@ -16,6 +16,7 @@ from corral.rooms.tasks import sql
 from corral.rooms.tasks.model import WAITING, Standing, Task, TaskState
 
 S = TaskState
+ROOTS = (S.FAILED, S.CANCELLED)  # what others can be blocked for
 MAX_REASON = 1_000
 
 
@@ -92,20 +93,19 @@ def spread(tx: Tx, before: Task, now: Task) -> None:
     """Tell those that need a task what became of it, and so on."""
     opened = before.is_satisfied - now.is_satisfied
     broke = now.is_broken - before.is_broken
-    if not (opened or broke):
-        return
     cause = cause_in(now) if broke > 0 else NONE
-    level = [now.id]
-    still_broken = False
+    level = [now.id] if opened or broke else []
     while level:
         shifted = _shift(tx, level, opened, broke)
         changed = [each for each in shifted if each.state in WAITING]
         react(tx, changed, cause)
-        still_broken = still_broken or any(each.broken_needs for each in changed)
         level = [each.id for each in changed if (each.broken_needs > 0) != each.was_broken]
         opened = 0
-    if broke < 0 and still_broken:
-        _find_other_causes(tx, before.id if before.cause_id is None else before.cause_id)
+    # Some may be blocked for more than one: below a task that was cancelled meanwhile, say.
+    if before.state in ROOTS and now.state not in ROOTS:
+        _find_other_causes(tx, before.id)
+    elif broke < 0 and before.cause_id is not None:
+        _find_other_causes(tx, before.cause_id)
 
 
 def _shift(tx: Tx, ids: Sequence[str], opened: int, broke: int) -> list[Changed]:
