@@ -125,8 +125,9 @@ def _lines(data: bytes, plan: Plan) -> list[str]:
 def _end(run: Run, plan: Plan) -> list[str]:
     """Whether the store tells an end that the process can have had."""
     # The last attempt may have ended at the gate; what an earlier one returned is not its end.
-    began = run.attempts <= plan.begun
-    meant = plan.meant(run.attempts) if began else None
+    # And one that was killed before its first word is not among those that began.
+    began = run.attempts <= plan.begun or bool(plan.begun and plan.killed["agent"])
+    meant = plan.meant(min(run.attempts, plan.begun)) if began else None
     if run.exit_code is not None:
         if meant != f"exit{run.exit_code}":
             return [f"exit code {run.exit_code} was never returned"]
