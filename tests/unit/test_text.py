@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.kernel.errors import Invalid
-from corral.kernel.text import MAX_BODY, MAX_TEXT, clean_text, encode_json, encode_text
+from corral.kernel.text import MAX_BODY, MAX_TEXT, abridged, clean_text, encode_json, encode_text
 
 STORABLE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
 JSON = st.recursive(
@@ -19,6 +19,19 @@ JSON = st.recursive(
 
 
 @given(STORABLE.filter(bool))
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("as it is", "as it is"),
+        ("a few words too many", "a few words…"),
+        ("anextraordinarilylongword", "anextraordinari…"),
+        ("", ""),
+    ],
+)
+def test_what_is_too_long_is_cut_between_words_and_says_so(text: str, short: str) -> None:
+    assert abridged(text, 16) == short
+
+
 def test_storable_text_is_given_back_as_it_is(text: str) -> None:
     assert clean_text(text, "It") == text
 

@@ -20,6 +20,8 @@ NO = ("n", "no", "deny", "reject")
 class AcpVoice(Voice):
     """Holds one conversation by the protocol; the run is done when its prompt is."""
 
+    speaks = True
+
     def __init__(
         self,
         store: "Corral",
@@ -61,6 +63,10 @@ class AcpVoice(Voice):
         self.attention = Attention.NEEDS_INPUT if self._open else None
         self._recorder.look_at_budget(self._talk.pending())
 
+    @property
+    def asks(self) -> list[str]:
+        return list(self._open[0].options) if self._open else []
+
     def say(self, text: str) -> bool:
         """Answer what it asks, or give it the next prompt."""
         words = text.strip()
@@ -70,7 +76,8 @@ class AcpVoice(Voice):
                 self.is_done = False
                 return True
             asked = self._open[0]
-            option: str | None = words
+            named = (one for one in asked.options if one.lower() == words.lower())
+            option: str | None = next(named, words)
             if words.lower() in YES:
                 option = asked.options[0] if asked.options else None
             elif words.lower() in NO:
