@@ -49,8 +49,9 @@ def test_the_budget_of_an_agent_is_its_own_however_the_agent_is_named(store: Cor
     assert store.budgets.get(f"agent:{ada.id}") == store.budgets.get("agent:ada")
     assert store.charges.total("agent:ada").cost_micros == 2 * DOLLAR
     assert len(store.charges.days("agent:ada").items) == 1
-    with refuses(store, Refused):
+    with refuses(store, Refused) as caught:
         store.charges.reserve("run_2", agent_id=ada.id)
+    assert "corral budget set agent:ada USD" in caught.value.message
     store.budgets.remove("agent:ada")
     assert store.budgets.list().items == []
 

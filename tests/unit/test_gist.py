@@ -17,6 +17,7 @@ from corral.rooms.mail.model import gist
             {"kind": "delegation_result", "state": "done", "result": "7"},
             "delegation result done: 7",
         ),
+        ({"lock": "lck_1", "state": "held", "text": "It is yours."}, "It is yours."),
         ({"kind": "finished", "subject": "run_1", "data": {}}, "finished: run_1"),
     ],
 )
@@ -25,7 +26,8 @@ def test_what_corral_itself_writes_is_told_in_a_line(body: Any, words: str) -> N
 
 
 @pytest.mark.parametrize(
-    "body", [{"commit": "abc"}, [1, 2], None, 7, {"kind": 3, "text": "x"}, {"kind": "a", "text": 5}]
+    "body",
+    [{"commit": "abc"}, [1, 2], None, 7, {"kind": 3, "title": "x"}, {"kind": "a", "text": 5}],
 )
 def test_any_other_body_is_given_back_as_it_is(body: Any) -> None:
     assert gist(body) is body

@@ -18,7 +18,6 @@ JSON = st.recursive(
 )
 
 
-@given(STORABLE.filter(bool))
 @pytest.mark.parametrize(
     ("text", "short"),
     [
@@ -32,6 +31,7 @@ def test_what_is_too_long_is_cut_between_words_and_says_so(text: str, short: str
     assert abridged(text, 16) == short
 
 
+@given(STORABLE.filter(bool))
 def test_storable_text_is_given_back_as_it_is(text: str) -> None:
     assert clean_text(text, "It") == text
 

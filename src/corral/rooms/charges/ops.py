@@ -345,7 +345,7 @@ def reserve(
     wanted = 0 if own is None else max(own - (total(tx, f"run:{run_id}").cost_micros or 0), 0)
     for budget in covering:
         if budget.left_micros <= 0 or wanted > budget.left_micros:
-            raise _refusal(budget, wanted)
+            raise _refusal(tx, budget, wanted)
     if own is None:
         return []
     set_budget(tx, f"run:{run_id}", own)
@@ -390,8 +390,9 @@ def over_budget(
     return min(spent, key=lambda over: (scopes.index(over.scope), over.period), default=None)
 
 
-def _refusal(budget: Budget, wanted: int) -> Refused:
-    of = named(budget.scope, budget.period)
+def _refusal(tx: Tx, budget: Budget, wanted: int) -> Refused:
+    scope = _for_people(tx, budget.scope)
+    of = named(scope, budget.period)
     left = max(budget.left_micros, 0)
     asks = f" and the run asks for {format_usd(wanted)}" if wanted > left else ""
     later = " or wait until tomorrow" if budget.period is Period.DAY else ""
@@ -399,7 +400,7 @@ def _refusal(budget: Budget, wanted: int) -> Refused:
         f"The budget of {of} has {format_usd(left)} left{asks} "
         f"({format_usd(budget.spent_micros)} of {format_usd(budget.limit_micros)} is spent, "
         f"{format_usd(budget.reserved_micros)} reserved by other runs); give the run a smaller "
-        f"budget{later}, or raise this one: `corral budget set {budget.scope} USD --period "
+        f"budget{later}, or raise this one: `corral budget set {scope} USD --period "
         f"{budget.period}`.",
         scope=budget.scope,
         period=budget.period,
@@ -428,6 +429,15 @@ def _by_id(tx: Tx, scope: str) -> str:
     if kind != "agent" or name.startswith("agt_"):
         return scope
     return f"agent:{agents.get(tx, name).id}"
+
+
+def _for_people(tx: Tx, scope: str) -> str:
+    """A scope with the name of its agent, which may be typed in again."""
+    kind, _, id = scope.partition(":")
+    try:
+        return f"agent:{agents.get(tx, id).name}" if kind == "agent" else scope
+    except NotFound:
+        return scope
 
 
 def _project_of(scope: str) -> str | None:

@@ -119,10 +119,12 @@ _WORDS = ("text", "title", "result", "reason", "name", "subject")
 
 def gist(body: Any) -> Any:
     """What a letter is about, in a line for a list; a body of another make is given back whole."""
-    kind = body.get("kind") if isinstance(body, dict) else None
-    words = next((body[name] for name in _WORDS if body.get(name)), None) if kind else None
-    if not isinstance(kind, str) or not isinstance(words, str):
+    if not isinstance(body, dict):
         return body
+    kind = body.get("kind")
+    words = next((body[name] for name in _WORDS if body.get(name)), None)
+    if not isinstance(words, str) or not isinstance(kind, str):
+        return body["text"] if isinstance(body.get("text"), str) else body
     became = body.get("what") or body.get("state")
     head = f"{kind} {became}" if isinstance(became, str) else kind
     return f"{head.replace('_', ' ')}: {words}"
