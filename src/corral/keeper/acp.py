@@ -7,6 +7,7 @@ from corral.adapters.providers.acp import AcpTalk, Done
 from corral.adapters.providers.facts import Asked, Finished
 from corral.keeper.voice import Log, Recorder, Voice
 from corral.kernel.errors import CorralError
+from corral.kernel.text import abridged
 from corral.rooms.agents.tools import allows
 from corral.rooms.runs.model import Attention, Run
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 YES = ("y", "yes", "allow", "ok")
 NO = ("n", "no", "deny", "reject")
+MOST_OPTIONS = 10  # that a person is told of
+LONGEST_OPTION = 60
 
 
 class AcpVoice(Voice):
@@ -65,7 +68,9 @@ class AcpVoice(Voice):
 
     @property
     def asks(self) -> list[str]:
-        return list(self._open[0].options) if self._open else []
+        # The agent may have written books into them.
+        options = self._open[0].options[:MOST_OPTIONS] if self._open else []
+        return [abridged(option, LONGEST_OPTION) for option in options]
 
     def say(self, text: str) -> bool:
         """Answer what it asks, or give it the next prompt."""
