@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from corral.adapters import daemons
+from corral.keeper.hold import HEARTBEAT
 from tests.support.keeping import lives, until
 from tests.support.machines import Machine, children_of, cpu_of, memory_of
 
@@ -193,6 +194,17 @@ def test_a_keeper_that_is_killed_is_noticed_at_once_and_leaves_no_zombie(one: Ma
         store.runs.stop(run.id)
         store.runs.wait(run.id, timeout_ms=20_000)
     until(lambda: not [c for c in children_of(one.pid) if c.state == "Z"], "no zombies", 10)
+
+
+def test_a_stop_from_another_machine_is_told_to_the_keeper_at_once(one: Machine) -> None:
+    one.up()
+    with one.store() as store:
+        asked = store.runs.ask(command=["sleep", "600"], project=str(one.work), host="one")
+        until(lambda: store.runs.get(asked.id).state == "running", "the launcher started it")
+        store.runs.stop(asked.id)
+        # Without its daemon the keeper would hear of it with its next heartbeat.
+        ended = store.runs.wait(asked.id, timeout_ms=int(HEARTBEAT * 1_000 / 2))
+    assert (ended.state, ended.signal) == ("cancelled", signal.SIGTERM)
 
 
 def test_an_idle_daemon_costs_next_to_nothing(one: Machine) -> None:
