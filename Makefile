@@ -17,6 +17,7 @@ help: ## show this list
 setup: .venv/ready ## make .venv with all that development needs
 
 .venv/ready: pyproject.toml
+	@echo "Corral is installed into .venv; the first time takes a minute or two …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
@@ -51,7 +52,7 @@ test-real: .venv-real/ready ## the tests with real agent CLIs, against a model s
 	@touch $@
 
 up: setup ## the daemon and the dashboard, until stopped; prints the link to open
-	@$(BIN)/corral up --foreground
+	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(BIN)/corral up --foreground
 
 fmt: setup ## format, and mend what can be mended
 	@$(BIN)/ruff check --fix --quiet .

@@ -32,6 +32,13 @@ def test_what_agents_read_is_written_once_and_taken_out_without_a_trace(
     assert [each.name for each in project.iterdir()] == [AGENTS]
 
 
+def test_a_person_reads_a_line_for_each_file(home_cli: Cli, tmp_path: Path) -> None:
+    code, words, _ = home_cli("init", str(tmp_path), "--agents")
+    first, *files = words.splitlines()
+    assert (code, first.startswith(f"{tmp_path} is project prj_")) == (0, True)
+    assert files == [f"{tmp_path / AGENTS}: written", f"{tmp_path / SKILL}: written"]
+
+
 def test_an_empty_project_stays_and_is_empty_again(home_cli: Cli, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
@@ -72,12 +79,19 @@ TEAM: dict[str, Any] = {
         (TEAM | {"tasks": [{"key": "a", "depends_on": ["b"]}]}, "no task of this call"),
         (TEAM | {"workers": [{"name": "bob", "provider": "gpt"}]}, "no provider"),
         (TEAM | {"project": "nowhere"}, "nowhere"),
+        (TEAM | {"workers": [{"name": "bob", "provider": "codex"}]}, "codex is not on the PATH"),
     ],
     ids=lambda value: str(value)[:20],
 )
 def test_a_team_that_cannot_be_starts_nobody(
-    cli: Cli, url: str, tmp_path: Path, team: dict[str, Any], words: str
+    cli: Cli,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    team: dict[str, Any],
+    words: str,
 ) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
     file = tmp_path / "team.json"
     file.write_text(json.dumps(team))
     code, _, said = cli("team", "start", str(file))

@@ -27,6 +27,7 @@ class Glance(msgspec.Struct, frozen=True):
     title: str | None
     state: str
     command: str
+    args: list[str]
     provider: str
     project_id: str | None
     project: str | None
@@ -41,6 +42,11 @@ class Glance(msgspec.Struct, frozen=True):
     """When its keeper last said how it is."""
     started_at: int | None
     ended_at: int | None
+
+    @property
+    def what(self) -> str:
+        """What it does, in a line: its title, or its command line."""
+        return self.title or " ".join([self.command, *self.args])
 
 
 class Overview(msgspec.Struct, frozen=True):

@@ -2,9 +2,9 @@ from corral.db.statement import Query, Statement
 from corral.insights.model import Cost, CrashedRun, Glance, Named, Stats, TaskCost
 from corral.rooms.runs.model import Run
 
-_GLANCE = """r.id, r.name, r.title, r.state, r.command, r.provider, r.project_id, p.name AS project,
-    r.attention, r.attention_at, r.reason, r.exit_code, r.signal, r.cost_micros, r.seen_at,
-    r.started_at, r.ended_at"""
+_GLANCE = """r.id, r.name, r.title, r.state, r.command, r.args, r.provider, r.project_id,
+    p.name AS project, r.attention, r.attention_at, r.reason, r.exit_code, r.signal, r.cost_micros,
+    r.seen_at, r.started_at, r.ended_at"""
 
 # Along the index by state: for one state, ordered by id alone, PostgreSQL would walk along the ids
 # of all runs that ever were until it has met enough of that state.
@@ -143,7 +143,7 @@ def _stats(key: str, label: str = "CAST(NULL AS TEXT)", join: str = "") -> Query
 
 
 BY_PROJECT = _stats("project_id", "p.name", "LEFT JOIN projects AS p ON p.id = g.key")
-BY_AGENT = _stats("agent_id")
+BY_AGENT = _stats("agent_id", "a.name", "LEFT JOIN agents AS a ON a.id = g.key")
 BY_MODEL = _stats("model")
 BY_PROVIDER = _stats("provider")
 # Days since 1970 as text of equal length; the operation makes dates of them.

@@ -431,9 +431,9 @@ class Keeper:
         self._active = time.monotonic()
         return self._streams is not None and self._streams.type_in(data)
 
-    def say(self, text: str) -> bool:
-        """Tell the agent something by its own protocol; False when it has none."""
-        return self._voice.say(text)
+    @property
+    def voice(self) -> Voice:
+        return self._voice
 
     def resize(self, rows: int, columns: int) -> None:
         """A watcher's terminal has this size."""

@@ -53,15 +53,11 @@ def _cost(today: Any) -> str:
     return f"Today (UTC): {cost}, {today.tokens:,} tokens{without}."
 
 
-def _what(run: Any) -> str:
-    return str(run.title or run.command)
-
-
 RUNNING = [
     ("ID", lambda run: run.id),
     ("STATE", shown_state),
     ("NAME", lambda run: run.name),
-    ("WHAT", _what),
+    ("WHAT", lambda run: run.what),
     ("PROJECT", lambda run: run.project),
     ("STARTED", lambda run: ago(run.started_at) if run.started_at else "-"),
     ("COST", lambda run: format_usd(run.cost_micros)),
@@ -70,7 +66,7 @@ WAITING = [
     ("ID", lambda run: run.id),
     ("STATE", shown_state),
     ("NAME", lambda run: run.name),
-    ("WHAT", _what),
+    ("WHAT", lambda run: run.what),
     ("PROJECT", lambda run: run.project),
     ("SINCE", lambda run: ago(run.attention_at) if run.attention_at else "-"),
 ]
@@ -78,7 +74,7 @@ FAILED = [
     ("ID", lambda run: run.id),
     ("STATE", shown_state),
     ("NAME", lambda run: run.name),
-    ("WHAT", _what),
+    ("WHAT", lambda run: run.what),
     ("PROJECT", lambda run: run.project),
     ("ENDED", lambda run: ago(run.ended_at)),
     ("REASON", lambda run: run.reason),

@@ -3,7 +3,7 @@ from typing import Any
 import click
 
 from corral.interfaces.cli import identity
-from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.app import DURATION, App, Columns, Noun, paging, pass_app, read_body
 from corral.interfaces.cli.commands.task_leading import LEADING
 from corral.interfaces.cli.render import write_line
 from corral.interfaces.cli.tasking import (
@@ -13,21 +13,33 @@ from corral.interfaces.cli.tasking import (
     on_task,
     project_of,
     read_list,
+    task_fields,
     with_fence,
     with_reason,
 )
 
-COLUMNS = [
-    ("KEY", lambda task: task.key),
-    ("STATE", lambda task: task.state),
-    ("ROLE", lambda task: task.role),
-    ("PRIORITY", lambda task: task.priority or None),
-    ("NEEDS", lambda task: ", ".join(task.depends_on[:5]) + (" …" * (len(task.depends_on) > 5))),
-    ("AGENT", lambda task: task.agent_id),
-    ("ID", lambda task: task.id),
-    ("TITLE", lambda task: task.title),
-    ("REASON", lambda task: task.reason or (task.held_by and f"shares files with {task.held_by}")),
-]
+
+def _columns(app: App) -> Columns:
+    return [
+        ("KEY", lambda task: task.key),
+        ("STATE", lambda task: task.state),
+        ("ROLE", lambda task: task.role),
+        ("PRIORITY", lambda task: task.priority or None),
+        ("NEEDS", _needs),
+        ("DOER", lambda task: app.agent_name(task.agent_id or task.assignee_id)),
+        ("TITLE", lambda task: task.title),
+        ("REASON", lambda task: task.reason or _held(app, task)),
+        ("TASK ID", lambda task: task.id),
+    ]
+
+
+def _needs(task: Any) -> str | None:
+    return ", ".join(task.depends_on[:5]) + (" …" * (len(task.depends_on) > 5)) or None
+
+
+def _held(app: App, task: Any) -> str | None:
+    return f"shares files with {app.task_key(task.held_by)}" if task.held_by else None
+
 
 TEMPLATES = [
     ("NAME", lambda template: template.name),
@@ -119,7 +131,7 @@ def apply(
     made = app.store.tasks.apply(
         project_of(app, project), template, title, agent=identity.agent(agent), **options
     )
-    app.show_all(made, COLUMNS, empty="It has no tasks.")
+    app.show_all(made, _columns(app), empty="It has no tasks.")
 
 
 @command.command("list")
@@ -134,15 +146,17 @@ def list_(app: App, /, project: str | None, by: str | None, **options: Any) -> N
     app.store.tasks.release_due()
     of = project_of(app, project) if by is None or project is not None else None
     page = app.store.tasks.list(project=of, agent=by, **options)
-    app.show_page(page, COLUMNS, empty="No task yet; `corral task add` or `declare` makes some.")
+    app.show_page(
+        page, _columns(app), empty="No task yet; `corral task add` or `declare` makes some."
+    )
 
 
 @command.command()
 @on_task
 @pass_app
 def show(app: App, task: str, project: str | None, agent: str | None) -> None:
-    """One task, whole."""
-    app.show(app.store.tasks.get(id_of(app, task, project)))
+    """One task; --json has all that is kept of it."""
+    app.show(app.store.tasks.get(id_of(app, task, project)), task_fields(app))
 
 
 @command.command()
@@ -259,8 +273,10 @@ def submit(
             for ran, code in commands
         ]
     id = id_of(app, task, project)
+    before = app.store.tasks.get(id).submitted_at
     submitted = app.store.tasks.submit(id, shown, agent=identity.agent(agent), fence=fence)
-    app.say(f"{submitted.key} is {submitted.state}.", submitted)
+    again = " already; what it was submitted with first counts" * (before == submitted.submitted_at)
+    app.say(f"{submitted.key} is {submitted.state}{again}.", submitted)
 
 
 @command.command()
@@ -322,4 +338,4 @@ def check(app: App, task: str | None, project: str | None) -> None:
         app.say(f"{judged.key} is {judged.state}.", judged)
         return
     found = list(iter(app.store.tasks.check_next, None))
-    app.show_all(found, COLUMNS, empty="No check waits to be run.")
+    app.show_all(found, _columns(app), empty="No check waits to be run.")
