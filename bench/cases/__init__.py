@@ -17,6 +17,7 @@ from bench.cases import (
     saturation,
     sessions,
     start_up,
+    team,
     wakeups,
     web,
 )
@@ -44,6 +45,7 @@ CASES = [
         "start-up": start_up,
         "runs": runs,
         "locks": locks,
+        "team": team,
         "output": output,
         "http": http,
         "mcp": mcp,

@@ -213,20 +213,18 @@ def _tell(tx: Tx, group: Group, made: Post) -> None:
         "text": made.text,
         "reply_to": made.reply_to,
     }
-    key = letter_key(group.id, made.number)
-    for other in tx.all(sql.MEMBERS, group_id=group.id, after="", limit=_END):
-        if other.member != made.author:
-            mail.put(
-                tx,
-                other.member,
-                body,
-                key=key,
-                # Told when it never arrives; a group would be told of everyone who is away.
-                sender=made.author if group.kind is Kind.DIRECT else None,
-                due_at=made.at,  # rises with the number, as a transaction's own time may not
-                expires_at=made.at + LETTER_MS,
-                project=group.project_id,
-            )
+    members = tx.all(sql.MEMBERS, group_id=group.id, after="", limit=_END)
+    mail.put_all(
+        tx,
+        [other.member for other in members if other.member != made.author],
+        body,
+        key=letter_key(group.id, made.number),
+        # Told when it never arrives; a group would be told of everyone who is away.
+        sender=made.author if group.kind is Kind.DIRECT else None,
+        due_at=made.at,  # rises with the number, as a transaction's own time may not
+        expires_at=made.at + LETTER_MS,
+        project=group.project_id,
+    )
 
 
 def _with_reactions(tx: Tx, posts: Sequence[Said]) -> list[Post]:

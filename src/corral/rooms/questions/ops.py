@@ -202,8 +202,7 @@ def call_on(
     tx: Tx, id: str, answerers: Sequence[str], body: dict[str, object], *, until: int
 ) -> None:
     """Put a letter to each of those who may answer; it is of no use after the deadline."""
-    for answerer in answerers:
-        mail.put(tx, answerer, body, key=id, expires_at=until)
+    mail.put_all(tx, answerers, body, key=id, expires_at=until)
 
 
 def report(
@@ -217,13 +216,13 @@ def report(
 ) -> None:
     """Tell whoever asked how it ended, once; whoever was called on need not look any more."""
     for answerer in answerers:
-        mail.close_unread(tx, answerer, id)
+        mail.close_unread(tx, answerer, [id])
     mail.put(tx, to, body, key=_letter_key(id), expires_at=tx.now + LETTER_MS, project=project)
 
 
 def close_report(tx: Tx, id: str, to: str) -> None:
     """Take the letter of `report` out of the mailbox: it was learned in another way."""
-    mail.close_unread(tx, to, _letter_key(id))
+    mail.close_unread(tx, to, [_letter_key(id)])
 
 
 def _tell(tx: Tx, ended: Question) -> Question:
