@@ -25,6 +25,7 @@ ELSEWHERE = {
     "insights.named": "the dashboard's search",
     "insights.names": "for whoever shows ids to people",
     "insights.crashed": "for programs; people ask for runs by their state",
+    "insights.moment": "`corral task list --at`, and the dashboard's timeline",
     "insights.look_back": "`corral session retro`",
     "insights.overview": "`corral` alone",
     "insights.project": "for programs; people ask for a project's runs",

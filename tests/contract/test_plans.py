@@ -16,6 +16,7 @@ import corral
 from corral.adapters.providers.facts import Used
 from corral.kernel.clock import SetClock
 from corral.kernel.end import End
+from corral.kernel.page import encode_cursor
 from corral.library import Corral
 from corral.library.once import Key, once
 from corral.rooms.charges.model import Price
@@ -796,6 +797,20 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "runs_failed",
             "totals_pkey",
         },
+    ),
+    "insights.moment": (
+        lambda c: c.insights.moment(GRAPH, c.now(), limit=20),
+        {
+            "events_by_subject",
+            "events_pkey",
+            "locks_granted",
+            "projects_pkey",
+            "tasks_by_project",
+        },
+    ),
+    "insights.moment, what was archived since": (
+        lambda c: c.insights.moment(GRAPH, c.now(), after=encode_cursor(1, "")),
+        {"locks_granted", "projects_pkey", "tasks_archived_since"},
     ),
     "insights.costs": (lambda c: c.insights.costs(by="model"), {"totals_by_day"}),
     "insights.named": (

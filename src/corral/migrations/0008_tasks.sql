@@ -41,6 +41,8 @@ CREATE UNIQUE INDEX tasks_keys ON tasks (key, project_id) WHERE archived_at IS N
 CREATE INDEX tasks_by_project ON tasks (project_id, id) WHERE archived_at IS NULL;
 CREATE INDEX tasks_by_state ON tasks (project_id, state, id) WHERE archived_at IS NULL;
 CREATE INDEX tasks_archived ON tasks (project_id, id) WHERE archived_at IS NOT NULL;
+CREATE INDEX tasks_archived_since ON tasks (project_id, archived_at, id)
+    WHERE archived_at IS NOT NULL;
 CREATE INDEX tasks_by_agent ON tasks (agent_id, id) WHERE agent_id IS NOT NULL;
 CREATE INDEX tasks_to_take ON tasks (project_id, priority DESC, ready_at, id)
     WHERE state = 'ready' AND held_by IS NULL AND assignee_id IS NULL;
