@@ -51,6 +51,7 @@ ELSEWHERE = {
     "locks.commit": "`corral commit`",
     "locks.end_of_run": "done at the end of every run",
     "locks.expire_due": "the janitor's work, and done by `corral lock list`",
+    "locks.forecast_live": "the forecaster's work; people ask `corral lock forecast`",
     "locks.get": "`corral lock show`",
     "guard.in_the_way": "`corral lock check`",
     "guard.place_of": "part of the commands that take a path",

@@ -46,6 +46,7 @@ LOCAL = {
     "locks.end_of_run": _KEEPER,
     "locks.expire_due": _DAEMON,
     "locks.forecast": _FILES,
+    "locks.forecast_live": _DAEMON,
     "locks.install": _FILES,
     "locks.uninstall": _FILES,
     "mail.expire_due": _DAEMON,
