@@ -69,3 +69,16 @@ def test_a_real_patch_of_codex_is_refused_once_its_hooks_are_trusted(
     assert (machine.work / "free.txt").exists(), done
     assert not (machine.work / "held.txt").exists(), done
     assert b"agent:ada holds held.txt" in done.err, done
+
+
+def test_a_real_claude_keeps_to_locks_by_hooks_that_it_is_handed_when_it_is_started(
+    claude: Agent, machine: Machine, store: Corral
+) -> None:
+    def write(name: str) -> dict[str, object]:
+        return {"tool": "Write", "args": {"file_path": f"{machine.work}/{name}", "content": "hi"}}
+
+    ask = Ask(steps(write("held.txt"), write("free.txt"), {"text": "done"}), approvals=("edit",))
+    done = machine.run(claude.provider, claude.start(replace(ask, hooks=True)))
+    assert done.code == 0, done
+    assert not (machine.work / "held.txt").exists()
+    assert (machine.work / "free.txt").read_text() == "hi"

@@ -15,5 +15,5 @@ class Forecaster(Plain):
         return len(store.locks.forecast_live())
 
     def pause(self, store: Corral) -> float:
-        """A run that is at work in a worktree says so again and again, and each time is a commit."""
+        """A run that is at work says so again and again, and each time is a commit."""
         return LONGEST_SLEEP

@@ -111,6 +111,7 @@ class Plan:
             allow=self._told.allow,
             deny=self._told.deny,
             tools=self._told.tools,
+            hooks=run.agent_id is not None and _is_apart(run.cwd),
             extra=tuple(run.args),
         )
 
@@ -304,6 +305,15 @@ class Plan:
         """What is chosen for the run's agent and project."""
         agent = self._store.agents.get(self._run.agent_id or "").name
         return self._store.settings.get(name, agent=agent, project=self._run.project_id).value
+
+
+def _is_apart(dir: str) -> bool:
+    """Whether a directory is in a linked git worktree: what is installed in the project's own
+    directory, and is not in the repository, is not there."""
+    from corral.adapters import git
+
+    top = git.worktree_of(os.path.realpath(dir))
+    return top is not None and git.main_worktree(top) is not None
 
 
 def _random_uuid() -> str:
