@@ -795,6 +795,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "runs_by_state",
             "runs_ended",
             "runs_failed",
+            "tasks_to_judge",
             "totals_pkey",
         },
     ),

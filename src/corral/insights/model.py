@@ -44,6 +44,19 @@ class Glance(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
+class Submitted(msgspec.Struct, frozen=True):
+    """A task that is said to be done, and that somebody has to judge."""
+
+    id: str
+    key: str
+    title: str
+    project_id: str
+    project: str | None
+    """The project's name."""
+    agent_id: str | None
+    submitted_at: int
+
+
 class Overview(msgspec.Struct, frozen=True):
     """What runs, what waits for you, what failed lately, what it cost today."""
 
@@ -61,6 +74,10 @@ class Overview(msgspec.Struct, frozen=True):
     open_questions: int
     proposed_decisions: int
     """That wait for somebody to answer or confirm, and are not too late yet."""
+    submitted: list[Submitted]
+    """Tasks that no check judges, and that wait to be accepted or rejected; oldest first."""
+    submitted_tasks: int
+    """How many there are of these."""
     today: Total
     more: bool
     """Whether there is more of something than is shown, or counted."""

@@ -1,7 +1,17 @@
 from collections.abc import Iterable
 
 from corral.db.statement import Query, Statement
-from corral.insights.model import Cost, CrashedRun, Deed, Glance, Held, Named, Stats, TaskCost
+from corral.insights.model import (
+    Cost,
+    CrashedRun,
+    Deed,
+    Glance,
+    Held,
+    Named,
+    Stats,
+    Submitted,
+    TaskCost,
+)
 from corral.rooms.runs.model import Run
 from corral.rooms.tasks.model import MOVES
 
@@ -71,6 +81,22 @@ COUNT_QUESTIONS = Statement("""
 COUNT_DECISIONS = Statement("""
     SELECT count(*) FROM (
         SELECT 1 FROM decisions WHERE state = 'proposed' AND deadline_at > :now LIMIT :limit
+    ) AS counted
+""")
+
+SUBMITTED = Query(
+    Submitted,
+    """
+    SELECT t.id, t.key, t.title, t.project_id, p.name AS project, t.agent_id, t.submitted_at
+    FROM tasks AS t LEFT JOIN projects AS p ON p.id = t.project_id
+    WHERE t.state = 'submitted' AND t.check_command IS NULL AND t.submitted_at IS NOT NULL
+    ORDER BY t.submitted_at, t.id LIMIT :limit
+""",
+)
+
+COUNT_SUBMITTED = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM tasks WHERE state = 'submitted' AND check_command IS NULL LIMIT :limit
     ) AS counted
 """)
 

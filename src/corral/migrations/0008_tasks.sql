@@ -58,6 +58,8 @@ CREATE INDEX tasks_held ON tasks (held_by) WHERE held_by IS NOT NULL;
 CREATE INDEX tasks_by_cause ON tasks (cause_id) WHERE cause_id IS NOT NULL;
 CREATE INDEX tasks_to_check ON tasks (submitted_at)
     WHERE state = 'submitted' AND check_command IS NOT NULL;
+CREATE INDEX tasks_to_judge ON tasks (submitted_at, id)
+    WHERE state = 'submitted' AND check_command IS NULL;
 CREATE INDEX tasks_ended ON tasks (ended_at, id) WHERE ended_at IS NOT NULL;
 
 -- Which task waits for which. Writer: tasks.
