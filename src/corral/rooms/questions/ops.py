@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
+from corral.adapters.redaction import clean_words
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
@@ -44,7 +45,7 @@ def ask(
     run: str | None = None,
     key: str | None = None,
 ) -> Question:
-    """Ask something: with options to choose from, or for any text.
+    """Ask something: with options to choose from, or for any text; secrets are taken out.
 
     The answer goes to the mailbox `asker` (else whoever calls) as a letter, also when the asker has
     died meanwhile. `answerers` may answer and are told; without any, every person may. Without an
@@ -61,7 +62,7 @@ def ask(
         "asker": whose,
         "run_id": _name(run, "The run"),
         "key": _name(key, "The key"),
-        "text": clean_text(text, "The question"),
+        "text": clean_words(text, "The question"),
         "options": encode_json(choices, "The options"),
         "free": int(bool(free) or not choices),
         "answerers": encode_json(check_answerers(answerers), "Who may answer"),
@@ -190,7 +191,7 @@ def withdraw_all(tx: Tx, project_id: str) -> None:
 
 
 def _take_back(tx: Tx, id: str, who: str, reason: str | None) -> Question:
-    said = clean_text(reason, "The reason") if reason else None
+    said = clean_words(reason, "The reason") if reason else None
     note = {"by": who, "reason": said}
     gone = _tell(tx, move(tx, sql.QUESTIONS, "withdraw", id, note=note, ended_at=tx.now))
     if who == gone.asker:
@@ -279,7 +280,7 @@ def _check_room(tx: Tx, asker: str, project: str | None) -> None:
 def _options(given: Sequence[str]) -> list[str]:
     if isinstance(given, str) or len(given) > MAX_OPTIONS:
         raise Invalid(f"Options are a list of at most {MAX_OPTIONS} texts.")
-    options = [clean_text(option, "An option", most=MAX_OPTION) for option in given]
+    options = [clean_words(option, "An option", most=MAX_OPTION) for option in given]
     if len({*options}) < len(options):
         raise Invalid("Two options are the same; leave one out.", options=options)
     return options
@@ -287,7 +288,7 @@ def _options(given: Sequence[str]) -> list[str]:
 
 def _chosen(given: str, options: Sequence[str], free: bool) -> str:
     """The option that was meant, by its words or its number; else the text, where it is free."""
-    text = clean_text(given, "The answer")
+    text = clean_words(given, "The answer")
     if text in options or not options:
         return text
     if text.isascii() and text.isdigit() and len(text) < 3 and 1 <= int(text) <= len(options):
