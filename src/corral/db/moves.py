@@ -90,6 +90,15 @@ class StateTable(Generic[R]):
             engine,
         )
 
+    def newest(self, condition: str = "") -> "Query[R]":
+        """A list of rows that are named by id, newest first, of those that fit a condition."""
+        also = f" AND {condition}" if condition else ""
+        return Query(
+            self.record,
+            f"SELECT {self.columns} FROM {self.table} WHERE {self.key} < :before{also}"
+            f" ORDER BY {self.key} DESC LIMIT :limit",
+        )
+
     @property
     def public_id(self) -> str:
         return f"'{self.number_of}_' || {self.key}" if self.number_of else self.key

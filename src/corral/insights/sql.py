@@ -89,14 +89,15 @@ SUBMITTED = Query(
     """
     SELECT t.id, t.key, t.title, t.project_id, p.name AS project, t.agent_id, t.submitted_at
     FROM tasks AS t LEFT JOIN projects AS p ON p.id = t.project_id
-    WHERE t.state = 'submitted' AND t.check_command IS NULL AND t.submitted_at IS NOT NULL
+    WHERE t.state = 'submitted' AND t.check_command IS NULL AND t.submitted_at > 0
     ORDER BY t.submitted_at, t.id LIMIT :limit
 """,
 )
 
 COUNT_SUBMITTED = Statement("""
     SELECT count(*) FROM (
-        SELECT 1 FROM tasks WHERE state = 'submitted' AND check_command IS NULL LIMIT :limit
+        SELECT 1 FROM tasks
+        WHERE state = 'submitted' AND check_command IS NULL AND submitted_at > 0 LIMIT :limit
     ) AS counted
 """)
 

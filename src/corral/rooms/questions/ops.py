@@ -7,6 +7,7 @@ from corral.adapters.redaction import clean_words
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
+from corral.kernel.deadline import is_late
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
@@ -93,7 +94,7 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
     said = _chosen(answer, found.options, found.free)
     if found.state is S.ANSWERED and (found.answered_by, found.answer) == (who, said):
         return found
-    if found.state is not S.OPEN or found.deadline_at <= tx.now:
+    if found.ended_at is not None or is_late(found, tx.now):
         _refuse_late(found)
     try:
         ended = move(
@@ -137,7 +138,7 @@ def expire_due(tx: Tx, *, limit: int = 100) -> list[Question]:
                 ended_at=tx.now,
             ),
         )
-        for late in tx.all(sql.DUE, now=tx.now, limit=check_limit(limit))
+        for late in tx.all(sql.WAITING.due, now=tx.now, limit=check_limit(limit))
     ]
 
 
@@ -180,13 +181,13 @@ def list_questions(
 
 def next_due(tx: Tx) -> int | None:
     """The moment at which `expire_due` will next have something to do."""
-    moment: int | None = tx.value(sql.NEXT_DUE)
+    moment: int | None = tx.value(sql.WAITING.next)
     return moment
 
 
 def withdraw_all(tx: Tx, project_id: str) -> None:
     """Take back what is still asked in a project that is being deleted."""
-    for (id,) in tx.run(sql.OPEN_OF_PROJECT, project_id=project_id):
+    for (id,) in tx.run(sql.WAITING.of_project, project_id=project_id):
         _take_back(tx, id, tx.actor, "its project was deleted")
 
 
@@ -268,7 +269,7 @@ def _refuse_late(found: Question) -> NoReturn:
 
 def _check_room(tx: Tx, asker: str, project: str | None) -> None:
     most = settings.value(tx, "questions.max_open", agent=agent_of(asker), project=project)
-    if tx.value(sql.COUNT_OPEN, asker=asker) >= most:
+    if tx.value(sql.WAITING.count_of, whose=asker) >= most:
         raise Refused(
             f"{asker} has {most} questions open, and more are not allowed; wait for answers, or "
             "withdraw one (`corral question list`).",
