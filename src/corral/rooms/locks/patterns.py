@@ -25,8 +25,8 @@ def normalise(given: str, root: str, *, folded: bool = False, lockable: bool = T
             "leave it out.",
             path=given,
         )
-    plain, wild = _divided(given)
-    wild, has_stars = without_stars_at_end(wild)
+    plain, parts = _divided(given)
+    wild, has_stars = without_stars_at_end(parts)
     folder = has_stars or given.endswith("/")
     inside = root if root.endswith("/") else root + "/"
     real, is_folder = _resolved(inside, plain)
