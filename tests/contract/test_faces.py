@@ -166,6 +166,7 @@ ELSEWHERE = {
     "tasks.check_next": "`corral task check`",
     "tasks.conclude_check": "part of `corral task check`",
     "tasks.get": "`corral task show`",
+    "projects.configure": "`corral init`",
     "projects.equip": "`corral init --agents`",
     "tasks.next_lease_end": "for programs that wait",
     "tasks.start_ready": "the foreman's work",

@@ -264,6 +264,18 @@ def test_what_was_submitted_is_accepted_or_rejected_from_the_overview(team: Team
     assert "Task mine" not in team.client.get("/").text
 
 
+def test_a_moment_that_cannot_be_is_refused_in_words(team: Team) -> None:
+    team.store.tasks.add(team.project, "a", "First")
+    for asked in ("at=never", "time=yesterday", "time=9999-01-01T00:00:00", "at=0"):
+        answer = team.client.get(f"/board/timeline?project={team.project}&{asked}")
+        assert answer.status_code == 400, asked
+        assert "moment" in answer.text
+    shown = team.client.get(f"/board/timeline?project={team.project}&at={team.store.now()}")
+    assert "told by the record" in shown.text
+    ahead = team.client.get(f"/board/timeline?project={team.project}&at={team.store.now() + 5}")
+    assert ahead.status_code == 200, "the browser's page may be a moment ahead"
+
+
 def test_several_decisions_are_judged_together_or_none_of_them(team: Team) -> None:
     record = team.store.decisions.record
     ids = [record(f"Go {n}", confirm=True, author="agent:ada").id for n in range(3)]

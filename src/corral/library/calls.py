@@ -69,6 +69,7 @@ LOCAL = {
     "outputs.seal": _KEEPER,
     "outputs.seal_folder": _FILES,
     "outputs.unsealed": _PART,
+    "projects.configure": _FILES,
     "projects.equip": _FILES,
     "questions.expire_due": _DAEMON,
     "runs.add_sample": _KEEPER,
