@@ -138,7 +138,9 @@ def test_what_is_asked_is_answered_from_the_overview_and_the_inbox(town: Town, l
     assert store.decisions.get(decision.id).reason == "it is pretty"
 
 
-def test_several_decisions_are_chosen_and_judged_together(town: Town, look: Look) -> None:
+def test_several_decisions_are_chosen_and_judged_together(
+    town: Town, look: Look, pictures: Path
+) -> None:
     record = town.store.decisions.record
     ids = [record(f"Paint {n}", confirm=True, author="agent:ada").id for n in range(3)]
     page = look.go("/inbox")
@@ -148,6 +150,7 @@ def test_several_decisions_are_chosen_and_judged_together(town: Town, look: Look
     fresh = record("Later", confirm=True, author="agent:ada").id
     page.locator(f"#{fresh}").wait_for()
     assert page.locator(f"#{ids[0]} .pick input").is_checked(), "what comes changes no choice"
+    page.screenshot(path=pictures / "inbox-batch-light.png", full_page=True)
     page.fill("#batch [name=reason]", "both fine")
     page.locator("#batch").get_by_role("button", name="Confirm").click()
     for id in ids[:2]:
