@@ -225,6 +225,13 @@ def test_the_daemon_tells_two_who_are_at_work_once_and_of_two_others_again(
     assert not store.mail.list(mailbox="agent:away").items
 
 
+def test_a_repository_in_trouble_does_not_stop_the_forecaster(store: Corral, folder: Path) -> None:
+    for name in ("ann", "bobby"):
+        at_work(store, name, add_tree(folder, name))
+    (folder / ".git" / "HEAD").write_text("nonsense")
+    assert Forecaster().round(store) == 0
+
+
 def test_without_worktrees_at_work_the_forecaster_asks_git_nothing(
     store: Corral, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from itertools import combinations
 
@@ -63,11 +64,12 @@ def forecast_live(database: Database) -> list[Clash]:
             busy.setdefault(git.main_worktree(top) or top, set()).add(top)
     clashes = []
     for repository, tops in busy.items():
-        if len(tops) > 1:
-            trees = [
-                tree for tree in commits.trees(repository) if os.path.realpath(tree.folder) in tops
-            ]
-            clashes += _tried(database, repository, trees[:MAX_TREES], tell=True)
+        # One in which git is in trouble keeps nobody from looking at the others; whoever asks for
+        # its forecast is told.
+        with suppress(Refused):
+            trees = commits.trees(repository) if len(tops) > 1 else []
+            trees = [tree for tree in trees if os.path.realpath(tree.folder) in tops]
+            clashes += _tried(database, repository, trees[:MAX_TREES], tell=True) if trees else []
     return clashes
 
 
