@@ -19,6 +19,7 @@ from bench.cases import (
     sessions,
     start_up,
     tasks,
+    team,
     wakeups,
     web,
 )
@@ -47,6 +48,7 @@ CASES = [
         "runs": runs,
         "tasks": tasks,
         "locks": locks,
+        "team": team,
         "output": output,
         "idle": idle,
         "http": http,

@@ -13,8 +13,10 @@ from corral.interfaces.cli.render import write_line
 )
 @pass_app
 def command(app: App, dir: str, agents: bool | None) -> None:
-    """Make DIR a project, and perhaps tell the agents that work there how to work together."""
-    project = app.store_here.projects.register(dir)
+    """Make DIR a project, as its .corral/config.toml tells (it is written where there is none), and
+    perhaps tell the agents that work there how to work together."""
+    projects = app.store_here.projects
+    project = projects.register(dir) if agents is False else projects.configure(dir)
     did = [] if agents is None else app.store.projects.equip(project.dir, remove=not agents)
     app.say(f"{project.dir} is project {project.id}.", {"project": project, "files": did})
     if not app.json:

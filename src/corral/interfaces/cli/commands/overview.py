@@ -22,12 +22,20 @@ def show_overview(app: App) -> None:
             write_line(f"{title}:")
             write_table(runs, columns)
             write_line("")
+    if found.submitted:
+        write_line("Tasks to accept or reject:")
+        write_table(found.submitted, SUBMITTED)
+        write_line("")
     if not found.active:
         write_line("Nothing runs. `corral --help` says what there is.")
     for count, sentence in (
         (found.queued, "Queued: {}."),
         (found.open_questions, "Questions to answer: {} (`corral question list`)."),
         (found.proposed_decisions, "Decisions to confirm: {} (`corral decision list --proposed`)."),
+        (
+            max(found.submitted_tasks - len(found.submitted), 0),
+            "More tasks to accept or reject: {} (`corral task list --state submitted`).",
+        ),
         (found.dead_letters, "Letters that could not be delivered: {} (`corral mail dead`)."),
         (
             found.doubtful_letters,
@@ -69,6 +77,13 @@ WAITING = [
     ("WHAT", lambda run: run.what),
     ("PROJECT", lambda run: run.project),
     ("SINCE", lambda run: ago(run.attention_at) if run.attention_at else "-"),
+]
+SUBMITTED = [
+    ("ID", lambda task: task.id),
+    ("KEY", lambda task: task.key),
+    ("TITLE", lambda task: task.title),
+    ("PROJECT", lambda task: task.project),
+    ("SINCE", lambda task: ago(task.submitted_at)),
 ]
 FAILED = [
     ("ID", lambda run: run.id),

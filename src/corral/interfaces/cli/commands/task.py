@@ -3,9 +3,18 @@ from typing import Any
 import click
 
 from corral.interfaces.cli import identity
-from corral.interfaces.cli.app import DURATION, App, Columns, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.app import (
+    DURATION,
+    MOMENT,
+    App,
+    Columns,
+    Noun,
+    paging,
+    pass_app,
+    read_body,
+)
 from corral.interfaces.cli.commands.task_leading import LEADING
-from corral.interfaces.cli.render import write_line
+from corral.interfaces.cli.render import ago, write_line, write_table
 from corral.interfaces.cli.tasking import (
     as_agent,
     id_of,
@@ -17,6 +26,8 @@ from corral.interfaces.cli.tasking import (
     with_fence,
     with_reason,
 )
+from corral.kernel.errors import Invalid
+from corral.kernel.page import Page
 
 
 def _columns(app: App) -> Columns:
@@ -40,6 +51,24 @@ def _needs(task: Any) -> str | None:
 def _held(app: App, task: Any) -> str | None:
     return f"shares files with {app.task_key(task.held_by)}" if task.held_by else None
 
+
+THEN = [
+    ("KEY", lambda task: task.key),
+    ("STATE", lambda task: task.state or "unknown"),
+    ("AGENT", lambda task: task.agent),
+    ("LAST", lambda task: task.verb),
+    ("BY", lambda task: task.actor),
+    ("SINCE", lambda task: ago(task.since) if task.since else None),
+    ("ID", lambda task: task.id),
+    ("TITLE", lambda task: task.title),
+]
+HELD = [
+    ("LOCKED", lambda lock: lock.path),
+    ("MODE", lambda lock: lock.mode),
+    ("OWNER", lambda lock: lock.owner),
+    ("SINCE", lambda lock: ago(lock.held_at)),
+    ("ID", lambda lock: lock.id),
+]
 
 TEMPLATES = [
     ("NAME", lambda template: template.name),
@@ -139,16 +168,39 @@ def apply(
 @click.option("--state", help="Only those in a state.")
 @click.option("--by", metavar="AGENT", help="Those that an agent has or had, of all projects.")
 @click.option("--archived", is_flag=True, help="Those that are archived instead.")
+@click.option("--at", type=MOMENT, metavar="TIME", help="The whole board as it was at a moment.")
 @paging
 @pass_app
-def list_(app: App, /, project: str | None, by: str | None, **options: Any) -> None:
+def list_(app: App, /, project: str | None, by: str | None, at: int | None, **options: Any) -> None:
     """Tasks, in the order in which they were declared."""
+    if at is not None:
+        _list_then(app, project_of(app, project), at, by, **options)
+        return
     app.store.tasks.release_due()
     of = project_of(app, project) if by is None or project is not None else None
     page = app.store.tasks.list(project=of, agent=by, **options)
     app.show_page(
         page, _columns(app), empty="No task yet; `corral task add` or `declare` makes some."
     )
+
+
+def _list_then(
+    app: App,
+    project: str,
+    at: int,
+    by: str | None,
+    state: str | None,
+    archived: bool,
+    **paging: Any,
+) -> None:
+    if by or state or archived:
+        raise Invalid("The board of a moment is shown whole; leave --by, --state and --archived.")
+    found = app.store.insights.moment(project, at, **paging)
+    page = Page(found.tasks, found.next)
+    app.show_page(page, THEN, empty="No task was on the board then.")
+    if found.locks and not app.json:
+        write_line("")
+        write_table(found.locks, HELD)
 
 
 @command.command()
