@@ -1,11 +1,14 @@
 """Agents that are hostile, with a token of their own: what they try is refused or does no harm."""
 
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from corral.interfaces.http import guard
 from corral.library import Corral
 from corral.rooms.projects.model import Project
 from tests.interfaces.test_http_team import refused
@@ -101,3 +104,62 @@ def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
         said = eve.post("/api/groups/broadcast", json={"text": "x"}).json()
         assert store.groups.get(said["group_id"]).project_id == own.id
     assert store.tasks.get(task.id).state == "ready"
+
+
+def test_a_token_that_only_reads_asks_no_sql(served: Served, store: Corral) -> None:
+    with served.client(store.tokens.create("r", scope="read").value) as reader:
+        assert refused(reader.get("/api/db/sql", params={"query": "SELECT 1"}))
+    with served.client(store.tokens.create("f", scope="full").value) as full:
+        assert full.get("/api/db/sql", params={"query": "SELECT 1"}).json()["rows"] == [[1]]
+
+
+def test_an_agents_token_becomes_no_browsers_cookie(served: Served, store: Corral) -> None:
+    store.agents.create("eve")
+    token = store.tokens.create("e", scope="agent:eve").value
+    told = httpx.get(f"{served.url}/", params={"token": token})
+    assert told.status_code == 403
+    assert "set-cookie" not in told.headers
+
+
+def test_an_agent_that_hangs_on_to_its_calls_keeps_nobody_else_out(
+    eve: httpx.Client, served: Served, store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bodies never end; the others are answered, and in the end it is let go."""
+    monkeypatch.setattr(guard, "BODY_SECONDS", 3.0)
+    head = (
+        f"POST /api/mail/put HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"Authorization: {eve.headers['authorization']}\r\nContent-Length: 100\r\n\r\n{{"
+    )
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    lines = [socket.create_connection((host, int(port))) for _ in range(guard.MOST_OF_AGENT)]
+    try:
+        for line in lines:
+            line.sendall(head.encode())
+        deadline = time.monotonic() + 20
+        while "being answered" not in eve.get("/api/agents/eve").text:
+            assert time.monotonic() < deadline
+        with served.client(store.tokens.create("a", scope="agent:ada").value) as ada:
+            assert ada.get("/api/agents/ada").status_code == 200
+        for line in lines:
+            line.settimeout(20)
+        said = [line.recv(4_096).split(b"\r\n")[0].split()[1] for line in lines]
+        assert said.count(b"408") >= len(lines) - 1  # one may have met the call that asked
+        assert eve.get("/api/agents/eve").status_code == 200
+    finally:
+        for line in lines:
+            line.close()
+
+
+def test_no_letter_is_so_deep_that_its_mailbox_cannot_be_read(
+    eve: httpx.Client, store: Corral
+) -> None:
+    for depth in (200, 900, 990):
+        body = "[" * depth + "]" * depth
+        sent = f'{{"mailbox": "agent:ada", "body": {body}}}'
+        headers = {"content-type": "application/json"}
+        told = eve.post("/api/mail/put", content=sent, headers=headers)
+        assert told.status_code == 400, depth
+        assert "nested too deeply" in told.json()["error"]["message"] or depth > 900
+    flat = [["[" * 500, {"{": [1]}]] * 300
+    assert eve.post("/api/mail/put", json={"mailbox": "agent:ada", "body": flat}).status_code == 200
+    assert [letter.body for letter in store.mail.claim("agent:ada", owner="a")] == [flat]
