@@ -20,9 +20,10 @@ ABOUT = """
     append one message each as their users would, set to the same durability as Corral beside
     them; they keep no count, no author, no key, and langgraph writes the whole conversation, of
     20 messages here, at every step. At FULL everybody waits for the disk, once for each message.
-    The last 50 turns, and the newest 20 that hold a word, are asked for in a store of 1,000,000 turns and in a short one: the time in the long one
-    over that in the short one, or the speed in the long one, the short one's being 1. Appending
-    with the search on is appending while every 1,000 turns are indexed between.
+    The last 50 turns, and the newest 20 that hold a word, are asked for in a store of 1,000,000
+    turns and in a short one: the time in the long one over that in the short one, or the speed
+    in the long one, the short one's being 1. Appending with the search on is appending while
+    every 1,000 turns are indexed between.
 """
 COUNT = 500
 LOOKS = 100

@@ -628,6 +628,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"projects_pkey", "touches_of_owner"},
     ),
     "projects.around": (lambda c: c.projects.around("/srv/7/src/x"), {"projects_dir_key"}),
+    "projects near a path": (lambda c: c.guard._near("/srv/7/src/x"), {"projects_dir_key"}),
     "search.find of a rare word": (
         lambda c: c.search._find("zebra"),
         {"passages_pkey", "passages_words"},

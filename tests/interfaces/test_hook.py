@@ -252,3 +252,74 @@ def test_the_hook_as_a_process_refuses_and_loads_nothing_heavy(folder: Path, url
     heavy = HEAVY | {"click", "typing_extensions", "inspect", "corral.rooms.mail.ops"}
     assert "corral.rooms.locks.looking" in loaded
     assert not {*loaded} & heavy
+
+
+def test_a_link_in_the_place_of_a_held_file_is_a_change_of_it(folder: Path, call: Hook) -> None:
+    git(folder, "init", "-q")
+    (folder / "free.py").touch()
+    for name, where in (("a.py", "../free.py"), ("b.py", "/etc/hostname")):
+        (folder / "src" / name).symlink_to(where)
+        git(folder, "add", "-A")
+        said = call("git", "pre-commit")
+        assert said.code == 1, said.err
+        assert f"agent:ada holds src/{name}" in said.err
+        git(folder, "rm", "-q", "--cached", "-r", ".")
+        (folder / "src" / name).unlink()
+
+
+def test_a_link_that_leads_out_takes_no_other_file_past_the_hook(folder: Path, call: Hook) -> None:
+    git(folder, "init", "-q")
+    (folder / "out").symlink_to("/etc/hostname")
+    (folder / "src" / "a.py").touch()
+    git(folder, "add", "-A")
+    assert call("git", "pre-commit").code == 1
+
+
+def test_locks_bind_in_projects_that_lie_in_each_other(
+    folder: Path, call: Hook, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "src" / "part").mkdir()
+    (folder / "own").mkdir()
+    with corral.open(url) as store:
+        store.projects.register(folder / "src" / "part")  # inside of what ada holds
+        inner = store.projects.register(folder / "own")
+        store.locks.acquire(inner.id, "b.py", "ada")
+    assert call("claude", "pre-tool-use", use("Edit", file_path="src/part/a.py")).code == 2
+    assert call("claude", "pre-tool-use", use("Edit", file_path="own/b.py")).code == 2
+    assert call("claude", "pre-tool-use", use("Edit", file_path="own/c.py")).code == 0
+    git(folder, "init", "-q")
+    for name in ("src/part/a.py", "own/b.py", "own/c.py"):
+        (folder / name).touch()
+    git(folder, "add", "-A")
+    said = call("git", "pre-commit")
+    assert said.code == 1
+    assert ("src/part/a.py" in said.err, "b.py" in said.err, "c.py" in said.err) == (1, 1, 0)
+
+
+def test_a_commit_is_looked_at_also_where_only_a_part_of_the_repository_is_a_project(
+    folder: Path, call: Hook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(tmp_path, "init", "-q")  # above the project
+    (folder / "src" / "a.py").touch()
+    git(folder, "add", "-A")
+    monkeypatch.chdir(tmp_path)
+    assert "agent:ada holds src/a.py" in call("git", "pre-commit").err
+
+
+def test_one_path_that_makes_no_sense_takes_no_other_past_the_hook(
+    folder: Path, call: Hook
+) -> None:
+    patch = PATCH.replace("README", "x/" * 3_000 + "y")
+    assert call("codex", "pre-tool-use", use("apply_patch", command=patch)).code == 2
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        use("apply_patch", command=PATCH.replace("*** Add", "  *** Add")),
+        use("apply_patch", command=PATCH.replace("src/new.py", "src/new\u2028.py")),
+        use("shell", command=["apply_patch", PATCH.replace("src/", "")], workdir="src"),
+    ],
+)
+def test_a_patch_is_read_as_its_tool_reads_it(folder: Path, call: Hook, told: Any) -> None:
+    assert call("codex", "pre-tool-use", told).code == 2

@@ -66,9 +66,15 @@ def edited_paths(told: bytes, cwd: str) -> list[str]:
     if not isinstance(given, dict):
         return []
     tool = (words.tool_name or words.toolName).rpartition("__")[2].lower()
-    base = words.cwd or cwd
+    base = os.path.join(words.cwd or cwd, *(_workdir(given)))
     found = [*_patched(given), *(_named(given) if tool in _EDITS else ())]
     return [os.path.join(base, path) for path in dict.fromkeys(found)]
+
+
+def _workdir(given: dict[str, Any]) -> Iterator[str]:
+    """Where a command is to be run, if it says so: what it patches is named from there."""
+    if isinstance(folder := given.get("workdir"), str):
+        yield folder
 
 
 def _named(given: dict[str, Any]) -> Iterator[str]:
@@ -84,10 +90,10 @@ def _patched(given: dict[str, Any]) -> Iterator[str]:
     for value in given.values():
         text = "\n".join(map(str, value)) if isinstance(value, list) else value
         if isinstance(text, str) and "*** Begin Patch" in text:
-            for line in text.splitlines():
-                for start in _PATCH_LINES:
-                    if line.startswith(start):
-                        yield line[len(start) :].strip()
+            for line in text.split("\n"):
+                for start in _PATCH_LINES:  # with spaces around, as Codex reads them
+                    if (said := line.strip()).startswith(start):
+                        yield said[len(start) :].strip()
 
 
 def refusal(provider: str, reason: str) -> tuple[int, str, str]:

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from corral import config
-from corral.kernel.errors import CorralError, Held, NotFound, StoreUnavailable
+from corral.kernel.errors import CorralError, Held, Invalid, NotFound, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,16 +86,17 @@ def _why_not(store: "Corral", paths: "Sequence[str]") -> str | None:
     owner, run = config.owner(), config.run_id()
     for path in paths:
         try:
-            place = store.guard.place_of(path)
-            found = store.guard.in_the_way(place.project.id, [place.path], owner, run=run)
-            if not found:
+            places = store.guard.places_of(path)
+        except Invalid:
+            continue  # no path that can be locked; the others are looked at all the same
+        for place in places:
+            if found := store.guard.in_the_way(place.project.id, [place.path], owner, run=run):
+                return found[0].text
+        try:
+            for place in places[:1]:
                 store.guard.take_for_edit(place.project.id, place.path, owner, run=run)
-        except NotFound:
-            continue  # in no project: nothing there can be locked
         except Held as error:
             return error.message
-        if found:
-            return found[0].text
     return None
 
 
@@ -120,12 +121,8 @@ def _before_commit(_: str, event: str, url: str | None) -> int:
     if top is None or not staged:
         return 0
     with _open(url) as store:
-        try:
-            place = store.guard.place_of(top)
-        except NotFound:
-            return 0
-        paths = [os.path.join(place.path, git.storable(name)) for name in staged]
-        found = store.guard.in_the_way(place.project.id, paths, config.owner(), run=config.run_id())
+        names = [git.storable(name) for name in staged]
+        found = store.guard.commit_in_the_way(top, names, config.owner(), run=config.run_id())
     for one in found[:SHOWN]:
         sys.stderr.write(f"corral: {one.text}\n")
     if len(found) > SHOWN:

@@ -16,6 +16,8 @@ from corral.kernel.errors import Invalid
 MAX_NAME = 200
 MAX_TEXT = 64 * 1024
 MAX_BODY = 1024 * 1024
+MAX_DEPTH = 100
+"""How deep JSON may be nested: whoever reads it, from however deep a stack, must be able to."""
 
 
 def clean_text(value: str, what: str, *, most: int = MAX_TEXT) -> str:
@@ -77,6 +79,8 @@ def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
             size=len(encoded),
             limit=most,
         )
+    if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH and _depth(encoded) > MAX_DEPTH:
+        raise Invalid(f"{what} is nested too deeply; flatten it.", field=what, limit=MAX_DEPTH)
     if b"\\u0000" in encoded and _any(value, lambda part: isinstance(part, str) and "\0" in part):
         raise Invalid(f"{what} holds a NUL byte; remove it.", field=what)
     if b"null" in encoded and _any(value, _is_no_number):
@@ -103,6 +107,21 @@ def printable(text: str, *, kept: str = "") -> str:
     return "".join(
         c if c.isprintable() or c in kept else _SPELLED.get(c, f"\\x{ord(c):02x}") for c in text
     )
+
+
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]')
+
+
+def _depth(encoded: bytes) -> int:
+    """How deep JSON is nested."""
+    deepest = depth = 0
+    for found in _BRACKETS.finditer(encoded):
+        if found[1]:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif found[0] in (b"]", b"}"):
+            depth -= 1
+    return deepest
 
 
 def _is_no_number(part: Any) -> bool:

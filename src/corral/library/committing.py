@@ -1,19 +1,20 @@
 """The commit helper: what its owner has locked or names, and nothing else."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from corral.adapters import commits, git
 from corral.db.database import Database
-from corral.kernel.errors import Held, Refused
+from corral.kernel.errors import Held, Invalid, Refused
 from corral.kernel.patterns import meet
 from corral.kernel.text import MAX_TEXT, clean_text
 from corral.library.guard import Guard, Place
 from corral.library.locks import Locks
+from corral.rooms.locks import naming
 from corral.rooms.locks.model import Lock, LockState, Mode
-from corral.rooms.locks.patterns import normalise
 
 SHOWN = 15
 
@@ -46,9 +47,9 @@ def commit(
         raise Refused(f"{folder} is in no git repository.", dir=folder)
     place = guard.place_of(top)
     changes = _changes(top)
-    here = {name: _pattern(place, top, name) for name in changes}
+    here = {name: _spelled(place, name) for name in changes}
     mine = [lock.path for lock in _held(locks, owner, place) if lock.run_id in (None, run)]
-    named = {file: _pattern(place, top, os.path.join(folder, file)) for file in files}
+    named = {file: _pattern(place, top, os.path.join(folder, file), here) for file in files}
     for file, pattern in named.items():
         if not any(meet(pattern, path) for path in here.values()):
             raise Refused(f"{file} has no change that could be committed.", file=file)
@@ -56,7 +57,7 @@ def commit(
     chosen = sorted(
         locked | {name for name, path in here.items() if any(meet(n, path) for n in named.values())}
     )
-    _refuse_others(guard, place, chosen or [*here], owner, run)
+    _refuse_others(guard, top, chosen or [*here], owner, run)
     if not chosen:
         raise Refused(
             "Nothing that you hold has changed; lock what you change, or name the files."
@@ -69,7 +70,8 @@ def commit(
         new = [name for name in chosen if changes[name] == "??"]
         made = commits.commit(top, text, chosen, new=new, environment=_as(owner, database))
         for name in chosen:
-            locks.touch(place.project.id, here[name], owner)
+            with suppress(Invalid):  # a link that leads out of the project
+                locks.touch(place.project.id, here[name], owner)
     left = sorted({*changes} - {*chosen})
     return Committed(
         made,
@@ -87,10 +89,21 @@ def _changes(top: str) -> dict[str, str]:
     return changes
 
 
-def _pattern(place: Place, top: str, path: str) -> str:
-    """A path of this worktree as it is known to the locks of the project."""
-    there = os.path.join(place.path, git.storable(os.path.relpath(os.path.join(top, path), top)))
-    return normalise(there, place.project.dir, lockable=False)
+def _pattern(place: Place, top: str, path: str, here: Mapping[str, str]) -> str:
+    """What somebody named, as it is known to the locks of the project."""
+    name = os.path.relpath(os.path.join(top, path), top)
+    if name in here:
+        return here[name]
+    there = os.path.join(place.path, git.storable(name))
+    return naming.pattern_of(place.project, there, lockable=False)
+
+
+def _spelled(place: Place, name: str) -> str:
+    """A file of this worktree, as it is known to the locks of the project."""
+    there = os.path.join(place.path, git.storable(name))
+    found = naming.pattern_as_spelled(place.project, there)
+    assert found is not None, "the project is around the worktree"
+    return found
 
 
 def _held(locks: Locks, owner: str, place: Place) -> list[Lock]:
@@ -112,10 +125,10 @@ def _held(locks: Locks, owner: str, place: Place) -> list[Lock]:
 
 
 def _refuse_others(
-    guard: Guard, place: Place, names: Sequence[str], owner: str, run: str | None
+    guard: Guard, top: str, names: Sequence[str], owner: str, run: str | None
 ) -> None:
-    paths = [os.path.join(place.path, git.storable(name)) for name in names]
-    if found := guard.in_the_way(place.project.id, paths, owner, run=run):
+    names = [git.storable(name) for name in names]
+    if found := guard.commit_in_the_way(top, names, owner, run=run):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise Held(
             f"{found[0].text}{more} Nothing was committed.",

@@ -10,7 +10,7 @@ from typing import Any
 
 from corral.kernel.errors import Refused
 from corral.library import Corral
-from corral.library.calls import Call
+from corral.library.calls import Call, call_of
 from corral.library.tokens import Who
 
 Arguments = dict[str, Any]
@@ -26,12 +26,57 @@ def check(store: Corral, who: Who, call: Call, arguments: Arguments) -> None:
             f"An agent's token may not call {call.name}; see /api/docs for what it may.",
             call=call.name,
         )
+    _within_project(store, who, call, arguments)
     rule(store, who, arguments)
-    asked = arguments.get("project") or arguments.get("project_id")
-    if who.project_id is not None and asked is not None:
-        project = store.projects.get(str(asked)).id
-        if project != who.project_id:
-            raise Refused(f"The token {who.name} is for another project.", project=project)
+    if run := arguments.get("run"):
+        _own_run(store, who, str(run))
+
+
+def _within_project(store: Corral, who: Who, call: Call, arguments: Arguments) -> None:
+    """A token for one project reaches nothing of another, by whatever name; where none is named,
+    its own is meant."""
+    if who.project_id is None:
+        return
+    for name in {field.name for field in call.fields} & {"project", "project_id"}:
+        if arguments.get(name) is not None:
+            _check_project(who, store.projects.get(str(arguments[name])).id)
+        elif call.name not in _EITHER or not arguments.get("agent", _EITHER[call.name]):
+            arguments[name] = who.project_id
+    if call.subject is not None and call.attribute in _SHARED:
+        _check_project(who, _project_of(store, call, arguments))
+    elif call.name in _OF_ONESELF:
+        arguments[_OF_ONESELF[call.name]] = who.agent
+
+
+# Of an agent or of a project, not of both; and whether an agent is meant where none is named.
+_EITHER = {"notes.add": False, "sessions.list": True}
+# What others may see too; its letters, questions and conversations are an agent's own anywhere.
+_SHARED = {"delegations", "groups", "locks", "plans", "tasks"}
+# Lists across projects: whoever has a token for one sees its own in them.
+_OF_ONESELF = {"delegations.list": "to", "progress.list": "agent"}
+
+
+def _project_of(store: Corral, call: Call, arguments: Arguments) -> str | None:
+    """The project of what a call is about, if that is in one."""
+    named = arguments[str(call.subject)]
+    if isinstance(named, str):
+        get = call_of(call.attribute, "get")
+        assert get is not None
+        by_name = any(field.name == "project" for field in get.fields)
+        where = {"project": arguments.get("project")} if by_name else {}
+        named = getattr(store, call.attribute).get(named, **where)
+    return getattr(named, "project_id", None)
+
+
+def _check_project(who: Who, project: str | None) -> None:
+    if project not in (None, who.project_id):
+        raise Refused(f"The token {who.name} is for another project.", project=project)
+
+
+def _own_run(store: Corral, who: Who, run: str) -> None:
+    """Another's run would keep what it is named with, or end it."""
+    if store.runs.get(run).agent_id != who.scope.removeprefix("agent:"):
+        raise Refused(f"{run} is not a run of {who.agent}.", run=run)
 
 
 def _own_mailbox(store: Corral, who: Who, arguments: Arguments) -> None:

@@ -91,10 +91,9 @@ class Api:
         asks = call.method == "GET"
         sent = _query(call, scope["query_string"]) if asks else await _read(receive, headers)
         arguments = _arguments(call, sent, subject)
-        if call.name == "db.sql":  # a thread is not to be kept for longer by anybody's question
-            asked = arguments.get("timeout_ms", LONGEST_WAIT_MS)
-            arguments["timeout_ms"] = min(asked, LONGEST_WAIT_MS)
         who: Who = scope["state"]["who"]
+        if call.name == "db.sql":
+            _check_sql(who, arguments)
         store: Corral = scope["state"]["store"]
         key = None
         if call.method == "POST" and call.name not in NEVER_KEPT:
@@ -163,6 +162,15 @@ class Api:
                     raise Problem(400, "invalid", "The caller has gone.")
         finally:
             gone.close()
+
+
+def _check_sql(who: Who, arguments: dict[str, Any]) -> None:
+    """Functions of the server (end a connection, read a file) are no reading, whatever statement
+    they stand in. And a thread is not to be kept for longer by anybody's question."""
+    if not who.may_write:
+        raise Refused(f"The token {who.name} may only read; SQL needs one of full scope.")
+    asked = arguments.get("timeout_ms", LONGEST_WAIT_MS)
+    arguments["timeout_ms"] = min(asked, LONGEST_WAIT_MS)
 
 
 class Gone:

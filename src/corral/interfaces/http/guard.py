@@ -6,8 +6,10 @@ handler finds `who` calls and a `store` that acts in their name in its request's
 happens, the answer is a sentence and never a traceback.
 """
 
+import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -43,6 +45,8 @@ PROGRAMS = ("/api", "/healthz", "/mcp", "/metrics")  # who asks there wants JSON
 RATES = {"full": Rate(5_000, 10_000), "read": Rate(5_000, 10_000), "agent": Rate(100, 400)}
 STRANGERS = Rate(20, 100)
 STRANGER = "stranger:"
+MOST_OF_AGENT = 16  # calls of one agent at once: those that wait have 64 threads for all
+BODY_SECONDS = 30.0  # a body of which nothing comes for so long never will
 
 
 class Guard:
@@ -66,6 +70,8 @@ class Guard:
         self._error_page = error_page
         self.most = most_at_once
         self.going = 0
+        self.going_of: Counter[str] = Counter()
+        """Of each agent."""
         self._buckets = Buckets()
         self._rates = rates or RATES
         self._threads = CapacityLimiter(4)
@@ -107,15 +113,15 @@ class Guard:
         if who is None:
             if scope["path"] != "/healthz" and not scope["path"].startswith(LOOKS):
                 raise _unknown(headers)
-        elif given is not None:
-            await _remember(scope, answer, given)
-            return
         else:
             self._check_scope(scope, who)
+            if given is not None:
+                await _remember(scope, answer, given)
+                return
             scope.setdefault("state", {}).update(
                 who=who, store=self._callers.store_of(who, self._store)
             )
-        place = Place(self)
+        place = Place(self, who)
         scope.setdefault("state", {})["place"] = place
         try:
             await self._app(scope, _limited(receive, headers), answer)
@@ -195,20 +201,29 @@ class Guard:
 class Place:
     """A request's place among those that are being answered; a stream gives it up early."""
 
-    def __init__(self, guard: Guard) -> None:
-        if guard.going >= guard.most:
+    def __init__(self, guard: Guard, who: Who | None = None) -> None:
+        self._agent = who.agent if who is not None else None
+        going, most = guard.going, guard.most
+        if self._agent is not None and guard.going_of[self._agent] >= MOST_OF_AGENT:
+            going = most = MOST_OF_AGENT  # one that hangs on to its calls stands in nobody's way
+        if going >= most:
             raise Problem(
                 429,
                 "too_many",
-                f"{guard.most} calls are being answered already; try again in a moment.",
+                f"{most} calls are being answered already; try again in a moment.",
                 headers=retry_after(1),
             )
         guard.going += 1
+        if self._agent is not None:
+            guard.going_of[self._agent] += 1
         self._guard: Guard | None = guard
 
     def leave(self) -> None:
         if self._guard is not None:
             self._guard.going -= 1
+            if self._agent is not None:
+                self._guard.going_of[self._agent] -= 1
+                self._guard.going_of += Counter()  # what is at 0 goes
             self._guard = None
 
 
@@ -325,11 +340,18 @@ def _limited(receive: Receive, headers: dict[bytes, bytes]) -> Receive:
     told = headers.get(b"content-length", b"0")
     if told.isdigit() and int(told) > MAX_BODY:
         raise _too_large()
-    size = 0
+    size, whole = 0, False
 
     async def next_part() -> MutableMapping[str, Any]:
-        nonlocal size
-        message = await receive()
+        nonlocal size, whole
+        if whole:
+            return await receive()  # whether the caller is still there
+        try:
+            message = await asyncio.wait_for(receive(), BODY_SECONDS)
+        except TimeoutError:
+            words = "The rest of the body did not come; send it again, whole."
+            raise Problem(408, "invalid", words, headers={"connection": "close"}) from None
+        whole = not message.get("more_body", False)
         size += len(message.get("body", b""))
         if size > MAX_BODY:
             raise _too_large()

@@ -29,7 +29,6 @@ def delegate(
     *,
     context: str | None = None,
     project_id: str | None = None,
-    task_id: str | None = None,
     parent: str | None = None,
     deadline_at: int | None = None,
     sender: str | None = None,
@@ -41,6 +40,34 @@ def delegate(
     Without a result at `deadline_at` it expires. `parent` is the delegation that this is a part
     of: it is cancelled with it.
     """
+    return hand_over(
+        tx,
+        to,
+        text,
+        context=context,
+        project_id=project_id,
+        parent=parent,
+        deadline_at=deadline_at,
+        sender=sender,
+        agent=agent,
+    )
+
+
+def hand_over(
+    tx: Tx,
+    to: str,
+    text: str,
+    *,
+    context: str | None,
+    project_id: str | None,
+    parent: str | None,
+    deadline_at: int | None,
+    agent: str | None,
+    sender: str | None = None,
+    task_id: str | None = None,
+) -> Delegation:
+    """Hand work over, or a task, by whoever was found to be allowed to steer that: the end of a
+    task's delegation takes the task away from its doer."""
     doer = agents.get(tx, to)
     if doer.state is not AgentState.ACTIVE:
         raise Refused(f"{doer.name} is retired; restore it, or take another.", id=doer.id)

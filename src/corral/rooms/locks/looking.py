@@ -27,15 +27,30 @@ def holders(tx: Tx, project: str, path: str) -> list[Lock]:
 
 
 def in_the_way(
-    tx: Tx, project: str, paths: Sequence[str], agent: str, *, run: str | None = None
+    tx: Tx,
+    project: str,
+    paths: Sequence[str],
+    agent: str,
+    *,
+    run: str | None = None,
+    as_spelled: bool = False,
 ) -> list[InTheWay]:
     """Those of the paths that others hold, so that this owner must not change them; each with who
-    that is, and until when."""
+    that is, and until when.
+
+    `as_spelled` is for whole paths of a commit: no link in them is followed, and what is outside of
+    the project is passed over.
+    """
     where = naming.project_of(tx, project)
     if len(paths) > MAX_PATHS:
         raise Invalid(f"Ask for {MAX_PATHS:,} paths at the most, not {len(paths):,}.")
     owner = naming.owner_of(tx, agent)
-    wanted = {path: naming.pattern_of(where, path, lockable=False) for path in paths}
+    wanted: dict[str, str] = {}
+    for path in paths:
+        if not as_spelled:
+            wanted[path] = naming.pattern_of(where, path, lockable=False)
+        elif spelled := naming.pattern_as_spelled(where, path):
+            wanted[path] = spelled
     few = len(wanted) <= FEW
     others = [] if few else _of_others(tx.all(sql.LIVE_OF_PROJECT, project_id=where.id), owner, run)
     found = []

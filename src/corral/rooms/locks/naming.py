@@ -33,6 +33,16 @@ def pattern_of(project: Project, path: str, *, lockable: bool = True) -> str:
     return patterns.normalise(path, project.dir, folded=folded, lockable=lockable)
 
 
+def pattern_as_spelled(project: Project, path: str) -> str | None:
+    """The pattern of a whole path as git knows it: a link is a file of its own, wherever it leads.
+    None for one outside of the project."""
+    inside = f"{project.dir.rstrip('/')}/"
+    if not path.startswith(inside):
+        return None
+    name = path[len(inside) :]
+    return patterns.fold(name) if patterns.ignores_case(project.dir) else patterns.composed(name)
+
+
 def owner_of(tx: Tx, agent: str) -> str:
     """Who holds a lock: an agent by its name or id, or anybody as user:NAME, run:ID and so on."""
     if not agent.startswith("agt_"):

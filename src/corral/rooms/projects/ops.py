@@ -69,9 +69,20 @@ def by_dir(tx: Tx, dir: str | Path) -> Project:
 
 def around(tx: Tx, path: str | Path) -> Project | None:
     """The project that a path is in: of its own directory, or of the nearest one above it."""
+    return tx.one(sql.AROUND, heads=_heads(real_dir(path)))
+
+
+def near(tx: Tx, path: str | Path) -> list[Project]:
+    """Every project that a path is in, and those that are in it: one may lie in another."""
     real = real_dir(path)
+    below = real.rstrip("/")
+    # "0" is what follows "/".
+    return tx.all(sql.NEAR, heads=_heads(real), low=f"{below}/", high=f"{below}0")
+
+
+def _heads(real: str) -> str:
     above = [real[:end] or "/" for end, character in enumerate(real) if character == "/"]
-    return tx.one(sql.AROUND, heads=encode_json([*above, real], "The path"))
+    return encode_json([*above, real], "The path")
 
 
 def get(tx: Tx, id: str) -> Project:

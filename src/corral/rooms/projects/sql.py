@@ -18,6 +18,16 @@ AROUND = Query(
 """,
 )
 
+# Those around a path, and those below it.
+NEAR = Query(
+    Project,
+    f"""
+    SELECT {_COLUMNS} FROM projects WHERE dir {{is_one_of_heads}}
+    UNION ALL
+    SELECT {_COLUMNS} FROM projects WHERE dir > :low AND dir < :high
+""",
+)
+
 # Last run first; a project that never ran counts as run in 1970.
 LIST = Query(
     Project,

@@ -29,7 +29,7 @@ def delegate(
         delegations.take_back(tx, earlier.id, f"{found.key} was given to another")
     reassign(tx, found, to, agent=agent)
     text = f"{found.title}\n\n{found.description}" if found.description else found.title
-    return delegations.delegate(
+    return delegations.hand_over(
         tx,
         to,
         text,
