@@ -111,6 +111,7 @@ def _parts_meet(one: str, other: str) -> bool:
     return _characters_meet(one, other)
 
 
+@lru_cache(16_384)  # a line that waits compares the same wild patterns at every release
 def _characters_meet(one: str, other: str) -> bool:
     """The same table for the characters of two parts; a star stands for any number of them."""
     open_ = {0}

@@ -9,6 +9,7 @@ from corral.kernel.patterns import WHOLE, is_wild, without_stars_at_end
 from corral.kernel.text import clean_text
 
 MAX_PATTERN = 500
+MAX_WILD = 250  # two patterns with wildcards are compared character by character
 
 
 def normalise(given: str, root: str, *, folded: bool = False, lockable: bool = True) -> str:
@@ -41,6 +42,12 @@ def normalise(given: str, root: str, *, folded: bool = False, lockable: bool = T
         return WHOLE
     if folder or (is_folder and not wild):
         pattern += "/"
+    if lockable and len(pattern) > MAX_WILD and is_wild(pattern):
+        raise Invalid(
+            f"A pattern with wildcards has {MAX_WILD} characters at the most, not {len(pattern)}; "
+            "lock the folder instead.",
+            path=pattern[:MAX_WILD],
+        )
     if lockable and len(pattern) > MAX_PATTERN:
         raise Invalid(
             f"The path has {len(pattern):,} characters and {MAX_PATTERN} are allowed; lock the "
