@@ -163,3 +163,17 @@ def test_no_letter_is_so_deep_that_its_mailbox_cannot_be_read(
     flat = [["[" * 500, {"{": [1]}]] * 300
     assert eve.post("/api/mail/put", json={"mailbox": "agent:ada", "body": flat}).status_code == 200
     assert [letter.body for letter in store.mail.claim("agent:ada", owner="a")] == [flat]
+
+
+def test_an_agent_makes_no_groups_by_naming_projects_that_are_none(
+    eve: httpx.Client, store: Corral, tmp_path: Path
+) -> None:
+    project = made(store, tmp_path / "p")
+    for name in ("prj_none", "/no/such/dir", "x"):
+        sent = {"text": "x", "project": name}
+        assert eve.post("/api/groups/broadcast", json=sent).status_code in (400, 404), name
+    groups = set()
+    for name in (project.id, project.id[:-2], str(tmp_path / "p")):
+        told = eve.post("/api/groups/broadcast", json={"text": "x", "project": name}).json()
+        groups.add(told["group_id"])
+    assert len(groups) == len(store.groups.list().items) == 1

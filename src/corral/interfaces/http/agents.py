@@ -33,15 +33,18 @@ def check(store: Corral, who: Who, call: Call, arguments: Arguments) -> None:
 
 
 def _within_project(store: Corral, who: Who, call: Call, arguments: Arguments) -> None:
-    """A token for one project reaches nothing of another, by whatever name; where none is named,
-    its own is meant."""
-    if who.project_id is None:
-        return
+    """A project that is named is one, by its whole id. A token for one reaches nothing of another,
+    by whatever name; where none is named, its own is meant."""
     for name in {field.name for field in call.fields} & {"project", "project_id"}:
         if arguments.get(name) is not None:
-            _check_project(who, store.projects.get(str(arguments[name])).id)
+            arguments[name] = _project_named(store, str(arguments[name]))
+            _check_project(who, arguments[name])
+        elif who.project_id is None:
+            continue
         elif call.name not in _EITHER or not arguments.get("agent", _EITHER[call.name]):
             arguments[name] = who.project_id
+    if who.project_id is None:
+        return
     if call.subject is not None and call.attribute in _SHARED:
         _check_project(who, _project_of(store, call, arguments))
     elif call.name in _OF_ONESELF:
@@ -54,6 +57,11 @@ _EITHER = {"notes.add": False, "sessions.list": True}
 _SHARED = {"delegations", "groups", "locks", "plans", "tasks"}
 # Lists across projects: whoever has a token for one sees its own in them.
 _OF_ONESELF = {"delegations.list": "to", "progress.list": "agent"}
+
+
+def _project_named(store: Corral, named: str) -> str:
+    find = store.projects.by_dir if named.startswith(("/", "~", ".")) else store.projects.get
+    return find(named).id
 
 
 def _project_of(store: Corral, call: Call, arguments: Arguments) -> str | None:
@@ -69,7 +77,7 @@ def _project_of(store: Corral, call: Call, arguments: Arguments) -> str | None:
 
 
 def _check_project(who: Who, project: str | None) -> None:
-    if project not in (None, who.project_id):
+    if who.project_id is not None and project not in (None, who.project_id):
         raise Refused(f"The token {who.name} is for another project.", project=project)
 
 
