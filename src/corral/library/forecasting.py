@@ -8,7 +8,7 @@ from itertools import combinations
 
 import msgspec
 
-from corral.adapters import commits, git
+from corral.adapters import commits, git, worktrees
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
@@ -43,7 +43,7 @@ def forecast(database: Database, folder: str, *, tell: bool) -> list[Clash]:
     top = git.worktree_of(os.path.realpath(folder))
     if top is None:
         raise Refused(f"{folder} is in no git repository.", dir=folder)
-    trees = commits.trees(top)
+    trees = worktrees.trees(top)
     if len(trees) > MAX_TREES:
         raise Refused(
             f"The repository has {len(trees)} worktrees, and {MAX_TREES} are tried at the most; "
@@ -72,7 +72,7 @@ def _live(tx: Tx) -> list[Run]:
     return found[::-1]
 
 
-def _side(tx: Tx, tree: commits.Tree, live: list[Run]) -> Side:
+def _side(tx: Tx, tree: worktrees.Tree, live: list[Run]) -> Side:
     inside = os.path.realpath(tree.folder)
     for run in live:
         if git.worktree_of(os.path.realpath(run.cwd)) == inside:

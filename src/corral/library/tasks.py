@@ -87,11 +87,11 @@ class Tasks(Room):
         branch = worktrees.branch_name(start.task.key, start.task.id)
         try:
             config.make_private_folder(folder)
-            dir = worktrees.make(start.project.dir, folder / start.task.id, branch)
+            dir = worktrees.make(start.project.dir, str(folder / start.task.id), branch)
             return self._database.write(lambda tx: starting.begin(tx, start, dir))
         except Conflict:
             return None  # somebody else has taken it, or works on the same files
-        except (worktrees.NoWorktree, Refused, Invalid) as error:
+        except (Refused, Invalid) as error:
             why = str(error)
             self._database.write(lambda tx: starting.not_started(tx, start.task, why))
             return None
