@@ -242,6 +242,7 @@ def make(
 @contextmanager
 def _folder_held(folder: str) -> Iterator[int]:
     """A folder, made when it is not there, that no other process makes a worktree in."""
+    before = os.path.lexists(folder)
     while True:
         os.makedirs(folder, exist_ok=True)
         try:
@@ -252,7 +253,12 @@ def _folder_held(folder: str) -> Iterator[int]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(lock), os.stat(folder)):
-                    yield lock
+                    try:
+                        yield lock
+                    except BaseException:
+                        if not before and not os.listdir(folder):
+                            os.rmdir(folder)
+                        raise
                     return
         finally:
             os.close(lock)
@@ -286,8 +292,6 @@ def _add(
         if done.code == 0:
             break
         if not left or not _in_the_way(done):
-            with suppress(OSError):
-                os.rmdir(folder)
             raise git.failed(repository, "worktree add", done)
         time.sleep(0.05 * (TRIES - left))
         if at is None and _branch_at(repository, branch) == commit:
