@@ -39,8 +39,8 @@ def commit(
         )
     except BaseException:
         if new:
-            words = ("update-index", "--force-remove", "-z", "--stdin")
-            git.run(top, *words, given=git.listed(new))
+            back = ("update-index", "--force-remove", "-z", "--stdin")
+            git.run(top, *back, given=git.listed(new))
         raise
     return git.told(top, "rev-parse", "HEAD").decode().strip()
 

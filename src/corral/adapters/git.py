@@ -6,7 +6,7 @@ agents are looked at too, and what an agent left there must not come to be a pro
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -74,14 +74,16 @@ def run(
     environment: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
     hooks: bool = False,
+    keeps: Sequence[int] = (),
 ) -> Done:
-    """Call git in a folder, and wait for its end, whatever that is.
+    """Call git in a folder, and wait for its end, whatever that is. Descriptors that it `keeps`
+    stay open for as long as it goes, also when this process dies.
 
     Refused when there is no git, no such folder, or when it takes too long; it is ended then.
     """
     import subprocess
 
-    with _started(top, words, environment, hooks) as child:
+    with _started(top, words, environment, hooks, keeps) as child:
         try:
             out, err = child.communicate(given, timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -116,7 +118,7 @@ def reading(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """A call of git as it goes: what is said to it, and what it says. It is gone afterwards."""
-    with _started(top, words, environment, False) as child:
+    with _started(top, words, environment, False, ()) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         yield child.stdin, child.stdout
@@ -124,7 +126,11 @@ def reading(
 
 @contextmanager
 def _started(
-    top: str, words: tuple[str, ...], environment: Mapping[str, str] | None, hooks: bool
+    top: str,
+    words: tuple[str, ...],
+    environment: Mapping[str, str] | None,
+    hooks: bool,
+    keeps: Sequence[int],
 ) -> "Iterator[subprocess.Popen[bytes]]":
     import subprocess
 
@@ -137,6 +143,7 @@ def _started(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            pass_fds=keeps,
         )
     except (FileNotFoundError, NotADirectoryError):
         raise Refused("git is not on the PATH, or the folder is gone.", dir=top) from None

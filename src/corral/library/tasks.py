@@ -87,7 +87,9 @@ class Tasks(Room):
         branch = worktrees.branch_name(start.task.key, start.task.id)
         try:
             config.make_private_folder(folder)
-            dir = worktrees.make(start.project.dir, str(folder / start.task.id), branch)
+            dir = worktrees.make(
+                start.project.dir, str(folder / start.task.id), branch, own_branch=True
+            )
             return self._database.write(lambda tx: starting.begin(tx, start, dir))
         except Conflict:
             return None  # somebody else has taken it, or works on the same files
