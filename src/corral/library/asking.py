@@ -114,8 +114,8 @@ def ask(tx: Tx, wish: Wish) -> Run:
             mode=Mode.ACP if wish.acp else Mode.PTY if interactive else Mode.PIPE,
             prompt=_with_context(tx, session, prompt) if wish.session else prompt,
             resume_session=session.provider_session if session else None,
-            env=_checked_env(wish.env),
-            secrets=_checked_secrets(tx, wish.secrets),
+            env=checked_env(wish.env),
+            secrets=checked_secrets(tx, wish.secrets),
             approvals=wish.approvals,
             raw=wish.command is not None,
             interactive=interactive,
@@ -308,6 +308,14 @@ def _named(tx: Tx, wish: Wish, session: "Session | None") -> Runner | None:
     return _provider(agent.provider)._replace(agent=agent)
 
 
+def runner_of(tx: Tx, name: str) -> Runner:
+    """What is started for an agent of the store, or for a provider by its own name; NotFound, or
+    a reason, when that cannot be."""
+    found = _named(tx, Wish(agent=name), None)
+    assert found is not None
+    return found
+
+
 def _from_command(command: str, agent: "Agent | None") -> Runner:
     import shlex
 
@@ -376,7 +384,7 @@ def _limit(wish: Wish, agent: "Agent | None", name: str) -> int | None:
     return given
 
 
-def _checked_secrets(tx: Tx, secrets: Mapping[str, str]) -> Mapping[str, str]:
+def checked_secrets(tx: Tx, secrets: Mapping[str, str]) -> Mapping[str, str]:
     """References only. What is none is not repeated: it may be the secret itself."""
     for name, reference in secrets.items():
         kind, colon, where = reference.partition(":")
@@ -396,7 +404,7 @@ def _checked_secrets(tx: Tx, secrets: Mapping[str, str]) -> Mapping[str, str]:
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
 
 
-def _checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
+def checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
     """What is given by value is stored; a secret must be given by reference."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:

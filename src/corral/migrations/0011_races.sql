@@ -7,6 +7,7 @@ CREATE TABLE races (
     state {key} NOT NULL                -- see docs/states.md
         CHECK (state IN ('active', 'completed', 'abandoned')),
     repository TEXT NOT NULL,           -- the git repository that its worktrees belong to
+    inside TEXT NOT NULL,               -- the project's directory, from that repository's top
     private {integer} NOT NULL          -- 1: the repository is Corral's own; the directory has none
         CHECK (private IN (0, 1)),
     branch TEXT,                        -- the branch that was checked out at its start; null: none

@@ -1,4 +1,4 @@
-"""A race asks several agents, or one agent several ways, for the same thing, and the winner goes on.
+"""A race asks several agents, or one several ways, for the same thing, and the winner goes on.
 
 A race has rounds, a round has attempts, and one attempt of a round wins. Each attempt works in a
 git worktree of its own, from the round's base commit. Checks are gates: what fails one never ranks
@@ -322,6 +322,7 @@ class Race(msgspec.Struct, frozen=True):
     prompt: str
     state: RaceState
     repository: str
+    inside: str
     private: bool
     """Whether the repository is Corral's own, because the directory has none."""
     branch: str | None

@@ -50,9 +50,7 @@ def opinions(attempts: Sequence[Attempt], verdicts: Sequence[Verdict]) -> dict[s
     return {id: sum(shares) / len(shares) for id, shares in sums.items() if id in known}
 
 
-def _score(
-    attempt: Attempt, attempts: Sequence[Attempt], judged: dict[str, float]
-) -> float | None:
+def _score(attempt: Attempt, attempts: Sequence[Attempt], judged: dict[str, float]) -> float | None:
     if attempt.state is not AttemptState.COMPLETED:
         return None
     if attempt.passed is False:

@@ -15,8 +15,8 @@ from corral.rooms.races.model import (
     Winning,
 )
 
-_RACE = """id, project_id, name, prompt, state, repository, private, branch, base_commit, host,
-    plan, budget_micros, merged_commit, reason, created_at, created_by, ended_at"""
+_RACE = """id, project_id, name, prompt, state, repository, inside, private, branch, base_commit,
+    host, plan, budget_micros, merged_commit, reason, created_at, created_by, ended_at"""
 _ROUND = """id, race_id, project_id, number, state, parent_id, base_attempt_id, base_commit, prompt,
     budget_micros, winner_id, winner_commit, reason, decided_by, goes_on, host, owner, fence,
     lease_until, created_at, ended_at"""

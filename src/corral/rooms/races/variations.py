@@ -60,9 +60,7 @@ def entries(agents: list[str], variations: list[str]) -> list[Entry]:
     count = max(len(who), len(texts))
     if count > MOST:
         raise Invalid(f"A round has up to {MOST:,} attempts, not {count:,}.", attempts=count)
-    return [
-        Entry(who[number % len(who)], texts[number % len(texts)]) for number in range(count)
-    ]
+    return [Entry(who[number % len(who)], texts[number % len(texts)]) for number in range(count)]
 
 
 def prompt_of(prompt: str, variation: str | None) -> str:
