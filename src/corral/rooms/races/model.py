@@ -151,7 +151,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     """References, never values."""
-    approvals: list[str] = ["edit"]
+    approvals: list[str] = []
     sandbox: str = "none"
     goes_on: bool = False
     """Whether later attempts go on with the winner's conversation."""
