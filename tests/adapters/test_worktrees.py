@@ -15,12 +15,7 @@ from corral.adapters import leftovers, worktrees
 from corral.kernel.errors import Refused
 from tests.support.repositories import commit, git, new_repository, write
 
-
-@pytest.fixture(autouse=True)
-def no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine where nobody has told git who they are."""
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
+pytestmark = pytest.mark.usefixtures("plain_git")
 
 
 @pytest.fixture

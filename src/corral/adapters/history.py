@@ -4,13 +4,40 @@ Names of files are what the system calls them, with surrogates where that is no 
 makes text of them. A repository is named as in `worktrees`.
 """
 
+import os
+import re
+import shutil
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from typing import Literal
+from uuid import uuid4
 
 import msgspec
 
-CHUNK_BYTES = 48 * 1024
+from corral.adapters import git, submodules
+from corral.adapters.places import Place, index_to_read, known_place
+from corral.adapters.places import resolve as resolve
+from corral.kernel.errors import Conflict, Invalid, NotFound
+
 MAX_BYTES = 4 * 1024 * 1024
+DEAD_LOCK_SECONDS = 60  # git holds its index for moments; an older lock is a killed one's
+_STATES: dict[str, Literal["added", "removed", "changed", "renamed", "copied", "kind"]] = {
+    "A": "added",
+    "D": "removed",
+    "M": "changed",
+    "R": "renamed",
+    "C": "copied",
+    "T": "kind",
+}
+# The same for everybody, whatever the user's configuration says.
+_DIFF = ("diff-tree", "-r", "-M", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
+PATCH = (
+    *("-c", "core.quotePath=false"),
+    *_DIFF,
+    *("-p", "--full-index", "--src-prefix=a/", "--dst-prefix=b/"),
+)
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -53,6 +80,8 @@ class Line(msgspec.Struct, frozen=True):
     old: int | None
     """Its number before; None for one that is new."""
     new: int | None
+    ended: bool = True
+    """False for the last line of a file that does not end with a line's end."""
 
 
 class Hunk(msgspec.Struct, frozen=True):
@@ -73,44 +102,42 @@ class FileDiff(msgspec.Struct, frozen=True):
     """Whether there is more than is shown here."""
 
 
-class Chunk(msgspec.Struct, frozen=True):
-    """A piece of a unified diff that a reader of limited size can take."""
-
-    text: str
-    files: list[str]
-    truncated: bool
-    """True on the last one when the whole is longer than may be shown."""
-
-
-def resolve(repository: str, name: str) -> str:
-    """The id of a commit that is named somehow; Refused when there is none."""
-    raise NotImplementedError
-
-
 def head(folder: str) -> str:
     """The commit that a folder is at; Refused when there is none yet."""
-    raise NotImplementedError
+    return resolve(folder, "HEAD")
 
 
 def branch_of(folder: str) -> str | None:
     """The branch that a folder is on; None on none."""
-    raise NotImplementedError
+    name = os.fsdecode(git.run(folder, "symbolic-ref", "--quiet", "--short", "HEAD").out).strip()
+    return name or None
 
 
 def tree(repository: str, commit: str) -> str:
     """The id of all files of a commit: two commits with the same have the same, byte for byte."""
-    raise NotImplementedError
+    return (
+        git.told(repository, "rev-parse", f"{resolve(repository, commit)}^{{tree}}")
+        .decode()
+        .strip()
+    )
 
 
 def is_ancestor(repository: str, old: str, new: str) -> bool:
     """Whether a commit has another one in its history, or is it."""
-    raise NotImplementedError
+    done = git.run(repository, "merge-base", "--is-ancestor", old, new)
+    if done.code > 1:
+        raise git.failed(repository, "merge-base", done)
+    return done.code == 0
 
 
 def uncommitted(folder: str) -> list[str]:
-    """The files of the user's own folder that are in no commit as they are now, untracked ones
-    too; a base that has some is not what the user sees."""
-    raise NotImplementedError
+    """The files of the user's own repository that are in no commit as they are now, untracked ones
+    too; a base that has some is not what the user sees. None in a bare repository."""
+    top = git.worktree_of(os.path.realpath(folder))
+    return [] if top is None else [*git.changed(top)]
+
+
+# -- committing ------------------------------------------------------------------------------------
 
 
 def commit_all(repository: str, folder: str, message: str) -> Saved:
@@ -120,27 +147,133 @@ def commit_all(repository: str, folder: str, message: str) -> Saved:
 
     Conflict when its branch moves in the meantime; nothing is changed then.
     """
-    raise NotImplementedError
+    found = known_place(repository, folder)
+    before = found.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()
+    with _index_apart(found) as index:
+        inside = _stage_all(found, index)
+        made = found.told("write-tree", GIT_INDEX_FILE=index).decode().strip()
+        merged = found.run("rev-parse", "--verify", "--quiet", "MERGE_HEAD").out.decode().strip()
+        same = before and found.line("rev-parse", f"{before}^{{tree}}") == made and not merged
+        commit = before if same else _commit_tree(found, made, [before, merged], message)
+        if not same:
+            _move_head(found, before, commit)
+        os.replace(index, os.path.join(found.own, "index"))
+    _clear_away(found)
+    left = inside + [f"{name}/" for name in submodules.with_work(found)]
+    return Saved(commit, made, not same, left)
+
+
+@contextmanager
+def _index_apart(found: Place) -> Iterator[str]:
+    """A copy of a worktree's index to work on, so that no lock stands in the way."""
+    apart = os.path.join(found.own, f"index.{uuid4().hex}")
+    try:
+        with index_to_read(found) as index:
+            shutil.copyfile(index, apart)
+        yield apart
+    finally:
+        for name in (apart, f"{apart}.lock"):
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+
+
+def _stage_all(found: Place, index: str) -> list[str]:
+    """Put every file as it is into an index; the repositories inside that are not in it."""
+    words = ("diff-files", "--name-only", "-z", "--no-renames", "--ignore-submodules=dirty")
+    differing = git.names_in(found.told(*words, GIT_INDEX_FILE=index))
+    words = ("ls-files", "--others", "--exclude-standard", "-z")
+    new = git.names_in(found.told(*words, GIT_INDEX_FILE=index))
+    words = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+    names = [*differing, *(name for name in new if not name.endswith("/"))]
+    found.told(*words, given=git.listed(names), GIT_INDEX_FILE=index)
+    return [name for name in new if name.endswith("/")]
+
+
+def _commit_tree(found: Place, made: str, parents: list[str], message: str) -> str:
+    words = ["commit-tree", made]
+    for parent in dict.fromkeys(filter(None, parents)):
+        words += ["-p", parent]
+    text = message.replace("\0", "").encode(errors="replace")
+    return found.told(*words, given=text, **git.NOBODY).decode().strip()
+
+
+def _move_head(found: Place, before: str, commit: str) -> None:
+    old = before or "0" * len(commit)
+    done = found.run("update-ref", "-m", "corral: what was not committed", "HEAD", commit, old)
+    if b"but expected" in done.err:
+        raise Conflict(f"The branch of {found.folder} has moved; try again.", dir=found.folder)
+    if done.code:
+        raise git.failed(found.folder, "update-ref", done)
+
+
+def _clear_away(found: Place) -> None:
+    """What belongs to a merge that is committed now, and the lock of a git that is no more."""
+    for name in ("MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "CHERRY_PICK_HEAD", "REVERT_HEAD"):
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(found.own, name))
+    lock = os.path.join(found.own, "index.lock")
+    with suppress(FileNotFoundError):
+        if time.time() - os.stat(lock).st_mtime > DEAD_LOCK_SECONDS:
+            os.unlink(lock)
 
 
 def keep(repository: str, name: str, commit: str) -> None:
     """Have a repository keep a commit, whatever becomes of its branches (`refs/corral/NAME`)."""
-    raise NotImplementedError
+    git.told(repository, "update-ref", _kept(repository, name), resolve(repository, commit))
 
 
 def let_go(repository: str, name: str) -> None:
     """Keep it no longer."""
-    raise NotImplementedError
+    git.told(repository, "update-ref", "-d", _kept(repository, name))
+
+
+def _kept(repository: str, name: str) -> str:
+    ref = f"refs/corral/{name}"
+    if git.run(repository, "check-ref-format", ref).code:
+        raise Invalid(f"{name} is no name that git can keep a commit by.", name=name)
+    return ref
+
+
+# -- what is between two commits -------------------------------------------------------------------
 
 
 def stat(repository: str, old: str, new: str) -> Stat:
     """How much differs between two commits."""
-    raise NotImplementedError
+    found = changes(repository, old, new)
+    return Stat(
+        len(found),
+        sum(change.added or 0 for change in found),
+        sum(change.removed or 0 for change in found),
+        sum(change.added is None for change in found),
+    )
 
 
 def changes(repository: str, old: str, new: str) -> list[Change]:
     """Which files differ between two commits, and how."""
-    raise NotImplementedError
+    words = (*_DIFF, "--raw", "--numstat", "-z", resolve(repository, old), resolve(repository, new))
+    fields = iter(git.told(repository, *words, seconds=git.LONG_SECONDS).split(b"\0"))
+    facts: list[tuple[str, bytes | None, bytes]] = []
+    found = []
+    for field in fields:
+        if field.startswith(b":"):
+            letter = field.split(b" ")[4][:1].decode()
+            before = next(fields) if letter in "RC" else None
+            facts.append((letter, before, next(fields)))
+        elif field:
+            added, removed, name = field.split(b"\t", 2)
+            if not name:  # both names come behind
+                next(fields), next(fields)
+            letter, before, name = facts[len(found)]
+            found.append(
+                Change(
+                    os.fsdecode(name),
+                    _STATES[letter],
+                    None if before is None else os.fsdecode(before),
+                    None if added == b"-" else int(added),
+                    None if removed == b"-" else int(removed),
+                )
+            )
+    return found
 
 
 def diff(
@@ -153,22 +286,65 @@ def diff(
     max_bytes: int = MAX_BYTES,
 ) -> FileDiff:
     """How one file differs between two commits, line by line; NotFound when it does not."""
-    raise NotImplementedError
+    for change in changes(repository, old, new):
+        if change.name == name:
+            break
+    else:
+        raise NotFound(f"{git.storable(name)} is the same in both.", name=git.storable(name))
+    names = [change.old_name, name] if change.old_name is not None else [name]
+    ends = (resolve(repository, old), resolve(repository, new))
+    with git.reading(repository, *PATCH, f"-U{context}", *ends, "--", *names) as (_, out):
+        text = out.read(max_bytes + 1)
+    truncated = len(text) > max_bytes
+    if truncated:
+        text = text[: text.rfind(b"\n", 0, max_bytes) + 1]
+    return FileDiff(change, hunks_in(text), truncated)
 
 
-def chunks(
-    repository: str,
-    old: str,
-    new: str,
-    *,
-    chunk_bytes: int = CHUNK_BYTES,
-    max_bytes: int = MAX_BYTES,
-) -> Iterator[Chunk]:
-    """The unified diff between two commits in pieces, cut between files and between lines; a piece
-    that goes on with a file names it again. It is read as it is taken, never whole."""
-    raise NotImplementedError
+_HUNK = re.compile(rb"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+
+
+def hunks_in(patch: bytes) -> list[Hunk]:
+    """The hunks of one file's unified diff."""
+    found: list[Hunk] = []
+    before = after = 0
+    for line in patch.split(b"\n"):
+        if start := _HUNK.match(line):
+            before, after = int(start[1]), int(start[2])
+            header = line.decode(errors="replace")
+            found.append(Hunk(len(found) + 1, header, before, after, []))
+        elif line.startswith(b"\\") and found:
+            lines = found[-1].lines
+            lines[-1] = msgspec.structs.replace(lines[-1], ended=False)
+        elif found and line[:1] in (b" ", b"-", b"+"):
+            text = line[1:].decode(errors="replace")
+            if line[:1] == b"-":
+                found[-1].lines.append(Line("-", text, before, None))
+            elif line[:1] == b"+":
+                found[-1].lines.append(Line("+", text, None, after))
+            else:
+                found[-1].lines.append(Line(" ", text, before, after))
+            before += line[:1] != b"+"
+            after += line[:1] != b"-"
+        elif line:
+            # Of what follows a hunk only another file's head is left: a file that changed its kind.
+            before = after = 0
+    return found
 
 
 def side_by_side(hunk: Hunk) -> list[tuple[Line | None, Line | None]]:
     """A hunk in two columns: before and after, what was changed beside what it came to be."""
-    raise NotImplementedError
+    rows: list[tuple[Line | None, Line | None]] = []
+    gone: list[Line] = []
+    come: list[Line] = []
+    for line in hunk.lines:
+        if line.sign == "-" and not come:
+            gone.append(line)
+        elif line.sign == "+":
+            come.append(line)
+        else:
+            rows += zip_longest(gone, come)
+            gone, come = ([line], []) if line.sign == "-" else ([], [])
+            rows += [(line, line)] if line.sign == " " else []
+    rows += zip_longest(gone, come)
+    return rows

@@ -101,7 +101,7 @@ def registrations(common: str) -> Iterator[tuple[str, str]]:
                 yield own, real(os.path.dirname(os.path.normpath(os.path.join(own, where))))
 
 
-def commit_of(repository: str, name: str) -> str:
+def resolve(repository: str, name: str) -> str:
     done = git.run(repository, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     if done.code == 0:
         return done.out.decode().strip()
@@ -112,15 +112,19 @@ def commit_of(repository: str, name: str) -> str:
 
 @contextmanager
 def index_to_read(found: Place) -> Iterator[str]:
-    """The index of a worktree, or one in which no file is marked as not to be looked at."""
+    """The index of a worktree; another one, of its last commit, when that is damaged or has files
+    marked as not to be looked at."""
     own = os.path.join(found.own, "index")
-    marks = (line[:1] for line in found.told("ls-files", "-v", "-z").split(b"\0") if line)
-    if not any(mark.islower() or mark == b"S" for mark in marks):
+    done = found.run("ls-files", "-v", "-z")
+    marks = (line[:1] for line in done.out.split(b"\0") if line)
+    marked = any(mark.islower() or mark == b"S" for mark in marks)
+    if os.path.exists(own) and not done.code and not marked:
         yield own
         return
     apart = f"{own}.{uuid4().hex}"
     try:
-        found.told("read-tree", "HEAD", GIT_INDEX_FILE=apart)
+        if found.run("read-tree", "HEAD", GIT_INDEX_FILE=apart).code:
+            found.told("read-tree", "--empty", GIT_INDEX_FILE=apart)
         yield apart
     finally:
         with suppress(FileNotFoundError):

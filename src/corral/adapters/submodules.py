@@ -8,9 +8,9 @@ from corral.adapters import git
 from corral.adapters.places import STATUS, Place
 
 
-def links(found: Place) -> list[tuple[str, str]]:
-    """Where a worktree has submodules, and the commit of each."""
-    entries = found.told("ls-files", "--stage", "-z").split(b"\0")
+def links(found: Place, index: str) -> list[tuple[str, str]]:
+    """Where a worktree has submodules by an index, and the commit of each."""
+    entries = found.told("ls-files", "--stage", "-z", GIT_INDEX_FILE=index).split(b"\0")
     links = [entry for entry in entries if entry.startswith(b"160000 ")]
     return [
         (os.fsdecode(name), facts.split()[1].decode())
@@ -18,7 +18,7 @@ def links(found: Place) -> list[tuple[str, str]]:
     ]
 
 
-def with_work(found: Place) -> list[str]:
+def with_work(found: Place, index: str) -> list[str]:
     """Submodules of a worktree that hold what is nowhere else.
 
     An agent may have written their configuration, so git is not asked in there: only one that has
@@ -26,7 +26,7 @@ def with_work(found: Place) -> list[str]:
     """
     return [
         name
-        for name, commit in links(found)
+        for name, commit in links(found, index)
         if os.path.lexists(os.path.join(found.folder, name, ".git"))
         and not _is_copy(found, name, commit)
     ]
@@ -52,7 +52,7 @@ def _is_copy(found: Place, name: str, commit: str) -> bool:
 
 def fill(found: Place) -> None:
     """Fill the submodules that the repository has at hand, from there; others stay empty."""
-    for name, _ in links(found):
+    for name, _ in links(found, os.path.join(found.own, "index")):
         kept = _kept(found, name)
         if kept is not None:
             called = os.path.relpath(kept, os.path.join(found.common, "modules"))

@@ -22,13 +22,13 @@ from corral.adapters.leftovers import REMOVED, delete
 from corral.adapters.places import (
     STATUS,
     Place,
-    commit_of,
     common_dir,
     index_to_read,
     known_place,
     place,
     place_in,
     real,
+    resolve,
 )
 from corral.kernel.errors import Conflict, Refused
 
@@ -221,7 +221,7 @@ def make(
     """
     common = common_dir(repository)
     inside = os.fsdecode(git.told(repository, "rev-parse", "--show-prefix")).rstrip("\n")
-    commit = commit_of(repository, base)
+    commit = resolve(repository, base)
     folder = real(folder)
     with _folder_held(folder) as lock:
         found = place_in(common, folder)
@@ -330,7 +330,7 @@ def renew(
     """
     found = known_place(repository, folder)
     inside = os.fsdecode(git.told(repository, "rev-parse", "--show-prefix")).rstrip("\n")
-    commit = commit_of(repository, base)
+    commit = resolve(repository, base)
     at = _branch_at(repository, branch)
     if at not in (None, commit) and branch != found.branch:
         raise Refused(f"The branch {branch} is there already, at {at}.", branch=branch, commit=at)
@@ -344,7 +344,8 @@ def renew(
         os.unlink(os.path.join(found.own, "index.lock"))  # of a git that was killed
     with index_to_read(found) as index:
         if index != os.path.join(found.own, "index"):
-            os.unlink(os.path.join(found.own, "index"))  # every file is written anew
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(found.own, "index"))  # every file is written anew
     whole = ("-c", "core.sparseCheckout=false")
     found.told(*whole, "checkout", "--quiet", "--force", "--no-track", "-B", branch, commit)
     found.told("clean", "-ffdxq")
