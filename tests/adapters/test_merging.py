@@ -56,10 +56,7 @@ def test_both_sides_are_merged_and_what_is_uncommitted_elsewhere_stays(repositor
     text = (repository / "long").read_text()
     assert "five\n" in text
     assert "fifty\n" in text
-    assert (
-        git(repository, "status", "--porcelain")
-        == "M README\nM  src/a.py\n?? untracked".replace("M README", " M README", 1).strip()
-    )
+    assert git(repository, "status", "--porcelain") == "M README\nM  src/a.py\n?? untracked"
     assert git(repository, "log", "-1", "--format=%an|%s") == "corral|merge it"
     git(repository, "config", "user.name", "The User")
     git(repository, "config", "user.email", "user@example.org")
@@ -69,7 +66,6 @@ def test_both_sides_are_merged_and_what_is_uncommitted_elsewhere_stays(repositor
 
 
 def test_conflicts_are_told_by_file_and_nothing_is_changed(repository: Path) -> None:
-    (repository.parent / "one").mkdir()
     work = attempt(repository, "one", {"README": "theirs\n", "both\nnames": "theirs\n"})
     git(repository, "rm", "-q", "README")
     before = commit(repository, {"both\nnames": "ours\n"})
@@ -232,7 +228,7 @@ def test_a_graft_is_taken_back(repository: Path) -> None:
     loser = attempt(repository, "loser", {"extra": "x\n"})
     done = graft(repository, loser, files=["extra"])
     folder = repository.parent / "winner"
-    with pytest.raises(Refused, match="1 unmerged"):
+    with pytest.raises(Refused, match="2 unmerged"):
         worktrees.renew(str(repository), str(folder), "corral/winner", base=done.before)
     worktrees.renew(
         str(repository), str(folder), "corral/winner", base=done.before, despite=["unmerged"]
