@@ -125,7 +125,8 @@ def _write_all(
     trees: Mapping[str, TreeOf],
     files: Mapping[str, Path | bytes | Iterable[bytes]],
 ) -> Manifest:
-    entries, commits = [], {}
+    entries: list[Entry] = []
+    commits: dict[str, str] = {}
     for name, tree in trees.items():
         commits[name] = resolve(tree.repository, tree.commit)
         entries += _write_tree(part, name, tree.repository, commits[name])

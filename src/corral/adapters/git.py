@@ -117,11 +117,18 @@ def reading(
     *words: str,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """A call of git as it goes: what is said to it, and what it says. It is gone afterwards."""
+    """A call of git as it goes: what is said to it, and what it says. It is gone afterwards.
+
+    Refused when all was read and git says that it did not go well.
+    """
     with _started(top, words, environment, False, ()) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         yield child.stdin, child.stdout
+        child.stdin.close()
+        if not child.stdout.read(1) and child.wait():
+            assert child.stderr is not None
+            raise failed(top, words[0], Done(child.returncode, b"", child.stderr.read()))
 
 
 @contextmanager

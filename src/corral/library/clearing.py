@@ -65,16 +65,20 @@ def _task(tx: Tx, id: str) -> tuple[Task | None, bool]:
     """A task by its whole id, and whether its agent is still at it."""
     try:
         task = ops.get(tx, id)
-        busy = task.run_id is not None and runs.get(tx, task.run_id).is_live
-    except NotFound:
+    except CorralError:
         return None, False
+    if task.id != id:
+        return None, False  # the folder of somebody else, with a name that fits
+    try:
+        busy = task.run_id is not None and runs.get(tx, task.run_id).is_live
+    except NotFound:  # forgotten
+        busy = False
     return task, busy
 
 
 def _look(project: Project, folder: str, id: str, task: Task | None, busy: bool) -> Cleared:
-    cleared = Cleared(
-        folder, id, task and task.key, "keep", "", leftovers.disk_use(folder), None, 0, 0
-    )
+    key = task.key if task is not None else None
+    cleared = Cleared(folder, id, key, "keep", "", leftovers.disk_use(folder), None, 0, 0)
     if task is not None and (busy or task.state not in ENDED):
         why = "its agent is still at it" if busy else f"its task is {task.state}"
         return msgspec.structs.replace(cleared, reason=why)
