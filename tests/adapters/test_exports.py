@@ -6,8 +6,11 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from corral.adapters import exports
 from corral.adapters.exports import TreeOf
@@ -66,6 +69,11 @@ def test_a_tree_and_logs_are_written_byte_for_byte_with_a_manifest(
     assert len(entries) == len(made.entries) == 10
     assert exports.verify(target) == []
     assert [path.name for path in target.parent.iterdir()] == ["race"]
+
+
+@given(st.binary(max_size=30))
+def test_any_path_in_a_manifest_can_be_had_again(path: bytes) -> None:
+    assert unquote_to_bytes(exports._shown(path)) == path
 
 
 def test_what_was_changed_since_is_told(repository: Path, tmp_path: Path) -> None:

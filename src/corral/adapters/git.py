@@ -106,6 +106,22 @@ def told(
     return done.out
 
 
+def commit_tree(
+    top: str,
+    tree: str,
+    parents: Iterable[str],
+    message: str,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Make a commit of a tree; its id. No branch is moved."""
+    words = [word for parent in parents for word in ("-p", parent)]
+    text = message.replace("\0", "").encode(errors="replace")
+    return (
+        told(top, "commit-tree", tree, *words, given=text, environment=environment).decode().strip()
+    )
+
+
 def failed(top: str, word: str, done: Done) -> Refused:
     """What to raise for a call that did not go well."""
     return Refused(f"git {word} failed in {top}: {done.said}", dir=top)
