@@ -408,9 +408,10 @@ def test_a_removal_that_is_cut_short_is_finished_later(
     def die(*words: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(*((shutil, "rmtree") if point == "rmtree" else (worktrees, "delete")), die)
-        worktrees.remove(str(repository), str(folder))
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil if point == "rmtree" else worktrees, point, die)
+        with pytest.raises(KeyboardInterrupt):
+            worktrees.remove(str(repository), str(folder))
     assert not folder.exists(), "it is there whole or not at all"
     assert git(repository, "rev-parse", "corral/one") == done
     root = str(folder.parent)
