@@ -304,7 +304,7 @@ def test_9_a_credential_is_a_reference_and_its_value_is_nowhere(
         live.races.start("x", agents="ada", secrets={"KEY": value}, project=str(repository))
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
     with pytest.raises(Refused, match="keyring"):
-        live.secrets.keep("KEY", value)
+        live.secrets.keep("KEY", value, where="keyring")
 
 
 def test_10_what_a_dead_driver_left_is_listed_and_nothing_dirty_is_removed(
