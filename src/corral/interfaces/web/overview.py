@@ -27,7 +27,7 @@ def show(visit: Visit) -> Response:
     questions = [each for each in store.questions.list(limit=ASKED).items if for_people(each)]
     decisions = store.decisions.list(proposed=True, limit=ASKED).items
     decisions = [each for each in decisions if for_people(each)]
-    needs = len(questions) + len(decisions)
+    needs = len(questions) + len(decisions) + found.submitted_tasks
     needs += len(asking) + len(found.failed) + len(spent)
     needs += bool(found.dead_letters) + bool(found.doubtful_letters)
     by_day = {total.day: total for total in store.charges.days("all", limit=DAYS).items}
@@ -42,6 +42,9 @@ def show(visit: Visit) -> Response:
         decisions=decisions,
         needs=needs,
         bars=bars(list(zip(days, costs, strict=True))),
-        names=visit.names(budget.scope.partition(":")[2] for budget in spent),
+        names=visit.names(
+            (budget.scope.partition(":")[2] for budget in spent),
+            (task.agent_id for task in found.submitted),
+        ),
         empty=not (found.active or found.recent or found.queued),
     )

@@ -14,7 +14,10 @@ from corral.kernel.errors import Invalid
 from corral.library import Corral
 
 MAX_FORM = 1024 * 1024
+MAX_FIELDS = 300
 THEMES = ("light", "dark")
+PICK = "pick:"
+"""What the boxes are called by which one chooses among many; behind it is an id."""
 
 
 class Visit:
@@ -70,6 +73,10 @@ class Visit:
         if value is None:
             raise Invalid(f"{what} is empty; fill it in.", field=name)
         return value
+
+    def picked(self) -> list[str]:
+        """The ids of what was chosen by its box."""
+        return [name[len(PICK) :] for name in self._form if name.startswith(PICK)]
 
     def link(self, **changed: str | None) -> str:
         """This page with some of what was asked for changed; paging starts anew."""
@@ -130,6 +137,8 @@ def _form(body: bytes) -> dict[str, str]:
     if len(body) > MAX_FORM:
         raise Invalid(f"A form holds up to {MAX_FORM:,} bytes; put the text into a file.")
     try:
-        return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=100))
+        return dict(
+            parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        )
     except ValueError:
         raise Invalid("The form cannot be read; send it from the page.") from None
