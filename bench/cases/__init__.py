@@ -22,6 +22,7 @@ from bench.cases import (
     team,
     wakeups,
     web,
+    worktrees,
 )
 from bench.harness import Bench, Row
 
@@ -54,5 +55,6 @@ CASES = [
         "http": http,
         "mcp": mcp,
         "web": web,
+        "worktrees": worktrees,
     }.items()
 ]

@@ -147,6 +147,57 @@ ROWS: dict[str, dict[str, Any]] = {
         "output_bytes": 0,
         "created_at": 1,
     },
+    "races": {
+        "id": "rac_1",
+        "project_id": "prj_1",
+        "name": "a race",
+        "prompt": "do it",
+        "repository": "/srv/here",
+        "inside": "",
+        "private": 0,
+        "base_commit": "0",
+        "host": "here",
+        "plan": "{}",
+        "created_at": 1,
+        "created_by": "user:tester",
+    },
+    "rounds": {
+        "id": "rnd_1",
+        "race_id": "rac_1",
+        "project_id": "prj_1",
+        "number": 1,
+        "base_commit": "0",
+        "prompt": "do it",
+        "goes_on": 0,
+        "host": "here",
+        "fence": 3,
+        "created_at": 1,
+    },
+    "attempts": {
+        "id": "att_1",
+        "race_id": "rac_1",
+        "round_id": "rnd_1",
+        "project_id": "prj_1",
+        "number": 1,
+        "prompt": "do it",
+        "branch": "b",
+        "worktree": "/srv/there",
+        "tries": 1,
+        "checks": "[]",
+        "created_at": 1,
+    },
+    "verdicts": {
+        "id": "vdt_1",
+        "race_id": "rac_1",
+        "round_id": "rnd_1",
+        "project_id": "prj_1",
+        "number": 1,
+        "judge": "ada",
+        "labels": "{}",
+        "prompt_hash": "0",
+        "truncated": 0,
+        "created_at": 1,
+    },
     "schedules": {
         "id": "sch_1",
         "project_id": "prj_1",
@@ -195,7 +246,7 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 # Columns in which two rows of a table must differ.
-NAMES = ("id", "dir", "key", "name", "run_id", "hash")
+NAMES = ("id", "dir", "key", "name", "run_id", "hash", "race_id", "round_id")
 
 # Columns that the table's own rules tie to the state.
 TIED: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -207,6 +258,14 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     "questions": lambda state: {"ended_at": None if state == "open" else 9},
     "letters": lambda state: {"ended_at": None if state in ("waiting", "unknown") else 9},
     "locks": lambda state: {"ended_at": None if state in ("held", "waiting") else 9},
+    "races": lambda state: {"ended_at": None if state == "active" else 9},
+    "rounds": lambda state: {
+        "ended_at": None if state in ("running", "selecting", "failed") else 9,
+    },
+    "attempts": lambda state: {
+        "ended_at": None if state in ("preparing", "running", "checking") else 9,
+    },
+    "verdicts": lambda state: {"ended_at": None if state == "asked" else 9},
     "runs": lambda state: {
         "ended_at": None if state in ("queued", "starting", "running", "stopping") else 9,
     },

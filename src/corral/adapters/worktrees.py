@@ -1,69 +1,428 @@
 """Git worktrees: a place of its own for each piece of work, on a branch of its own.
 
-Nothing here removes anything: what was left in a worktree is found there again.
+A repository is named by any folder of it, by its own worktree or by its git folder (a bare one, a
+private one). What was left in a worktree is found there again: nothing that would lose work is done
+unless the loss is named.
 """
 
+import fcntl
 import os
 import re
-import subprocess
-from pathlib import Path
+import shutil
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Literal, NamedTuple
+from uuid import uuid4
 
-GIT_SECONDS = 60.0
-MAX_TOLD = 300
+import msgspec
+
+from corral.adapters import git, submodules
+from corral.adapters.leftovers import REMOVED, delete
+from corral.adapters.places import (
+    STATUS,
+    Place,
+    common_dir,
+    index_to_read,
+    known_place,
+    place,
+    place_in,
+    real,
+    resolve,
+)
+from corral.kernel.errors import Conflict, Refused
+
+Loss = Literal["dirty", "unmerged", "locked"]
+"""What a removal may do away with, when it is told so by name."""
+
+HALF_MADE = "initializing"  # git's own lock on a worktree that it is still writing
+TRIES = 6
 
 
-class NoWorktree(Exception):
-    """There is no worktree to be had; the text says why."""
+class Tree(NamedTuple):
+    """A worktree as its repository has it written down."""
+
+    folder: str
+    branch: str | None
+    """None when its HEAD is on no branch."""
+    head: str
+    locked: str | None = None
+    """Why it is locked, maybe empty; None when it is not."""
 
 
-def make(repository: str, folder: Path, branch: str) -> str:
-    """A worktree of a repository in `folder`, on `branch`; the directory that stands for
-    `repository` in it comes back.
+class State(msgspec.Struct, frozen=True):
+    """What is in a worktree, and what would be lost with it."""
 
-    One that is there already is taken as it is, with all that was left in it.
-    """
+    folder: str
+    missing: bool
+    """The folder is gone, or git does not know it as a worktree of the repository."""
+    head: str | None
+    branch: str | None
+    uncommitted: list[str]
+    """Files that are known to git and differ from the last commit."""
+    untracked: list[str]
+    """Files that are new; ignored ones are not counted. A name that ends with / is a repository
+    of its own inside, or a submodule with work that is nowhere else."""
+    unmerged: int
+    """Commits that no branch and no tag but its own branch has, and no `keep` (see history)."""
+    merged_into: list[str]
+    """Branches (and tags, and what is kept) that have all of its commits; not its own branch."""
+    locked: str | None
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self.uncommitted or self.untracked)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is lost when folder and branch are removed."""
+        return not (self.dirty or self.unmerged or self.locked is not None)
+
+    @property
+    def why_kept(self) -> str | None:
+        """In a few words for a person, why it is not removed; None when it may be."""
+        found = []
+        if self.uncommitted:
+            found.append(f"{len(self.uncommitted)} uncommitted")
+        if self.untracked:
+            found.append(f"{len(self.untracked)} untracked")
+        if self.unmerged:
+            found.append(f"{self.unmerged} unmerged commit{'s' * (self.unmerged > 1)}")
+        if self.locked is not None:
+            found.append(f"locked ({self.locked})" if self.locked else "locked")
+        return ", ".join(found) or None
+
+
+# -- what there is ---------------------------------------------------------------------------------
+
+
+def _listed(repository: str) -> list[tuple[Tree, frozenset[bytes]]]:
+    found = []
+    for entry in _list(repository).split(b"\0\0"):
+        facts = dict(line.partition(b" ")[::2] for line in entry.split(b"\0") if line)
+        if not facts:
+            continue
+        branch = os.fsdecode(facts.get(b"branch", b"")).removeprefix("refs/heads/")
+        locked = facts.get(b"locked")
+        tree = Tree(
+            os.fsdecode(facts.get(b"worktree", b"")),
+            branch or None,
+            facts.get(b"HEAD", b"").decode(),
+            None if locked is None else locked.decode(errors="replace"),
+        )
+        found.append((tree, frozenset(facts)))
+    return found
+
+
+def _list(repository: str) -> bytes:
+    """What git says of all worktrees; it does not while another one is just being made."""
+    for left in reversed(range(TRIES)):
+        done = git.run(repository, "worktree", "list", "--porcelain", "-z")
+        if not done.code or not left:
+            break
+        time.sleep(0.02)
+    if done.code:
+        raise git.failed(repository, "worktree", done)
+    return done.out
+
+
+def trees(repository: str) -> list[Tree]:
+    """The worktrees of a repository that have a commit and are there, the main one first."""
+    return [
+        tree
+        for tree, facts in _listed(repository)
+        if b"bare" not in facts and tree.head.strip("0") and os.path.isdir(tree.folder)
+    ]
+
+
+def registered(repository: str) -> list[Tree]:
+    """The linked worktrees that git knows, those whose folder is gone too."""
+    return [tree for tree, _ in _listed(repository)[1:]]
+
+
+def state(repository: str, folder: str) -> State:
+    """What is in a worktree. It only looks, and runs no program that was left in there."""
+    return _state(place(repository, folder), folder)
+
+
+def states(repository: str, folders: Sequence[str]) -> Mapping[str, State]:
+    """The same of several, each by its folder as it was given."""
+    common = common_dir(repository)
+    return {folder: _state(place_in(common, folder), folder) for folder in folders}
+
+
+def _state(found: Place | None, folder: str) -> State:
+    if found is None:
+        return State(folder, True, None, None, [], [], 0, [], None)
+    missing = not os.path.isdir(folder)
+    branch = found.branch
+    done = found.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    head = done.out.decode().strip() or None
+    uncommitted, untracked = ([], []) if missing else changed_files(found)
+    return State(
+        folder,
+        missing,
+        head,
+        branch,
+        uncommitted,
+        untracked,
+        _unmerged(found, branch) if head else 0,
+        _merged_into(found, branch) if head else [],
+        _locked(found),
+    )
+
+
+def changed_files(found: Place) -> tuple[list[str], list[str]]:
+    """The files of a worktree that are not committed as they are, and those that are new."""
+    with index_to_read(found) as index:
+        told = found.told(*STATUS, "--ignore-submodules=dirty", GIT_INDEX_FILE=index)
+        inside = submodules.with_work(found, index)
+    entries = git.names_in(told)
+    uncommitted = [entry[3:] for entry in entries if entry[:2] != "??"]
+    untracked = [entry[3:] for entry in entries if entry[:2] == "??"]
+    return uncommitted, untracked + [f"{name}/" for name in inside]
+
+
+def _unmerged(found: Place, branch: str | None) -> int:
+    kept = ("--branches", "--tags", "--remotes", "--glob=refs/corral/*")
+    own = [f"--exclude={branch}"] if branch else []
+    return int(found.line("rev-list", "--count", "HEAD", "--not", *own, *kept))
+
+
+def _merged_into(found: Place, branch: str | None) -> list[str]:
+    where = ("refs/heads", "refs/tags", "refs/remotes", "refs/corral")
+    told = found.line("for-each-ref", "--contains=HEAD", "--format=%(refname)", *where)
+    names = [name for name in told.split("\n") if name and name != f"refs/heads/{branch}"]
+    return [re.sub("^refs/(heads|tags|remotes)/", "", name) for name in names]
+
+
+def _locked(found: Place) -> str | None:
     try:
-        inside = _git(repository, "rev-parse", "--show-prefix")
-    except NoWorktree as error:
-        raise NoWorktree(f"{repository} is no git repository ({error})") from None
-    if not (folder / ".git").exists():
-        _git(repository, "rev-parse", "--verify", "HEAD")
-        known = _succeeds(repository, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
-        # A branch that is known is from a worktree whose folder is gone; git remembers it still.
-        words = ["--force", str(folder), branch] if known else ["-b", branch, str(folder), "HEAD"]
-        _git(repository, "worktree", "add", "--quiet", *words)
-    return str(folder / inside) if inside else str(folder)
+        with open(os.path.join(found.own, "locked"), encoding="utf-8", errors="replace") as file:
+            return file.read(8_192).strip()
+    except FileNotFoundError:
+        return None
+
+
+# -- making ----------------------------------------------------------------------------------------
+
+
+def make(
+    repository: str, folder: str, branch: str, *, base: str = "HEAD", own_branch: bool = False
+) -> str:
+    """A worktree in `folder` on a new `branch` at the commit `base`; the directory in it that
+    stands for `repository` (which may be a folder inside of its worktree) comes back.
+
+    To call it again with the same words does no harm: what is there already is taken as it is, with
+    all that was left in it, and what a crash left half-made is made whole. Submodules that the
+    repository has are filled without a network. Several processes may call it at once. Refused
+    when `branch` is there and stands elsewhere (unless it is known to be the worktree's
+    `own_branch`, left by an earlier one), when `folder` holds anything else, when there is no such
+    commit or none at all.
+    """
+    common = common_dir(repository)
+    inside = os.fsdecode(git.told(repository, "rev-parse", "--show-prefix")).rstrip("\n")
+    commit = resolve(repository, base)
+    folder = real(folder)
+    with _folder_held(folder) as lock:
+        found = place_in(common, folder)
+        if found is not None and _locked(found) == HALF_MADE:
+            _forget(found, discard=True)
+            found = None
+        if not os.path.lexists(os.path.join(folder, ".git")):
+            _add(repository, folder, branch, commit, found, own_branch, lock)
+        elif found is None:
+            raise Refused(
+                f"{folder} is no worktree of {repository}; choose another folder, or mend it with "
+                "`git worktree repair`.",
+                dir=folder,
+            )
+    return os.path.join(folder, inside) if inside else folder
+
+
+@contextmanager
+def _folder_held(folder: str) -> Iterator[int]:
+    """A folder, made when it is not there, that no other process makes a worktree in."""
+    before = os.path.lexists(folder)
+    while True:
+        os.makedirs(folder, exist_ok=True)
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), os.stat(folder)):
+                    try:
+                        yield lock
+                    except BaseException:
+                        if not before:
+                            with suppress(OSError):  # git may have removed it; or it is not empty
+                                os.rmdir(folder)
+                        raise
+                    return
+        finally:
+            os.close(lock)
+
+
+def _add(
+    repository: str,
+    folder: str,
+    branch: str,
+    commit: str,
+    before: Place | None,
+    own_branch: bool,
+    lock: int,
+) -> None:
+    if os.listdir(folder):
+        raise Refused(f"{folder} holds other things; choose another folder.", dir=folder)
+    at = _branch_at(repository, branch)
+    ours = own_branch or (before is not None and before.branch == branch)
+    if at is not None and at != commit and not ours:
+        raise Refused(
+            f"The branch {branch} is there already, at {at[:12]}; choose another name, or remove "
+            "it first.",
+            branch=branch,
+            commit=at,
+        )
+    force = ("--force", "--force") if before is not None else ()
+    start = (folder, branch) if at is not None else ("--no-track", "-b", branch, folder, commit)
+    for left in reversed(range(TRIES)):
+        words = ("worktree", "add", "--quiet", *force, *start)
+        done = git.run(repository, *words, seconds=git.LONG_SECONDS, keeps=(lock,))
+        if done.code == 0:
+            break
+        if not left or not _in_the_way(done):
+            raise git.failed(repository, "worktree add", done)
+        time.sleep(0.05 * (TRIES - left))
+        if at is None and _branch_at(repository, branch) == commit:
+            start = (folder, branch)
+        force = ("--force", "--force")
+    if os.path.exists(os.path.join(folder, ".gitmodules")):
+        made = place(repository, folder)
+        assert made is not None
+        submodules.fill(made)
+
+
+def _in_the_way(done: git.Done) -> bool:
+    """Whether a call failed only because another process was adding its own worktree."""
+    return bool(re.search(rb"commondir|[Uu]nable to create|cannot lock|File exists", done.err))
+
+
+def _branch_at(repository: str, branch: str) -> str | None:
+    if git.run(repository, "check-ref-format", "--branch", branch).code or branch.startswith("-"):
+        raise Refused(f"{branch} is no name for a branch.", branch=branch)
+    done = git.run(repository, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
+    return done.out.decode().strip() or None
+
+
+def renew(
+    repository: str,
+    folder: str,
+    branch: str,
+    *,
+    base: str,
+    despite: Collection[Loss] = (),
+) -> str:
+    """Make a worktree that is done with into one on a new `branch` at `base`, as if it were new
+    (ignored files go too), faster than `make`. Its old branch stays.
+
+    Refused, and nothing is touched, when something in it would be lost, or when it has submodules.
+    """
+    found = known_place(repository, folder)
+    inside = os.fsdecode(git.told(repository, "rev-parse", "--show-prefix")).rstrip("\n")
+    commit = resolve(repository, base)
+    at = _branch_at(repository, branch)
+    if at not in (None, commit) and branch != found.branch:
+        raise Refused(f"The branch {branch} is there already, at {at}.", branch=branch, commit=at)
+    now = _state(found, folder)
+    _refuse_loss(now, despite, with_branch=branch == now.branch)
+    own = os.path.join(found.own, "index")
+    with index_to_read(found) as index:
+        links = submodules.links(found, index)
+        if any(os.path.lexists(os.path.join(folder, name, ".git")) for name, _ in links):
+            raise Refused(f"{folder} has submodules; make a new worktree instead.", dir=folder)
+        # The lock is of a git that was killed; without an index every file is written anew.
+        for name in (f"{own}.lock", *([own] if index != own else [])):
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+    whole = ("-c", "core.sparseCheckout=false")
+    found.told(*whole, "checkout", "--quiet", "--force", "--no-track", "-B", branch, commit)
+    found.told("clean", "-ffdxq")
+    return os.path.join(folder, inside) if inside else folder
+
+
+# -- removing --------------------------------------------------------------------------------------
+
+
+def _refuse_loss(now: State, despite: Collection[Loss], *, with_branch: bool) -> None:
+    lost: dict[Loss, bool] = {
+        "dirty": now.dirty,
+        "unmerged": bool(now.unmerged) and (with_branch or now.branch is None),
+        "locked": now.locked is not None,
+    }
+    found = [what for what, it_is in lost.items() if it_is and what not in despite]
+    if found:
+        raise Refused(
+            f"{now.folder} is kept: {now.why_kept}. Commit or merge it, or name what may be lost.",
+            dir=now.folder,
+            loses=found,
+            files=[git.storable(name) for name in (now.uncommitted + now.untracked)[:100]],
+        )
+
+
+def remove(
+    repository: str,
+    folder: str,
+    *,
+    delete_branch: bool = False,
+    despite: Collection[Loss] = (),
+) -> State:
+    """Remove a worktree, and what git has written down of it; what was in it comes back.
+
+    Refused when it is dirty, when it is locked, or when commits would be lost: those of no other
+    branch, with `delete_branch`, and those of no branch at all without. Each is done all the same
+    when `despite` names it. One that is gone already is only forgotten by git. Whatever a crash in
+    the middle leaves is told by `leftovers.orphans`, and no folder is ever half there.
+    """
+    found = place(repository, folder)
+    if found is None:
+        if os.path.lexists(folder):
+            raise Refused(f"{folder} is no worktree of {repository}.", dir=folder)
+        return _state(None, folder)
+    now = _state(found, folder)
+    _refuse_loss(now, despite, with_branch=delete_branch)
+    _forget(found)
+    if delete_branch and now.branch is not None and now.head is not None:
+        words = ("update-ref", "-d", f"refs/heads/{now.branch}", now.head)
+        if git.run(found.common, *words).code:
+            raise Conflict(
+                f"The branch {now.branch} has moved in the meantime, and is kept.",
+                branch=now.branch,
+            )
+    return now
+
+
+def _forget(found: Place, *, discard: bool = False) -> None:
+    """Take a worktree away: its folder under another name first, so that none is ever half there;
+    `discard` keeps the folder itself, empty."""
+    if discard:
+        for name in os.listdir(found.folder):
+            delete(os.path.join(found.folder, name))
+        shutil.rmtree(found.own)
+        return
+    apart = os.path.join(os.path.dirname(found.folder), f"{REMOVED}{uuid4().hex}")
+    with suppress(FileNotFoundError):
+        os.rename(found.folder, apart)
+    # Not by git, which wants to see the folder, and has nothing else written down but this.
+    shutil.rmtree(found.own)
+    with suppress(OSError):
+        os.rmdir(os.path.dirname(found.own))  # as git does when it was the last one
+    delete(apart)
 
 
 def branch_name(key: str, unique: str) -> str:
     """A branch for a task: git takes the name, and no other task has it."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", key).strip("-") or "task"
     return f"corral/{plain[:60]}-{unique[-6:]}"
-
-
-def _git(repository: str, *words: str) -> str:
-    done = _run(repository, *words)
-    if done.returncode != 0:
-        told = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise NoWorktree((told or f"git {words[0]} ended with {done.returncode}")[:MAX_TOLD])
-    return done.stdout.decode(errors="surrogateescape").strip()
-
-
-def _succeeds(repository: str, *words: str) -> bool:
-    return _run(repository, *words).returncode == 0
-
-
-def _run(repository: str, *words: str) -> "subprocess.CompletedProcess[bytes]":
-    try:
-        return subprocess.run(
-            ["git", "-C", repository, *words],
-            env=os.environ | {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=GIT_SECONDS,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise NoWorktree("git is not installed") from None
-    except subprocess.TimeoutExpired:
-        raise NoWorktree(f"git {words[0]} took too long") from None

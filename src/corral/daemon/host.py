@@ -26,6 +26,7 @@ from corral.daemon.janitor import Janitor
 from corral.daemon.launcher import Launcher
 from corral.daemon.lookout import Lookout
 from corral.daemon.loop import Loop, LoopStatus, Runner
+from corral.daemon.marshal import Marshal
 from corral.daemon.reaper import Reaper
 from corral.daemon.scheduler import Scheduler
 from corral.daemon.telemetry import Telemetry
@@ -70,6 +71,7 @@ def all_loops() -> list[Loop]:
         Lookout(),
         Foreman(),
         Examiner(),
+        Marshal(),
         Forecaster(),
         Telemetry(),
     ]

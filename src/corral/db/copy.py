@@ -146,7 +146,7 @@ def go_on_behind(copy: Path, given_out: Mapping[str, int], now: int, actor: str)
     file = apsw.Connection(str(copy))
     try:
         file.execute("BEGIN IMMEDIATE")
-        for table in ("letters", "nodes", "leaders", "runs", "tasks"):
+        for table in ("letters", "nodes", "leaders", "rounds", "runs", "tasks"):
             file.execute(f"UPDATE {table} SET fence = fence + {FENCE_LEAP}")
         file.execute(_KEEP_PLACE, {"seq": given_out["letters"], "now": now})
         file.execute(_KEEP_TURN, {"seq": given_out["turns"], "now": now})

@@ -12,7 +12,7 @@ from _blake2 import blake2b
 from typing import Any
 
 from corral import __version__, config
-from corral.adapters.calls import output_of
+from corral.adapters import git
 from corral.db.filesystem import make_new_private_file
 
 ALLOWED = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TERM", "TZ", "PWD", "VIRTUAL_ENV")
@@ -47,7 +47,7 @@ def _git(cwd: str) -> dict[str, Any] | None:
 
 
 def _ask_git(cwd: str, *words: str) -> str | None:
-    told = output_of(["git", "-C", cwd, *words], {"GIT_OPTIONAL_LOCKS": "0"}, GIT_SECONDS)
+    told = git.ask(cwd, *words, seconds=GIT_SECONDS)
     return None if told is None else told.decode(errors="replace")
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from corral.library.plans import Plans, Progress
     from corral.library.projects import Projects
     from corral.library.questions import Questions
+    from corral.library.races import Races
     from corral.library.runs import Runs
     from corral.library.schedules import Schedules, Timers
     from corral.library.search import Search
@@ -220,6 +221,12 @@ class Corral:
         from corral.library.questions import Questions
 
         return Questions(self._database)
+
+    @cached_property
+    def races(self) -> "Races":
+        from corral.library.races import Races
+
+        return Races(self._database)
 
     @cached_property
     def search(self) -> "Search":

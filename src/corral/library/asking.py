@@ -57,6 +57,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     budget_micros: int | None = None
     output_cap: int | None = None
     approvals: Sequence[str] = ()
+    sandbox: str | None = None
+    """What keeps it in the worktree that it works in: bubblewrap or landlock; None: nothing."""
     terminal: bool | None = None
     """Whether it gets a terminal; None: when somebody watches it."""
     watched: bool = False
@@ -115,9 +117,10 @@ def ask(tx: Tx, wish: Wish) -> Run:
             mode=Mode.ACP if wish.acp else Mode.PTY if interactive else Mode.PIPE,
             prompt=_with_context(tx, session, prompt) if wish.session else prompt,
             resume_session=session.provider_session if session else None,
-            env=_checked_env(wish.env),
-            secrets=_checked_secrets(tx, wish.secrets),
+            env=checked_env(wish.env),
+            secrets=checked_secrets(tx, wish.secrets),
             approvals=wish.approvals,
+            sandbox=wish.sandbox,
             raw=wish.command is not None,
             interactive=interactive,
             grace_ms=GRACE_MS if wish.grace_ms is None else wish.grace_ms,
@@ -181,6 +184,7 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
             env={**launch.env, **wish.env},
             secrets={**launch.secrets, **wish.secrets},
             approvals=wish.approvals or launch.approvals,
+            sandbox=wish.sandbox or launch.sandbox,
             acp=wish.acp or before.mode is Mode.ACP,
             # What its provider remembers of the conversation is on the machine that had it.
             host=wish.host or launch.host or (None if before.mode is Mode.RECORDED else ANY),
@@ -309,6 +313,14 @@ def _named(tx: Tx, wish: Wish, session: "Session | None") -> Runner | None:
     return _provider(agent.provider)._replace(agent=agent)
 
 
+def runner_of(tx: Tx, name: str) -> Runner:
+    """What is started for an agent of the store, or for a provider by its own name; NotFound, or
+    a reason, when that cannot be."""
+    found = _named(tx, Wish(agent=name), None)
+    assert found is not None
+    return found
+
+
 def _from_command(command: str, agent: "Agent | None") -> Runner:
     import shlex
 
@@ -377,7 +389,7 @@ def _limit(wish: Wish, agent: "Agent | None", name: str) -> int | None:
     return given
 
 
-def _checked_secrets(tx: Tx, secrets: Mapping[str, str]) -> Mapping[str, str]:
+def checked_secrets(tx: Tx, secrets: Mapping[str, str]) -> Mapping[str, str]:
     """References only. What is none is not repeated: it may be the secret itself."""
     for name, reference in secrets.items():
         kind, colon, where = reference.partition(":")
@@ -397,7 +409,7 @@ def _checked_secrets(tx: Tx, secrets: Mapping[str, str]) -> Mapping[str, str]:
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
 
 
-def _checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
+def checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
     """What is given by value is stored; a secret must be given by reference."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def delete(tx: Tx, id: str) -> Project:
     """Forget a project that has no runs any more, its settings, budgets, schedules, sessions,
-    notes, tasks, delegations, plans and locks; what is still asked or proposed in it is withdrawn,
-    and its groups are archived."""
+    notes, tasks, races, delegations, plans and locks; what is still asked or proposed in it is
+    withdrawn, and its groups are archived."""
     from corral.library import notes
     from corral.library.sessions import forget_project
     from corral.rooms.charges import ops as charges
@@ -24,6 +24,7 @@ def delete(tx: Tx, id: str) -> Project:
     from corral.rooms.locks import ops as locks
     from corral.rooms.plans import ops as plans
     from corral.rooms.questions import ops as questions
+    from corral.rooms.races import forgetting as forgetting_races
     from corral.rooms.schedules import ops as schedules  # brings calendars along
     from corral.rooms.tasks import forgetting
 
@@ -32,6 +33,7 @@ def delete(tx: Tx, id: str) -> Project:
     charges.forget_scope(tx, f"project:{project.id}")
     forget_project(tx, project.id)
     forgetting.forget_project(tx, project.id)
+    forgetting_races.forget_project(tx, project.id)
     delegations.forget_project(tx, project.id)
     plans.forget_project(tx, project.id)
     locks.forget_project(tx, project.id)

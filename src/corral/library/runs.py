@@ -305,6 +305,7 @@ class Runs(Room):
         made findable and sealed. It may be called again, by anybody, at any time."""
         if not run.is_live:
             self._give_tasks_back(run)
+            self._tell_race(run)
         self.start_queued()
         if not run.is_live:
             self._give_locks_back(run)
@@ -334,6 +335,14 @@ class Runs(Room):
 
             why = f"its run {run.id} ended ({run.state}) without a submit"
             self._database.write(lambda tx: doing.release_of_run(tx, run.id, why))
+
+    def _tell_race(self, run: Run) -> None:
+        from corral.rooms.races import holding
+
+        if self._database.read(lambda tx: holding.has_attempt(tx, run.id), mode="one"):
+            from corral.rooms.races import doing
+
+            self._database.write(lambda tx: doing.end_of_run(tx, run))
 
     def _give_locks_back(self, run: Run) -> None:
         from corral.rooms.locks import keeping as locks

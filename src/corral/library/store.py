@@ -31,6 +31,7 @@ from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
 from corral.rooms.plans import ops as plans
 from corral.rooms.questions import ops as questions
+from corral.rooms.races import forgetting as forgetting_races
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Mode, Run
 from corral.rooms.schedules import ops as schedules
@@ -289,6 +290,14 @@ def _prune_tasks(tx: Tx, *, before: int, after: Key | None, count_only: bool) ->
     return Piece(len(ids), ids[-1] if ids else None)
 
 
+def _prune_races(tx: Tx, *, before: int, after: Key | None, count_only: bool) -> Piece:
+    if count_only:
+        return Piece(forgetting_races.count_prunable(tx, before=before), None)
+    ids = forgetting_races.prunable(tx, before=before)
+    forgetting_races.forget(tx, ids)
+    return Piece(len(ids), ids[-1] if ids else None)
+
+
 class Kept(NamedTuple):
     """Rows that take others along when they are forgotten."""
 
@@ -312,6 +321,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     delegations.KEPT,
     *plans.KEPT,
     Kept("tasks", "tasks.keep_ms", _prune_tasks),
+    Kept("races", "races.keep_ms", _prune_races),
     locks.KEPT,
     locks.TOUCHES_KEPT,
     questions.KEPT,

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "What agents say they will do."),
     "progress": ("progress", "How far agents say they have come."),
     "team": ("team", "Start a lead and workers from a file."),
+    "race": ("race", "Several attempts at once; the winner goes on."),
     "lock": ("lock", "Locks on files: take, wait, release; hooks that keep to them."),
     "commit": ("commit", "Commit what you have locked, or name; nothing else."),
     "hook": ("hook", "What hooks of agent CLIs and git call; fast."),

@@ -269,6 +269,8 @@ RULES: dict[str, Rule] = {
     "notes.add": _noting,
     "notes.search": _recalling,
     "notes.section": _recalling,
+    "races.get": _anything,
+    "races.list": _anything,
     "questions.answer": _answering,
     "questions.ask": _asking,
     "questions.get": _own_question,

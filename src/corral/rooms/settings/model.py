@@ -175,6 +175,33 @@ KNOWN: dict[str, Known] = {
     "plans.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long plans and progress are kept.", ("global",)
     ),
+    "races.max_attempts": Known(
+        int, 4, 1, 1_000, "Attempts that a round of a race may have.", ("global", "project")
+    ),
+    "races.checks_at_once": Known(
+        int,
+        2,
+        1,
+        100,
+        "Checks and set-up commands of a race that are run at once.",
+        ("global", "project"),
+    ),
+    "races.check_timeout_ms": Known(
+        int,
+        10 * MINUTE,
+        SECOND,
+        DAY // 2,
+        "How long a check or a set-up command of a race may take.",
+        ("global", "project"),
+    ),
+    "races.keep_ms": Known(
+        int,
+        365 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long a race that is over is kept; one whose worktrees are there stays.",
+        ("global",),
+    ),
     "locks.edit_ms": Known(
         int,
         0,

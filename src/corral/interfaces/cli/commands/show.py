@@ -23,6 +23,7 @@ KINDS: dict[str, Callable[["Corral", str], Any]] = {
     "grp": lambda store, id: store.groups.get(id),
     "nod": lambda store, id: store.nodes.get(id),
     "chg": lambda store, id: store.charges.get(id),
+    "rac": lambda store, id: store.races.get(id),
     "tsk": lambda store, id: store.tasks.get(id),
     "dlg": lambda store, id: store.delegations.get(id),
     "lck": lambda store, id: store.locks.get(id),

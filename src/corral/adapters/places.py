@@ -1,0 +1,141 @@
+"""Worktrees as their repository knows them.
+
+A worktree's `.git` and all of its own git folder may have been written by an agent. What is asked
+about one is asked of the repository that the caller names, never of what is written there.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+from uuid import uuid4
+
+from corral.adapters import git
+from corral.kernel.errors import Refused
+
+STATUS = ("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
+DIFFERING = ("diff-files", "--name-only", "-z", "--no-renames", "--ignore-submodules=dirty")
+TAKE_IN = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+
+
+class Place(NamedTuple):
+    """A worktree, and the git folders that are its own by what its repository says."""
+
+    folder: str
+    common: str
+    """The repository's git folder."""
+    own: str
+    """The worktree's part of it."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Has git take these folders, whatever is written in the worktree."""
+        return {"GIT_DIR": self.own, "GIT_COMMON_DIR": self.common, "GIT_WORK_TREE": self.folder}
+
+    def run(self, *words: str, given: bytes = b"", **more: str) -> git.Done:
+        top = self.folder if os.path.isdir(self.folder) else self.common
+        return git.run(
+            top,
+            *words,
+            given=given,
+            environment=self.environment | more,
+            seconds=git.LONG_SECONDS,
+        )
+
+    def told(self, *words: str, given: bytes = b"", **more: str) -> bytes:
+        done = self.run(*words, given=given, **more)
+        if done.code:
+            raise git.failed(self.folder, words[0], done)
+        return done.out
+
+    def line(self, *words: str) -> str:
+        return os.fsdecode(self.told(*words)).rstrip("\n")
+
+    @property
+    def branch(self) -> str | None:
+        done = self.run("symbolic-ref", "--quiet", "HEAD")
+        name = os.fsdecode(done.out).strip()
+        return name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else None
+
+
+def common_dir(repository: str) -> str:
+    """The git folder of a repository; Refused when it is none."""
+    done = git.run(repository, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    if done.code:
+        raise Refused(f"{repository} is no git repository ({done.said}).", dir=repository)
+    return os.path.realpath(os.fsdecode(done.out).rstrip("\n"))
+
+
+def place(repository: str, folder: str) -> Place | None:
+    """A worktree as its repository knows it, whether the folder is there or not."""
+    return place_in(common_dir(repository), folder)
+
+
+def known_place(repository: str, folder: str) -> Place:
+    """The same, for one that must be there."""
+    found = place(repository, folder)
+    if found is None or not os.path.isdir(folder):
+        raise Refused(f"{folder} is no worktree of {repository}.", dir=folder)
+    return found
+
+
+def place_in(common: str, folder: str) -> Place | None:
+    folder = real(folder)
+    for own, there in registrations(common):
+        if there == folder:
+            return Place(folder, common, own)
+    return None
+
+
+def real(folder: str) -> str:
+    """A folder's name as git writes it: links are followed above it."""
+    above, name = os.path.split(os.path.abspath(folder))
+    return os.path.join(os.path.realpath(above), name)
+
+
+def registrations(common: str) -> Iterator[tuple[str, str]]:
+    """The git folder of each linked worktree, and where that is."""
+    with suppress(FileNotFoundError):
+        for name in os.listdir(os.path.join(common, "worktrees")):
+            own = os.path.join(common, "worktrees", name)
+            with suppress(OSError), open(os.path.join(own, "gitdir"), "rb") as file:
+                where = os.fsdecode(file.read(65_536)).rstrip("\n")
+                yield own, real(os.path.dirname(os.path.normpath(os.path.join(own, where))))
+
+
+def resolve(repository: str, name: str) -> str:
+    done = git.run(repository, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    if done.code == 0:
+        return done.out.decode().strip()
+    if name == "HEAD":
+        raise Refused(f"{repository} has no commit yet; make one first.", dir=repository)
+    raise Refused(f"{repository} has no commit {name}.", dir=repository, commit=name)
+
+
+@contextmanager
+def index_to_read(found: Place) -> Iterator[str]:
+    """The index of a worktree; another one, of its last commit, when that is damaged or has files
+    marked as not to be looked at."""
+    own = os.path.join(found.own, "index")
+    done = found.run("ls-files", "-v", "-z")
+    marks = (line[:1] for line in done.out.split(b"\0") if line)
+    marked = any(mark.islower() or mark == b"S" for mark in marks)
+    if os.path.exists(own) and not done.code and not marked:
+        yield own
+        return
+    with scratch_index(found) as apart:
+        if found.run("read-tree", "HEAD", GIT_INDEX_FILE=apart).code:
+            found.told("read-tree", "--empty", GIT_INDEX_FILE=apart)
+        yield apart
+
+
+@contextmanager
+def scratch_index(found: Place) -> Iterator[str]:
+    """The name of an index that is not there yet, and is gone afterwards."""
+    apart = os.path.join(found.own, f"index.{uuid4().hex}")
+    try:
+        yield apart
+    finally:
+        for name in (apart, f"{apart}.lock"):
+            with suppress(FileNotFoundError):
+                os.unlink(name)

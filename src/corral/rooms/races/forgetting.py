@@ -1,0 +1,32 @@
+"""Forgetting races that are long over; never one whose worktrees are still there."""
+
+from collections.abc import Sequence
+
+from corral.db.moves import encode_rows
+from corral.db.tx import Tx
+from corral.kernel.page import check_limit
+from corral.rooms.races import sql
+
+
+def prunable(tx: Tx, *, before: int, limit: int = 100) -> list[str]:
+    """Races that ended before a moment, and of which no worktree is left."""
+    return [row[0] for row in tx.run(sql.PRUNABLE, before=before, limit=check_limit(limit))]
+
+
+def count_prunable(tx: Tx, *, before: int) -> int:
+    """How many those are."""
+    return int(tx.value(sql.COUNT_PRUNABLE, before=before))
+
+
+def forget(tx: Tx, ids: Sequence[str]) -> None:
+    """Forget races with all that belongs to them."""
+    keys = encode_rows(ids)
+    for statement in sql.FORGET.values():
+        tx.run(statement, keys_=keys)
+
+
+def forget_project(tx: Tx, project_id: str) -> None:
+    """Forget the races of a project that is being deleted. Worktrees that are left are found
+    again by `corral race clean --orphans`."""
+    while ids := [row[0] for row in tx.run(sql.OF_PROJECT, project=project_id, limit=100)]:
+        forget(tx, ids)

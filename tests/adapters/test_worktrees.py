@@ -1,0 +1,451 @@
+"""Worktrees of real repositories: made, looked at, made new, removed; nothing is lost."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import leftovers, worktrees
+from corral.kernel.errors import Refused
+from tests.support.repositories import commit, git, new_repository, write
+
+pytestmark = pytest.mark.usefixtures("plain_git")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return new_repository(tmp_path / "repository", {"README": "hello\n", "src/a.py": "a = 1\n"})
+
+
+def made(repository: Path, name: str = "one", **more: str) -> Path:
+    folder = repository.parent / "worktrees" / name
+    worktrees.make(str(repository), str(folder), f"corral/{name}", **more)
+    return folder
+
+
+# -- making ----------------------------------------------------------------------------------------
+
+
+def test_a_worktree_is_at_its_base_on_a_branch_of_its_own(repository: Path) -> None:
+    first = git(repository, "rev-parse", "HEAD")
+    commit(repository, {"later": "x"})
+    folder = made(repository, base=first)
+    assert git(folder, "rev-parse", "HEAD") == first
+    assert git(folder, "branch", "--show-current") == "corral/one"
+    assert not (folder / "later").exists()
+    assert git(repository, "branch", "--show-current") == "main"
+
+
+def test_a_folder_of_the_repository_is_found_again_in_the_worktree(repository: Path) -> None:
+    folder = repository.parent / "inside"
+    assert worktrees.make(str(repository / "src"), str(folder), "b") == str(folder / "src") + "/"
+
+
+def test_no_hook_runs_and_nobody_need_be_known_to_git(repository: Path) -> None:
+    hook = repository / ".git/hooks/post-checkout"
+    hook.write_text("#!/bin/sh\ntouch ran\n")
+    hook.chmod(0o755)
+    assert not (made(repository) / "ran").exists()
+
+
+def test_making_it_again_takes_it_as_it_is(repository: Path) -> None:
+    folder = made(repository)
+    write(folder, {"mine": "work"})
+    git(folder, "checkout", "-qb", "elsewhere")
+    assert made(repository) == folder
+    assert (folder / "mine").read_text() == "work"
+    assert git(folder, "branch", "--show-current") == "elsewhere"
+
+
+def test_a_folder_that_was_removed_by_hand_comes_back_at_its_commits(repository: Path) -> None:
+    folder = made(repository)
+    done = commit(folder, {"work": "x"})
+    shutil.rmtree(folder)
+    assert worktrees.state(str(repository), str(folder)).missing
+    made(repository)
+    assert git(folder, "rev-parse", "HEAD") == done
+
+
+def test_a_branch_that_is_there_is_not_taken_unless_it_stands_at_the_base(repository: Path) -> None:
+    git(repository, "branch", "corral/same")
+    assert git(made(repository, "same"), "branch", "--show-current") == "corral/same"
+    git(repository, "branch", "corral/other")
+    commit(repository, {"more": "x"})
+    with pytest.raises(Refused, match="corral/other is there already"):
+        made(repository, "other")
+    assert not (repository.parent / "worktrees/other").exists()
+    folder = repository.parent / "worktrees/own"
+    worktrees.make(str(repository), str(folder), "corral/other", own_branch=True)
+    assert not (folder / "more").exists()
+
+
+def test_a_branch_that_is_checked_out_is_not_taken(repository: Path) -> None:
+    with pytest.raises(Refused, match="already"):
+        worktrees.make(str(repository), str(repository.parent / "x"), "main")
+
+
+@pytest.mark.parametrize("name", ["-x", "a..b", "a b", "", "x.lock", "@{-1}"])
+def test_what_is_no_name_for_a_branch_is_refused(repository: Path, name: str) -> None:
+    with pytest.raises(Refused, match="no name for a branch"):
+        worktrees.make(str(repository), str(repository.parent / "x"), name)
+
+
+def test_bad_places_are_refused_in_a_sentence(repository: Path, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no git repository"):
+        worktrees.make(str(tmp_path), str(tmp_path / "x"), "b")
+    with pytest.raises(Refused, match="the folder is gone"):
+        worktrees.make(str(tmp_path / "nowhere"), str(tmp_path / "x"), "b")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    git(empty, "init", "-q")
+    with pytest.raises(Refused, match="no commit yet"):
+        worktrees.make(str(empty), str(tmp_path / "x"), "b")
+    with pytest.raises(Refused, match="no commit deadbeef"):
+        worktrees.make(str(repository), str(tmp_path / "x"), "b", base="deadbeef")
+    write(tmp_path / "full", {"mine": "x"})
+    with pytest.raises(Refused, match="holds other things"):
+        worktrees.make(str(repository), str(tmp_path / "full"), "b")
+    stranger = new_repository(tmp_path / "stranger")
+    with pytest.raises(Refused, match="no worktree of"):
+        worktrees.make(str(repository), str(stranger), "b")
+    assert git(repository, "worktree", "list").count("\n") == 0
+    assert git(repository, "branch") == "* main"
+
+
+def test_a_head_on_no_branch_and_a_bare_repository_are_fine(repository: Path) -> None:
+    git(repository, "checkout", "-q", "--detach")
+    assert (made(repository, "one") / "README").exists()
+    bare = repository.parent / "bare.git"
+    git(repository.parent, "clone", "-q", "--bare", str(repository), str(bare))
+    git(bare, "update-ref", "refs/heads/main", git(repository, "rev-parse", "HEAD"))
+    git(bare, "symbolic-ref", "HEAD", "refs/heads/main")
+    folder = repository.parent / "of-bare"
+    worktrees.make(str(bare), str(folder), "b")
+    write(folder, {"new": "x"})
+    assert worktrees.state(str(bare), str(folder)).untracked == ["new"]
+
+
+def test_what_a_killed_git_left_half_made_is_made_whole(repository: Path) -> None:
+    files: dict[str, str | bytes] = {f"many/{number}": f"{number}\n" for number in range(3_000)}
+    commit(repository, files)
+    folder = repository.parent / "worktrees/one"
+    child = subprocess.Popen(
+        ["git", "-C", str(repository), "worktree", "add", "-q", "-b", "corral/one", str(folder)],
+        start_new_session=True,
+    )
+    while not (folder / "many").exists() and child.poll() is None:
+        time.sleep(0.0005)
+    os.killpg(child.pid, signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL, "it was done before it could be killed"
+    made(repository)
+    state = worktrees.state(str(repository), str(folder))
+    assert (state.uncommitted, state.locked, state.branch) == ([], None, "corral/one")
+    assert len(list((folder / "many").iterdir())) == 3_000
+
+
+def test_many_processes_add_worktrees_of_one_repository_at_once(repository: Path) -> None:
+    program = (
+        "import sys; from corral.adapters import worktrees\n"
+        "for number in range(4):\n"
+        "    name = f'{sys.argv[2]}-{number}'\n"
+        "    worktrees.make(sys.argv[1], f'{sys.argv[1]}-trees/{name}', f'corral/{name}')\n"
+        "    worktrees.trees(sys.argv[1])\n"
+        "same = worktrees.make(sys.argv[1], f'{sys.argv[1]}-trees/same', 'corral/same')\n"
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(repository), str(number)], stderr=subprocess.PIPE
+        )
+        for number in range(6)
+    ]
+    for child in children:
+        _, said = child.communicate()
+        assert child.returncode == 0, said.decode()
+    trees = worktrees.registered(str(repository))
+    assert len(trees) == 25
+    for tree in trees:
+        assert worktrees.state(str(repository), tree.folder).clean
+
+
+def test_submodules_are_filled_from_what_is_at_hand_and_their_work_counts(tmp_path: Path) -> None:
+    library = new_repository(tmp_path / "library", {"lib.py": "1\n"})
+    top = new_repository(tmp_path / "top")
+    allow = ("-c", "protocol.file.allow=always")
+    git(top, *allow, "submodule", "--quiet", "add", "--name", "lib", str(library), "deps/lib")
+    commit(top, {})
+    shutil.move(library, tmp_path / "gone")  # there is no way to where it came from
+    folder = made(top)
+    assert (folder / "deps/lib/lib.py").read_text() == "1\n"
+    assert worktrees.state(str(top), str(folder)).clean
+    write(folder, {"deps/lib/new.py": "2\n"})
+    assert worktrees.state(str(top), str(folder)).untracked == ["deps/lib/"]
+    with pytest.raises(Refused, match="1 untracked"):
+        worktrees.remove(str(top), str(folder))
+    commit(folder / "deps/lib", {})
+    assert worktrees.state(str(top), str(folder)).dirty, "the commit is nowhere else"
+    commit(folder, {})
+    assert worktrees.state(str(top), str(folder)).untracked == ["deps/lib/"]
+    with pytest.raises(Refused, match="submodules"):
+        worktrees.renew(str(top), str(folder), "b", base="main", despite=["dirty"])
+    worktrees.remove(str(top), str(folder), despite=["dirty"])
+    assert not folder.exists()
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+def test_the_state_tells_what_would_be_lost(repository: Path) -> None:
+    folder = made(repository)
+    state = worktrees.state(str(repository), str(folder))
+    assert (state.clean, state.missing, state.branch) == (True, False, "corral/one")
+    assert state.merged_into == ["main"]
+    hostile = b"a\nb\xff"
+    (folder / os.fsdecode(hostile)).write_text("x")
+    write(folder, {"README": "changed\n", ".gitignore": "ignored\n", "ignored": "x"})
+    git(folder, "rm", "-q", "src/a.py")
+    state = worktrees.state(str(repository), str(folder))
+    assert sorted(state.uncommitted) == ["README", "src/a.py"]
+    assert sorted(map(os.fsencode, state.untracked)) == [b".gitignore", hostile]
+    assert state.why_kept == "2 uncommitted, 2 untracked"
+    commit(folder, {})
+    state = worktrees.state(str(repository), str(folder))
+    assert (state.dirty, state.unmerged, state.merged_into) == (False, 1, [])
+    git(repository, "branch", "also", "corral/one")
+    state = worktrees.state(str(repository), str(folder))
+    assert (state.unmerged, state.merged_into, state.clean) == (0, ["also"], True)
+    git(repository, "worktree", "lock", "--reason", "on a stick", str(folder))
+    assert worktrees.state(str(repository), str(folder)).why_kept == "locked (on a stick)"
+
+
+def test_files_that_git_was_told_not_to_look_at_are_looked_at(repository: Path) -> None:
+    folder = made(repository)
+    git(folder, "update-index", "--assume-unchanged", "README")
+    git(folder, "update-index", "--skip-worktree", "src/a.py")
+    write(folder, {"README": "changed\n", "src/a.py": "changed\n"})
+    assert git(folder, "status", "--porcelain") == ""
+    state = worktrees.state(str(repository), str(folder))
+    assert state.uncommitted == ["README", "src/a.py"]
+    worktrees.renew(str(repository), str(folder), "b", base="main", despite=["dirty"])
+    assert (folder / "README").read_text() == "hello\n"
+
+
+def test_a_repository_inside_is_work_that_git_would_not_see(repository: Path) -> None:
+    folder = made(repository)
+    new_repository(folder / "inner")
+    assert worktrees.state(str(repository), str(folder)).untracked == ["inner/"]
+    git(folder, "add", "inner")
+    git(folder, "commit", "-qm", "as a link")
+    git(repository, "merge", "-q", "--ff-only", "corral/one")
+    state = worktrees.state(str(repository), str(folder))
+    assert (state.unmerged, state.untracked) == (0, ["inner/"])
+
+
+def test_what_an_agent_wrote_into_its_worktree_comes_to_be_no_program_of_ours(
+    repository: Path, tmp_path: Path
+) -> None:
+    folder = made(repository)
+    trap = tmp_path / "trap"
+    own = new_repository(tmp_path / "its-own", {"README": "x"})
+    bite = f"touch {trap}; cat"
+    for name in ("core.fsmonitor", "filter.bite.clean", "filter.bite.smudge", "diff.bite.command"):
+        git(own, "config", name, bite)
+    (folder / ".git").write_text(f"gitdir: {own}/.git\n")
+    write(folder, {".gitattributes": "* filter=bite diff=bite\n", "README": "changed\n"})
+    inner = new_repository(folder / "inner", {".gitattributes": "* filter=bite\n", "x": "1\n"})
+    git(inner, "config", "filter.bite.clean", bite)
+    git(inner, "config", "core.fsmonitor", bite)
+    (inner / "x").write_text("2\n")
+    trap.unlink(missing_ok=True)
+    state = worktrees.state(str(repository), str(folder))
+    assert state.uncommitted == ["README"]
+    assert state.untracked == [".gitattributes", "inner/"]
+    assert not trap.exists()
+
+
+def test_all_worktrees_are_listed_and_their_room_is_told(repository: Path) -> None:
+    one, two = made(repository, "one"), made(repository, "two")
+    write(two, {"big": b"x" * 200_000})
+    os.link(two / "big", two / "again")
+    (two / "link").symlink_to("/")
+    assert [tree.folder for tree in worktrees.trees(str(repository))] == [
+        str(repository),
+        str(one),
+        str(two),
+    ]
+    shutil.rmtree(one)
+    assert [tree.branch for tree in worktrees.registered(str(repository))] == [
+        "corral/one",
+        "corral/two",
+    ]
+    assert len(worktrees.trees(str(repository))) == 2
+    assert 200_000 <= leftovers.disk_use(str(two)) < 300_000
+    assert leftovers.disk_use(str(one)) == 0
+
+
+# -- making new ------------------------------------------------------------------------------------
+
+
+def test_one_that_is_done_with_is_made_new(repository: Path) -> None:
+    folder = made(repository)
+    write(folder, {".gitignore": "cache\n"})
+    done = commit(folder, {})
+    write(folder, {"cache/x": "left"})
+    (folder / "empty").mkdir()
+    base = commit(repository, {"src/a.py": "a = 2\n", "new": "x"})
+    worktrees.renew(str(repository), str(folder), "corral/two", base=base)
+    assert git(repository, "rev-parse", "corral/one") == done, "the old branch stays"
+    assert git(folder, "rev-parse", "HEAD") == base
+    assert git(folder, "branch", "--show-current") == "corral/two"
+    assert sorted(path.name for path in folder.iterdir()) == [".git", "README", "new", "src"]
+    assert worktrees.state(str(repository), str(folder)).clean
+
+
+def test_one_with_work_is_not_made_new(repository: Path) -> None:
+    folder = made(repository)
+    write(folder, {"mine": "x"})
+    with pytest.raises(Refused, match="1 untracked"):
+        worktrees.renew(str(repository), str(folder), "b", base="main")
+    git(folder, "checkout", "-q", "--detach")
+    commit(folder, {})
+    with pytest.raises(Refused, match="1 unmerged commit"):
+        worktrees.renew(str(repository), str(folder), "b", base="main")
+    assert (folder / "mine").exists()
+    git(repository, "branch", "taken")
+    git(folder, "branch", "kept")
+    commit(repository, {"x": "y"})
+    with pytest.raises(Refused, match="there already"):
+        worktrees.renew(str(repository), str(folder), "taken", base="main")
+    lock = Path(git(folder, "rev-parse", "--git-path", "index.lock"))
+    lock.touch()
+    worktrees.renew(str(repository), str(folder), "b", base="main")
+    assert not (folder / "mine").exists()
+
+
+# -- removing --------------------------------------------------------------------------------------
+
+
+def test_only_what_loses_nothing_is_removed(repository: Path) -> None:
+    folder = made(repository)
+    write(folder, {"mine": "x"})
+    with pytest.raises(Refused) as refused:
+        worktrees.remove(str(repository), str(folder))
+    assert refused.value.details["loses"] == ["dirty"]
+    assert refused.value.details["files"] == ["mine"]
+    done = commit(folder, {})
+    with pytest.raises(Refused) as refused:
+        worktrees.remove(str(repository), str(folder), delete_branch=True)
+    assert refused.value.details["loses"] == ["unmerged"]
+    worktrees.remove(str(repository), str(folder))
+    assert not folder.exists()
+    assert git(repository, "rev-parse", "corral/one") == done, "the branch keeps the commits"
+    assert worktrees.registered(str(repository)) == []
+    made(repository, base=done)
+    git(repository, "merge", "-q", "--ff-only", done)
+    worktrees.remove(str(repository), str(folder), delete_branch=True)
+    assert git(repository, "branch") == "* main"
+
+
+def test_a_loss_that_is_named_is_done(repository: Path) -> None:
+    folder = made(repository)
+    commit(folder, {"work": "x"})
+    write(folder, {"mine": "x"})
+    git(repository, "worktree", "lock", str(folder))
+    with pytest.raises(Refused):
+        worktrees.remove(
+            str(repository), str(folder), delete_branch=True, despite=["dirty", "unmerged"]
+        )
+    gone = worktrees.remove(
+        str(repository), str(folder), delete_branch=True, despite=["dirty", "unmerged", "locked"]
+    )
+    assert (gone.untracked, gone.unmerged) == (["mine"], 1)
+    assert git(repository, "branch") == "* main"
+    assert not folder.exists()
+
+
+def test_a_commit_on_no_branch_is_work(repository: Path) -> None:
+    folder = made(repository)
+    git(folder, "checkout", "-q", "--detach")
+    commit(folder, {"work": "x"})
+    with pytest.raises(Refused, match="1 unmerged"):
+        worktrees.remove(str(repository), str(folder))
+
+
+def test_one_that_is_gone_is_forgotten_and_a_stranger_is_left_alone(repository: Path) -> None:
+    folder = made(repository)
+    shutil.rmtree(folder)
+    assert worktrees.remove(str(repository), str(folder), delete_branch=True).missing
+    assert worktrees.remove(str(repository), str(folder)).missing
+    stranger = new_repository(repository.parent / "stranger")
+    with pytest.raises(Refused, match="no worktree of"):
+        worktrees.remove(str(repository), str(stranger), despite=["dirty", "unmerged"])
+    with pytest.raises(Refused, match="no worktree of"):
+        worktrees.remove(str(repository), str(repository), despite=["dirty", "unmerged"])
+    assert (repository / "README").exists()
+
+
+def test_folders_that_their_owner_closed_are_removed_too(repository: Path) -> None:
+    folder = made(repository)
+    write(folder, {"deep/er/file": "x"})
+    (folder / "deep/er").chmod(0o500)
+    (folder / "deep").chmod(0o500)
+    worktrees.remove(str(repository), str(folder), despite=["dirty"])
+    assert not list(folder.parent.iterdir())
+
+
+@pytest.mark.parametrize("point", ["rmtree", "delete"])
+def test_a_removal_that_is_cut_short_is_finished_later(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    folder = made(repository)
+    done = commit(folder, {"work": "x"})
+
+    def die(*words: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil if point == "rmtree" else worktrees, point, die)
+        with pytest.raises(KeyboardInterrupt):
+            worktrees.remove(str(repository), str(folder))
+    assert not folder.exists(), "it is there whole or not at all"
+    assert git(repository, "rev-parse", "corral/one") == done
+    root = str(folder.parent)
+    assert leftovers.orphans([str(repository)], root, [str(folder)]) != []
+    assert worktrees.remove(str(repository), str(folder)).missing
+    assert len(leftovers.sweep(root)) == 1
+    assert leftovers.orphans([str(repository)], root, []) == []
+    assert worktrees.registered(str(repository)) == []
+    made(repository, base=done)
+
+
+def test_what_nobody_answers_for_is_listed(repository: Path) -> None:
+    root = repository.parent / "worktrees"
+    mine, forgotten, gone = (made(repository, f"p/{name}") for name in ("mine", "lost", "gone"))
+    shutil.rmtree(gone)
+    write(root / "p/unknown", {"file": "x"})
+    write(root, {"a file": "x"})
+    cut = root / "p" / f"{leftovers.REMOVED}1"
+    write(cut, {"file": "x"})
+    worktrees.make(str(repository), str(repository.parent / "elsewhere"), "elsewhere")
+    found = leftovers.orphans([str(repository), str(root / "nowhere")], str(root), [str(mine)])
+    assert [(Path(orphan.folder).name, orphan.branch, orphan.exists) for orphan in found] == [
+        (cut.name, None, True),
+        ("gone", "corral/p/gone", False),
+        ("lost", "corral/p/lost", True),
+        ("unknown", None, True),
+    ]
+    assert found[2].repository == str(repository)
+    assert leftovers.sweep(str(root)) == [str(cut)]
+    assert forgotten.exists()
+    assert (root / "p/unknown").exists()
+
+
+def test_threads_make_worktrees_side_by_side(repository: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        folders = list(pool.map(lambda number: made(repository, f"t{number}"), range(8)))
+    assert all((folder / "README").exists() for folder in folders)

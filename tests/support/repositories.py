@@ -1,0 +1,49 @@
+"""Real git repositories for tests."""
+
+import os
+import subprocess
+from pathlib import Path
+
+IDENTITY = {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "tester"), ("EMAIL", "tester@example.org"))
+}
+
+
+def git(where: Path | str, *words: str, given: bytes = b"") -> str:
+    """What git prints, with an identity and without the user's own configuration."""
+    done = subprocess.run(
+        ["git", "-C", str(where), *words],
+        input=given,
+        capture_output=True,
+        check=False,
+        env=os.environ
+        | IDENTITY
+        | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull},
+    )
+    assert done.returncode == 0, (words, done.stderr.decode(errors="replace"))
+    return os.fsdecode(done.stdout).strip()
+
+
+def write(top: Path, files: dict[str, str | bytes]) -> None:
+    for name, content in files.items():
+        file = top / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def commit(top: Path, files: dict[str, str | bytes], message: str = "more") -> str:
+    """Write files and commit all there is; the commit's id."""
+    write(top, files)
+    git(top, "add", "-A")
+    git(top, "commit", "-qm", message)
+    return git(top, "rev-parse", "HEAD")
+
+
+def new_repository(top: Path, files: dict[str, str | bytes] | None = None) -> Path:
+    """A repository on the branch main with one commit."""
+    top.mkdir(parents=True)
+    git(top, "init", "-q", "-b", "main")
+    commit(top, files if files is not None else {"README": "hello\n"}, "first")
+    return top
