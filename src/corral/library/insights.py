@@ -17,3 +17,4 @@ class Insights(Room):
     costs = read(ops.costs, mode="one")
     task_costs = read(ops.task_costs)
     task_cost = read(ops.task_cost)
+    races = read(ops.races)
