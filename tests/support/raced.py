@@ -9,7 +9,7 @@ from corral.library import Corral
 from corral.rooms.races import doing, ops
 from corral.rooms.races.model import Attempt, Check, Entry, Plan, Race, Round, Tests
 from tests.support.repositories import commit, git, new_repository
-from tests.support.runs import add_run
+from tests.support.runs import add_launch, add_run
 
 GOOD = Check("pytest -q", 0, 2_300, Tests(12, 12, 0), "12 passed in 2.1s")
 BAD = Check("pytest -q", 1, 1_900, Tests(12, 9, 3), "3 failed, 9 passed in 1.8s")
@@ -64,8 +64,7 @@ class Raced:
     def begin(self, race: Race, number: int, **columns: Any) -> Attempt:
         """An attempt's run goes; on another machine, so that nobody looks for it here."""
         round, attempt = self._now(race, number)
-        run = add_run(
-            self.store,
+        run = self._run(
             "running",
             project_id=self.project,
             host="elsewhere",
@@ -93,8 +92,7 @@ class Raced:
     ) -> None:
         """An attempt came to its end: what it left is committed and checked."""
         round, attempt = self._now(race, number)
-        run = add_run(
-            self.store,
+        run = self._run(
             state,
             self.store.now() - took,
             project_id=self.project,
@@ -131,7 +129,7 @@ class Raced:
         """A judge was asked, and answered; None: with nothing that counts."""
         round = self.store.races.get(race.id).latest
         ids = {each.number: each.id for each in round.attempts}
-        run = add_run(self.store, "completed", cost_micros=30_000, model="judge-model")
+        run = self._run("completed", cost_micros=30_000, model="judge-model")
         with self.store.transaction() as tx:
             asked = doing.ask_judge(
                 tx,
@@ -150,6 +148,11 @@ class Raced:
         git(self.repository, "worktree", "add", "-q", "--detach", str(self._aside / "w"), base)
         made = commit(self._aside / "w", files, "what an attempt left")
         git(self.repository, "worktree", "remove", "--force", str(self._aside / "w"))
+        return made
+
+    def _run(self, state: str, at: int | None = None, **columns: Any) -> str:
+        made = add_run(self.store, state, at, **columns)
+        add_launch(self.store, made)
         return made
 
     def _now(self, race: Race, number: int) -> tuple[Round, Attempt]:

@@ -1,6 +1,6 @@
 """One request for a page, as the page's function sees it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -14,15 +14,17 @@ from corral.kernel.errors import Invalid
 from corral.library import Corral
 
 MAX_FORM = 1024 * 1024
+MAX_FIELDS = 1_000
 THEMES = ("light", "dark")
 
 
 class Visit:
-    def __init__(self, request: Request, form: Mapping[str, str]) -> None:
+    def __init__(self, request: Request, fields: Sequence[tuple[str, str]]) -> None:
         self.request = request
         self.store: Corral = request.state.store
         self.who: Any = request.state.who
-        self._form = form
+        self._fields = fields
+        self._form = dict(fields)
 
     @property
     def may_act(self) -> bool:
@@ -71,6 +73,10 @@ class Visit:
             raise Invalid(f"{what} is empty; fill it in.", field=name)
         return value
 
+    def all(self, name: str) -> list[str]:
+        """Everything that a form says under a name, as it is."""
+        return [value for field, value in self._fields if field == name and value]
+
     def link(self, **changed: str | None) -> str:
         """This page with some of what was asked for changed; paging starts anew."""
         kept = {**self.request.query_params, "after": None, **changed}
@@ -118,18 +124,18 @@ def endpoint(show: Show) -> Callable[[Request], Any]:
     """A page's function as a handler; it runs on a thread, because the library waits."""
 
     async def answer(request: Request) -> Response:
-        form: dict[str, str] = {}
+        fields: list[tuple[str, str]] = []
         if request.method == "POST":
-            form = _form(await request.body())
-        return await to_thread.run_sync(lambda: show(Visit(request, form)))
+            fields = _fields(await request.body())
+        return await to_thread.run_sync(lambda: show(Visit(request, fields)))
 
     return answer
 
 
-def _form(body: bytes) -> dict[str, str]:
+def _fields(body: bytes) -> list[tuple[str, str]]:
     if len(body) > MAX_FORM:
         raise Invalid(f"A form holds up to {MAX_FORM:,} bytes; put the text into a file.")
     try:
-        return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=100))
+        return parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:
         raise Invalid("The form cannot be read; send it from the page.") from None
