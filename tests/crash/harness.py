@@ -44,6 +44,11 @@ class World:
             diary.write(deed + "\n")
 
     @property
+    def folder(self) -> Path:
+        """A place of its own for what is on disk."""
+        return self._diary.with_name(f"{self._diary.name}-folder")
+
+    @property
     def deeds(self) -> list[str]:
         return self._diary.read_text().splitlines() if self._diary.exists() else []
 

@@ -5,6 +5,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+import msgspec
+
 from corral.adapters import git
 from corral.adapters.worktrees import Tree
 from corral.kernel.errors import Refused
@@ -48,6 +50,47 @@ def commit(
 _LISTED = ("--pathspec-from-file=-", "--pathspec-file-nul")
 
 
+class Clash(msgspec.Struct, frozen=True):
+    """A file that needs a person."""
+
+    name: str
+    why: str
+    """In git's words: content, add/add, modify/delete, rename …"""
+
+
+def merge_tree(
+    top: str, ours: str, theirs: str, *, environment: Mapping[str, str] | None = None
+) -> tuple[str, list[Clash]]:
+    """The id of the files that a merge of two commits comes to, and what needs a person in it; no
+    file is touched. Commits that have nothing in common have no conflict, and no such id ("")."""
+    words = ("merge-tree", "--write-tree", "-z", ours, theirs)
+    done = git.run(top, *words, environment=environment, seconds=SECONDS)
+    if b"unrelated histories" in done.err:
+        return "", []
+    if b"usage:" in done.err:
+        raise Refused("This git cannot try merges; git 2.38 or newer is needed.")
+    if done.code > 1 or not done.out:
+        raise git.failed(top, words[0], done)
+    made, _, rest = done.out.partition(b"\0")
+    return made.decode().strip(), _clashes(rest) if done.code else []
+
+
+def _clashes(told: bytes) -> list[Clash]:
+    entries, _, messages = told.partition(b"\0\0")
+    files = [entry.partition(b"\t")[2] for entry in entries.split(b"\0")]
+    why = dict.fromkeys(filter(None, files), "")
+    fields = iter(messages.split(b"\0"))
+    for count in fields:
+        if count.strip().isdigit():
+            paths = [next(fields) for _ in range(int(count))]
+            kind, _ = next(fields).decode(errors="replace"), next(fields)
+            if kind.startswith("CONFLICT"):
+                reason = kind.removeprefix("CONFLICT").strip(" ()")
+                for path in [path for path in paths if path in why] or paths[:1]:
+                    why[path] = why.get(path) or reason
+    return [Clash(os.fsdecode(name), reason or "content") for name, reason in why.items()]
+
+
 class Trial:
     """Merges that are only tried: what they write goes into a folder of their own."""
 
@@ -85,14 +128,5 @@ class Trial:
 
     def conflicts(self, one: str, other: str) -> list[str]:
         """The files in which two commits cannot be merged without a person."""
-        words = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", one, other)
-        done = git.run(self._top, *words, environment=self._objects, seconds=SECONDS)
-        if done.code == 0:
-            return []
-        if done.code == 1 and done.out:
-            return git.names_in(done.out)[1:]
-        if b"usage:" in done.err:
-            raise Refused("This git cannot try merges; git 2.38 or newer is needed.")
-        if b"unrelated histories" in done.err:
-            return []
-        raise git.failed(self._top, words[0], done)
+        _, clashes = merge_tree(self._top, one, other, environment=self._objects)
+        return [clash.name for clash in clashes]

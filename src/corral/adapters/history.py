@@ -8,16 +8,21 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import zip_longest
 from typing import Literal
-from uuid import uuid4
 
 import msgspec
 
 from corral.adapters import git, submodules
-from corral.adapters.places import Place, index_to_read, known_place
+from corral.adapters.places import (
+    DIFFERING,
+    TAKE_IN,
+    Place,
+    index_to_read,
+    known_place,
+    scratch_index,
+)
 from corral.adapters.places import resolve as resolve
 from corral.kernel.errors import Conflict, Invalid, NotFound
 
@@ -149,7 +154,10 @@ def commit_all(repository: str, folder: str, message: str) -> Saved:
     """
     found = known_place(repository, folder)
     before = found.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()
-    with _index_apart(found) as index:
+    # On a copy of the index, so that no lock stands in the way.
+    with scratch_index(found) as index:
+        with index_to_read(found) as own:
+            shutil.copyfile(own, index)
         inside = _stage_all(found, index)
         made = found.told("write-tree", GIT_INDEX_FILE=index).decode().strip()
         merged = found.run("rev-parse", "--verify", "--quiet", "MERGE_HEAD").out.decode().strip()
@@ -159,33 +167,19 @@ def commit_all(repository: str, folder: str, message: str) -> Saved:
             _move_head(found, before, commit)
         os.replace(index, os.path.join(found.own, "index"))
     _clear_away(found)
-    left = inside + [f"{name}/" for name in submodules.with_work(found)]
+    left = inside + [
+        f"{name}/" for name in submodules.with_work(found, os.path.join(found.own, "index"))
+    ]
     return Saved(commit, made, not same, left)
-
-
-@contextmanager
-def _index_apart(found: Place) -> Iterator[str]:
-    """A copy of a worktree's index to work on, so that no lock stands in the way."""
-    apart = os.path.join(found.own, f"index.{uuid4().hex}")
-    try:
-        with index_to_read(found) as index:
-            shutil.copyfile(index, apart)
-        yield apart
-    finally:
-        for name in (apart, f"{apart}.lock"):
-            with suppress(FileNotFoundError):
-                os.unlink(name)
 
 
 def _stage_all(found: Place, index: str) -> list[str]:
     """Put every file as it is into an index; the repositories inside that are not in it."""
-    words = ("diff-files", "--name-only", "-z", "--no-renames", "--ignore-submodules=dirty")
-    differing = git.names_in(found.told(*words, GIT_INDEX_FILE=index))
+    differing = git.names_in(found.told(*DIFFERING, GIT_INDEX_FILE=index))
     words = ("ls-files", "--others", "--exclude-standard", "-z")
     new = git.names_in(found.told(*words, GIT_INDEX_FILE=index))
-    words = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
     names = [*differing, *(name for name in new if not name.endswith("/"))]
-    found.told(*words, given=git.listed(names), GIT_INDEX_FILE=index)
+    found.told(*TAKE_IN, given=git.listed(names), GIT_INDEX_FILE=index)
     return [name for name in new if name.endswith("/")]
 
 
@@ -253,7 +247,7 @@ def changes(repository: str, old: str, new: str) -> list[Change]:
     words = (*_DIFF, "--raw", "--numstat", "-z", resolve(repository, old), resolve(repository, new))
     fields = iter(git.told(repository, *words, seconds=git.LONG_SECONDS).split(b"\0"))
     facts: list[tuple[str, bytes | None, bytes]] = []
-    found = []
+    found: list[Change] = []
     for field in fields:
         if field.startswith(b":"):
             letter = field.split(b" ")[4][:1].decode()

@@ -3,18 +3,26 @@
 Everything is worked out in memory first; a conflict is told by file, and nothing is done then.
 """
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-
-class Clash(msgspec.Struct, frozen=True):
-    """A file that needs a person."""
-
-    name: str
-    why: str
-    """In git's words: content, add/add, modify/delete, rename …"""
+from corral.adapters import git, history
+from corral.adapters.commits import Clash, merge_tree
+from corral.adapters.places import (
+    DIFFERING,
+    TAKE_IN,
+    Place,
+    common_dir,
+    known_place,
+    resolve,
+    scratch_index,
+)
+from corral.adapters.worktrees import changed_files, trees
+from corral.kernel.errors import Conflict, Invalid, Refused
 
 
 class Merge(msgspec.Struct, frozen=True):
@@ -38,12 +46,44 @@ class Graft(msgspec.Struct, frozen=True):
     conflicts: list[Clash]
 
 
+def common(repository: str, one: str, other: str) -> str:
+    """The newest commit that two have in common; Refused when they have none."""
+    done = git.run(repository, "merge-base", resolve(repository, one), resolve(repository, other))
+    if done.code or not done.out:
+        raise Refused(f"{one} and {other} have no commit in common.", dir=repository)
+    return done.out.decode().split()[0]
+
+
+# -- merging ---------------------------------------------------------------------------------------
+
+
 def try_merge(repository: str, commit: str, branch: str) -> Merge:
-    """What a merge of a commit into a branch would come to; nothing is changed.
+    """What a merge of a commit into a branch would come to; nothing is changed, and a merge commit
+    has no id yet.
 
     Refused when there is no such branch, or when this git cannot try merges (older than 2.38).
     """
-    raise NotImplementedError
+    return _worked_out(repository, commit, branch, forward=True)[0]
+
+
+def _worked_out(repository: str, commit: str, branch: str, *, forward: bool) -> tuple[Merge, str]:
+    """What it would come to, and the files of that."""
+    done = git.run(
+        repository, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}^{{commit}}"
+    )
+    before = done.out.decode().strip()
+    if done.code:
+        raise Refused(f"There is no branch {branch} in {repository}.", branch=branch)
+    commit = resolve(repository, commit)
+    if history.is_ancestor(repository, commit, before):
+        return Merge("already", before, before, [], False), ""
+    if forward and history.is_ancestor(repository, before, commit):
+        return Merge("merged", commit, before, [], True), history.tree(repository, commit)
+    common(repository, before, commit)
+    made, clashes = merge_tree(repository, before, commit)
+    if clashes:
+        return Merge("conflicts", None, before, clashes, False), ""
+    return Merge("merged", None, before, [], False), made
 
 
 def merge(
@@ -56,7 +96,90 @@ def merge(
     Conflict when the branch moves in the meantime. After a crash in the middle the same call makes
     it whole. No hook is run. With `forward`, a branch that has nothing of its own is just moved.
     """
-    raise NotImplementedError
+    merge, made = _worked_out(repository, commit, branch, forward=forward)
+    if merge.outcome != "merged":
+        return merge
+    new = merge.commit or _committed(
+        repository, made, [merge.before, resolve(repository, commit)], message
+    )
+    if checkout := _checkout(repository, branch):
+        _bring(checkout, merge.before, new)
+    else:
+        words = ("update-ref", f"refs/heads/{branch}", new, merge.before)
+        _refuse_move(git.run(repository, *words), repository, branch)
+    return msgspec.structs.replace(merge, commit=new)
+
+
+def _committed(repository: str, made: str, parents: Sequence[str], message: str) -> str:
+    known = git.run(repository, "-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT")
+    words = [word for parent in parents for word in ("-p", parent)]
+    text = message.replace("\0", "").encode(errors="replace")
+    who = git.NOBODY if known.code else None
+    return (
+        git.told(repository, "commit-tree", made, *words, given=text, environment=who)
+        .decode()
+        .strip()
+    )
+
+
+def _checkout(repository: str, branch: str) -> Place | None:
+    """Where a branch is checked out, if it is."""
+    for tree in trees(repository):
+        if tree.branch == branch:
+            own = git.told(tree.folder, "rev-parse", "--absolute-git-dir")
+            return Place(tree.folder, common_dir(tree.folder), os.fsdecode(own).rstrip("\n"))
+    return None
+
+
+def _refuse_move(done: git.Done, top: str, branch: str) -> None:
+    if b"but expected" in done.err:
+        raise Conflict(f"{branch} has moved in the meantime; try again.", branch=branch)
+    if done.code:
+        raise git.failed(top, "update-ref", done)
+
+
+def _bring(place: Place, before: str, new: str) -> None:
+    """Take a checkout from one commit to another, with all that is not committed in it."""
+    for name in ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD"):
+        if os.path.exists(os.path.join(place.own, name)):
+            raise Refused(
+                f"{place.folder} is in the middle of a merge; finish it first.", dir=place.folder
+            )
+    words = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", before, new)
+    touched = {*git.names_in(place.told(*words))}
+    uncommitted, untracked = changed_files(place)
+    changed = touched & {*uncommitted, *untracked}
+    there = _as_in(place, new, changed)
+    if in_the_way := sorted(changed - there):
+        raise Refused(
+            f"{git.storable(in_the_way[0])} in {place.folder} is not committed, and the merge "
+            "changes it; commit it or put it away first.",
+            dir=place.folder,
+            files=[git.storable(name) for name in in_the_way],
+        )
+    if there:  # from a call that was cut short
+        place.told(*TAKE_IN, given=git.listed(there))
+    place.told("read-tree", "-m", "-u", before, new)
+    done = place.run("update-ref", "-m", "corral: merge", "HEAD", new, before)
+    if done.code:
+        place.told("read-tree", "-m", "-u", new, before)
+    _refuse_move(done, place.folder, place.branch or "HEAD")
+
+
+def _as_in(place: Place, commit: str, names: set[str]) -> set[str]:
+    """Those of these files that are already as they are in a commit, byte for byte."""
+    if not names:
+        return set()
+    with scratch_index(place) as index:
+        place.told("read-tree", commit, GIT_INDEX_FILE=index)
+        known = {*git.names_in(place.told("ls-files", "-z", GIT_INDEX_FILE=index))}
+        place.run("update-index", "-q", "--refresh", GIT_INDEX_FILE=index)
+        other = {*git.names_in(place.told(*DIFFERING, GIT_INDEX_FILE=index))}
+    gone = {name for name in names - known if not os.path.lexists(f"{place.folder}/{name}")}
+    return ((names & known) - other) | gone
+
+
+# -- parts of a commit -----------------------------------------------------------------------------
 
 
 def graft(
@@ -75,9 +198,67 @@ def graft(
     All or nothing: with a conflict the worktree stays as it is. Refused when the worktree is not
     clean, or when a file or hunk is not there. `worktrees.renew` goes back to `before`.
     """
-    raise NotImplementedError
+    if not files and not hunks:
+        raise Invalid("Name the files or hunks that are to be taken.")
+    place = known_place(repository, folder)
+    if any(changed_files(place)):
+        raise Refused(f"{folder} has uncommitted work; commit it first.", dir=folder)
+    before = place.line("rev-parse", "--verify", "HEAD^{commit}")
+    commit = resolve(repository, commit)
+    base = common(repository, before, commit)
+    with scratch_index(place) as index:
+        place.told("read-tree", base, GIT_INDEX_FILE=index)
+        _take_files(place, index, base, commit, files)
+        for name, numbers in (hunks or {}).items():
+            _take_hunks(place, index, base, commit, name, numbers)
+        made = place.told("write-tree", GIT_INDEX_FILE=index).decode().strip()
+    part = _committed(repository, made, [base], "a part")
+    made, clashes = merge_tree(repository, before, part)
+    if clashes:
+        return Graft(None, before, [], clashes)
+    if made == history.tree(repository, before):
+        return Graft(before, before, [], [])
+    new = _committed(repository, made, [before], message)
+    _bring(place, before, new)
+    taken = [change.name for change in history.changes(repository, before, new)]
+    return Graft(new, before, taken, [])
 
 
-def common(repository: str, one: str, other: str) -> str:
-    """The newest commit that two have in common; Refused when they have none."""
-    raise NotImplementedError
+def _take_files(place: Place, index: str, base: str, commit: str, files: Sequence[str]) -> None:
+    differing = {change.name: change for change in history.changes(place.common, base, commit)}
+    lines = b""
+    for name in files:
+        if name not in differing:
+            raise _not_there(name, commit)
+        change = differing[name]
+        if change.old_name is not None and change.state == "renamed":
+            lines += b"0 " + b"0" * len(commit) + b"\t" + os.fsencode(change.old_name) + b"\0"
+        found = place.told("ls-tree", "-z", "--full-tree", commit, "--", name)
+        if found:
+            lines += found
+        else:
+            lines += b"0 " + b"0" * len(commit) + b"\t" + os.fsencode(name) + b"\0"
+    place.told("update-index", "-z", "--index-info", given=lines, GIT_INDEX_FILE=index)
+
+
+def _take_hunks(
+    place: Place, index: str, base: str, commit: str, name: str, numbers: Sequence[int]
+) -> None:
+    change = next((c for c in history.changes(place.common, base, commit) if c.name == name), None)
+    if change is None:
+        raise _not_there(name, commit)
+    names = [change.old_name, name] if change.old_name is not None else [name]
+    patch = git.told(place.common, *history.PATCH, base, commit, "--", *names)
+    head, *parts = re.split(rb"(?m)^(?=@@ -)", patch)
+    if missing := [number for number in numbers if not 1 <= number <= len(parts)]:
+        raise Refused(
+            f"{git.storable(name)} has {len(parts)} hunks, and no number {missing[0]}.", name=name
+        )
+    chosen = head + b"".join(parts[number - 1] for number in sorted({*numbers}))
+    words = ("apply", "--cached", "--whitespace=nowarn", "-")
+    place.told(*words, given=chosen, GIT_INDEX_FILE=index)
+
+
+def _not_there(name: str, commit: str) -> Refused:
+    shown = git.storable(name)
+    return Refused(f"{shown} is not changed in {commit[:12]}; name a file that is.", name=shown)

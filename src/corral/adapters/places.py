@@ -14,6 +14,8 @@ from corral.adapters import git
 from corral.kernel.errors import Refused
 
 STATUS = ("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
+DIFFERING = ("diff-files", "--name-only", "-z", "--no-renames", "--ignore-submodules=dirty")
+TAKE_IN = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
 
 
 class Place(NamedTuple):
@@ -121,11 +123,19 @@ def index_to_read(found: Place) -> Iterator[str]:
     if os.path.exists(own) and not done.code and not marked:
         yield own
         return
-    apart = f"{own}.{uuid4().hex}"
-    try:
+    with scratch_index(found) as apart:
         if found.run("read-tree", "HEAD", GIT_INDEX_FILE=apart).code:
             found.told("read-tree", "--empty", GIT_INDEX_FILE=apart)
         yield apart
+
+
+@contextmanager
+def scratch_index(found: Place) -> Iterator[str]:
+    """The name of an index that is not there yet, and is gone afterwards."""
+    apart = os.path.join(found.own, f"index.{uuid4().hex}")
+    try:
+        yield apart
     finally:
-        with suppress(FileNotFoundError):
-            os.unlink(apart)
+        for name in (apart, f"{apart}.lock"):
+            with suppress(FileNotFoundError):
+                os.unlink(name)

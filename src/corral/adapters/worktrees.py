@@ -176,10 +176,11 @@ def changed_files(found: Place) -> tuple[list[str], list[str]]:
     """The files of a worktree that are not committed as they are, and those that are new."""
     with index_to_read(found) as index:
         told = found.told(*STATUS, "--ignore-submodules=dirty", GIT_INDEX_FILE=index)
+        inside = submodules.with_work(found, index)
     entries = git.names_in(told)
     uncommitted = [entry[3:] for entry in entries if entry[:2] != "??"]
     untracked = [entry[3:] for entry in entries if entry[:2] == "??"]
-    return uncommitted, untracked + [f"{name}/" for name in submodules.with_work(found)]
+    return uncommitted, untracked + [f"{name}/" for name in inside]
 
 
 def _unmerged(found: Place, branch: str | None) -> int:
@@ -336,16 +337,15 @@ def renew(
         raise Refused(f"The branch {branch} is there already, at {at}.", branch=branch, commit=at)
     now = _state(found, folder)
     _refuse_loss(now, despite, with_branch=branch == now.branch)
-    if any(
-        os.path.lexists(os.path.join(folder, name, ".git")) for name, _ in submodules.links(found)
-    ):
-        raise Refused(f"{folder} has submodules; make a new worktree instead.", dir=folder)
-    with suppress(FileNotFoundError):
-        os.unlink(os.path.join(found.own, "index.lock"))  # of a git that was killed
+    own = os.path.join(found.own, "index")
     with index_to_read(found) as index:
-        if index != os.path.join(found.own, "index"):
+        links = submodules.links(found, index)
+        if any(os.path.lexists(os.path.join(folder, name, ".git")) for name, _ in links):
+            raise Refused(f"{folder} has submodules; make a new worktree instead.", dir=folder)
+        # The lock is of a git that was killed; without an index every file is written anew.
+        for name in (f"{own}.lock", *([own] if index != own else [])):
             with suppress(FileNotFoundError):
-                os.unlink(os.path.join(found.own, "index"))  # every file is written anew
+                os.unlink(name)
     whole = ("-c", "core.sparseCheckout=false")
     found.told(*whole, "checkout", "--quiet", "--force", "--no-track", "-B", branch, commit)
     found.told("clean", "-ffdxq")

@@ -9,7 +9,6 @@ from typing import Literal
 
 import msgspec
 
-from corral import config
 from corral.adapters import leftovers, ports, process, worktrees
 from corral.db.database import Database
 from corral.kernel.errors import Refused
@@ -156,7 +155,7 @@ def _remove(
         worktrees.remove(race.repository, attempt.worktree)
     if is_last:
         database.write(lambda tx: choosing.set_cleaned(tx, [attempt.id]))
-        ports.give_back(config.home() / "ports", attempt.id)
+        ports.give_back(racing.ports_folder(), attempt.id)
     return msgspec.structs.replace(place, action="removed")
 
 

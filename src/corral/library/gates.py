@@ -7,7 +7,7 @@ from contextlib import suppress
 from corral.adapters import counts
 from corral.adapters.checks import run_check
 from corral.db.database import Database
-from corral.rooms.races.model import Attempt, Check, Race, Tests
+from corral.rooms.races.model import Attempt, Check, Race, Tally
 from corral.rooms.settings import ops as settings
 
 MAX_OUTPUT = 4_000  # of what a check printed, in the store
@@ -58,7 +58,7 @@ def _reports(race: Race, dir: str) -> dict[str, int]:
     return found
 
 
-def _tests(race: Race, dir: str, before: dict[str, int], output: str) -> Tests | None:
+def _tests(race: Race, dir: str, before: dict[str, int], output: str) -> Tally | None:
     """The counts of a check: of a report that it wrote, else of what it printed."""
     for name, written in _reports(race, dir).items():
         if before.get(name) == written:
@@ -70,9 +70,9 @@ def _tests(race: Race, dir: str, before: dict[str, int], output: str) -> Tests |
     return _as_tests(printed) if printed is not None else None
 
 
-def _as_tests(told: counts.Counts) -> Tests:
+def _as_tests(told: counts.Counts) -> Tally:
     known = [told.passed or 0, told.failed or 0, told.errors or 0, told.skipped or 0]
-    return Tests(told.total if told.total is not None else sum(known), *known)
+    return Tally(told.total if told.total is not None else sum(known), *known)
 
 
 def environment(race: Race, attempt: Attempt, port: int | None) -> dict[str, str]:

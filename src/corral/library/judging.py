@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from corral import config
-from corral.adapters import history
+from corral.adapters import patches
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Held, Invalid, NotFound, Refused
@@ -170,7 +170,7 @@ def _diff(
     """As much of a candidate's diff as there is room for, and whether that is not all of it; the
     whole goes into files."""
     assert attempt.commit is not None
-    pieces = history.chunks(
+    pieces = patches.chunks(
         race.repository,
         round.base_commit,
         attempt.commit,

@@ -53,6 +53,11 @@ def races_folder() -> Path:
     return config.home() / "races"
 
 
+def ports_folder() -> Path:
+    """Where it is written down which attempt has which port."""
+    return config.home() / "ports"
+
+
 def place_of(race: Race, attempt: Attempt) -> str:
     """The directory in an attempt's worktree that stands for the project's."""
     return os.path.join(attempt.worktree, race.inside) if race.inside else attempt.worktree
@@ -206,6 +211,7 @@ class Driver:
         if not waiting:
             return False
         config.make_private_folder(races_folder() / race.id)
+        config.make_private_folder(ports_folder())
         made = [each for each in waiting if self._make(race, held, round, each)]
         ready = self._side_by_side(race, made, lambda each: self._set_up(race, held, each))
         for prepared in ready:
@@ -227,7 +233,7 @@ class Driver:
     def _set_up(self, race: Race, held: Round, attempt: Attempt) -> _Prepared | None:
         """Run the set-up command in a worktree; None when that failed."""
         try:
-            (port,) = ports.take(config.home() / "ports", attempt.id)
+            (port,) = ports.take(ports_folder(), attempt.id)
         except (Refused, OSError) as error:
             self._fail(held, attempt, f"there is no port for it: {error}")
             return None

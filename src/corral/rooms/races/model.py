@@ -108,7 +108,7 @@ VERDICT_MOVES = Moves(
 )
 
 
-class Tests(msgspec.Struct, frozen=True):
+class Tally(msgspec.Struct, frozen=True):
     """What a check's report, or what it printed, says of its tests."""
 
     total: int
@@ -125,7 +125,7 @@ class Check(msgspec.Struct, frozen=True):
     exit_code: int
     """As a shell tells it; 124: its time was over."""
     duration_ms: int
-    tests: Tests | None = None
+    tests: Tally | None = None
     output: str | None = None
     """The last of what it printed."""
 

@@ -1,0 +1,166 @@
+"""Counts of tests, from what real test programs printed and from hostile imitations."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.adapters.counts import Counts, from_junit, from_output
+
+PRINTED = {
+    "pytest": (
+        "..F.E\nFAILED test_a.py::test_b - assert 1 == 2\n"
+        "=========== 1 failed, 3 passed, 2 skipped, 1 xfailed, 1 error in 0.12s ===========\n",
+        Counts("pytest", 3, 1, 1, 3, 8),
+    ),
+    "pytest, quiet": ("....\n4 passed in 0.01s\n", Counts("pytest", 4, 0, 0, 0, 4)),
+    "pytest, coloured": (
+        "\x1b[32m\x1b[1m2 passed\x1b[0m\x1b[32m, \x1b[33m1 warning\x1b[0m in 61.20s (0:01:01)\n",
+        Counts("pytest", 2, 0, 0, 0, 2),
+    ),
+    "pytest, none": ("\n===== no tests ran in 0.00s =====\n", Counts("pytest", 0, 0, 0, 0, 0)),
+    "pytest, the last of two": (
+        "=== 9 passed in 1.00s ===\nagain\n=== 1 passed in 1.00s ===\n",
+        Counts("pytest", 1, 0, 0, 0, 1),
+    ),
+    "unittest": (
+        "----\nRan 7 tests in 0.003s\n\nFAILED (failures=1, errors=2, skipped=1)\n",
+        Counts("unittest", 3, 1, 2, 1, 7),
+    ),
+    "unittest, good": ("Ran 1 test in 0.000s\n\nOK\n", Counts("unittest", 1, 0, 0, 0, 1)),
+    "jest": (
+        "Test Suites: 1 failed, 2 passed, 3 total\n"
+        "Tests:       1 failed, 1 skipped, 1 todo, 5 passed, 8 total\nSnapshots:   0 total\n",
+        Counts("jest", 5, 1, None, 2, 8),
+    ),
+    "vitest": (
+        " Test Files  1 failed | 3 passed (4)\n"
+        "      Tests  2 failed | 30 passed | 1 skipped (33)\n",
+        Counts("vitest", 30, 2, None, 1, 33),
+    ),
+    "mocha": (
+        "\n  12 passing (34ms)\n  1 pending\n  2 failing\n\n  1) adds:\n",
+        Counts("mocha", 12, 2, None, 1, 15),
+    ),
+    "go -v": (
+        "=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n    --- FAIL: TestB/x (0.00s)\n"
+        "--- SKIP: TestC (0.00s)\nFAIL\nFAIL\texample.org/a\t0.003s\n",
+        Counts("go", 1, 1, None, 1, 3),
+    ),
+    "go": (
+        "--- FAIL: TestB (0.00s)\n    a_test.go:3: no\nFAIL\nFAIL\texample.org/a\t0.003s\n"
+        "ok  \texample.org/b\t0.002s\n",
+        Counts("go", None, 1, None, None, None),
+    ),
+    "go -json": (
+        '{"Action":"run","Package":"a","Test":"TestA"}\n'
+        '{"Action":"pass","Package":"a","Test":"TestA","Elapsed":0}\n'
+        '{"Action":"fail","Package":"b","Test":"TestA","Elapsed":0}\n'
+        '{"Action":"skip","Package":"b","Test":"TestB","Elapsed":0}\n'
+        '{"Action":"fail","Package":"b","Elapsed":0.1}\n{nonsense "Action"\n',
+        Counts("go", 1, 1, None, 1, 3),
+    ),
+    "cargo": (
+        "test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished\n"
+        "test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished\n",
+        Counts("cargo", 7, 1, None, 2, 10),
+    ),
+    "tap": (
+        "TAP version 13\n1..4\nok 1 - a\nnot ok 2 - b\n  ---\n  ...\nok 3 # SKIP no\n",
+        Counts("tap", 1, 1, None, 1, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_what_a_runner_prints_is_counted(name: str) -> None:
+    text, counts = PRINTED[name]
+    assert from_output(text) == counts
+    assert from_output(text.replace("\n", "\r\n")) == counts
+
+
+@pytest.mark.parametrize(
+    "text", ["", "all tests passed", "5 passed", "Tests: many", "ok\n", "make: *** [test] Error 2"]
+)
+def test_what_is_not_understood_is_unknown(text: str) -> None:
+    assert from_output(text) is None
+
+
+@given(st.text(max_size=400))
+def test_any_text_is_taken(text: str) -> None:
+    from_output(text)
+
+
+@pytest.mark.parametrize(
+    "piece", ["1 passed, ", "9" * 50, "=== RUN ", "ok ", "Tests: 1 a, ", "\x1b[1", "\n 1 passing ("]
+)
+def test_a_hostile_text_takes_no_long_time(piece: str) -> None:
+    began = time.monotonic()
+    from_output(piece * (2_000_000 // len(piece)))
+    assert time.monotonic() - began < 10
+    assert from_output(f"{'9' * 100} passed in 1s") == Counts(
+        "pytest", 999_999_999, 0, 0, 0, 999_999_999
+    )
+
+
+def test_a_junit_report_is_counted() -> None:
+    report = b"""<?xml version="1.0"?><testsuites><testsuite tests="99">
+      <testcase name="a"/><testcase name="b"><failure message="x"/></testcase>
+      <testcase name="c"><error/></testcase><testcase name="d"><skipped/></testcase>
+      <testcase name="e"><system-out>fine</system-out></testcase>
+    </testsuite></testsuites>"""
+    assert from_junit(report) == Counts("junit", 2, 1, 1, 1, 5)
+    assert from_junit(b"<testsuite/>") == Counts("junit", 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"no xml",
+        b"<html/>",
+        b"<testsuite>",
+        b'<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;">]><testsuite><testcase/>&c;</testsuite>',
+        b'<!DOCTYPE x SYSTEM "file:///etc/passwd"><testsuite/>',
+    ],
+)
+def test_what_is_no_report_or_declares_things_is_unknown(document: bytes) -> None:
+    assert from_junit(document) is None
+
+
+@given(st.binary(max_size=200))
+def test_any_document_is_taken(document: bytes) -> None:
+    from_junit(document)
+
+
+def test_a_real_pytest_is_counted_by_its_output_and_its_report(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\ndef test_a(): pass\ndef test_b(): assert 0\n"
+        "@pytest.mark.skip\ndef test_c(): pass\n@pytest.fixture\ndef bad(): 1/0\n"
+        "def test_d(bad): pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junit-xml=report.xml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    numbers = (1, 1, 1, 1, 4)
+    assert from_output(done.stdout) == Counts("pytest", *numbers)
+    assert from_junit((tmp_path / "report.xml").read_bytes()) == Counts("junit", *numbers)
+
+
+def test_a_real_unittest_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): pass\n"
+        "    def test_b(self): self.fail()\n    def test_c(self): 1/0\n"
+        "    @unittest.skip('x')\n    def test_d(self): pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "unittest"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert from_output(done.stderr) == Counts("unittest", 1, 1, 1, 1, 4)

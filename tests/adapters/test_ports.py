@@ -1,0 +1,61 @@
+"""Ports for programs that are told which one to use."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import ports
+from corral.kernel.errors import Invalid, Refused
+
+
+def test_every_owner_has_ports_of_its_own_and_the_same_ones_again(tmp_path: Path) -> None:
+    one = ports.take(tmp_path, "att_1", 2)
+    two = ports.take(tmp_path, "att_2", 2)
+    assert len({*one, *two}) == 4
+    assert ports.take(tmp_path, "att_1", 2) == one
+    assert ports.take(tmp_path, "att_1", 3)[:2] == one
+    assert ports.taken(tmp_path)["att_2"] == two
+    ports.give_back(tmp_path, "att_2")
+    ports.give_back(tmp_path, "nobody")
+    assert "att_2" not in ports.taken(tmp_path)
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_a_port_that_somebody_listens_on_is_passed_over(
+    tmp_path: Path, family: socket.AddressFamily
+) -> None:
+    with socket.socket(family) as server:
+        server.bind(("::1" if family is socket.AF_INET6 else "127.0.0.1", 0))
+        server.listen()
+        busy = server.getsockname()[1]
+        assert busy not in ports.take(tmp_path, "a", first=busy, last=min(busy + 200, 65_535))
+        with pytest.raises(Refused, match="not 1 free ports"):
+            ports.take(tmp_path, "b", first=busy, last=busy)
+
+
+def test_bad_ranges_and_a_damaged_list(tmp_path: Path) -> None:
+    with pytest.raises(Invalid):
+        ports.take(tmp_path, "a", first=0)
+    with pytest.raises(Invalid):
+        ports.take(tmp_path, "a", 0)
+    (tmp_path / ports.LIST).write_text("{nonsense")
+    assert ports.taken(tmp_path) == {}
+    assert ports.take(tmp_path, "a")
+
+
+def test_processes_do_not_get_the_same(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from corral.adapters import ports\n"
+        "for n in range(10): print(*ports.take(Path(sys.argv[1]), f'{sys.argv[2]}-{n}', 2))"
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path), str(number)], stdout=subprocess.PIPE
+        )
+        for number in range(4)
+    ]
+    given = [port for child in children for port in child.communicate()[0].split()]
+    assert len(given) == len({*given}) == 80

@@ -1,0 +1,186 @@
+"""Races on repositories as they are found: dirty, detached, with submodules, on a full disk."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.errors import Conflict, Refused
+from corral.library import Corral
+from tests.support.disks import fill
+from tests.support.racing import agent, attempts, git, make_repository, states
+
+WAIT_MS = 120_000
+NEWLINE = "a\nname"
+
+
+@pytest.fixture
+def live(url: str, tmp_path: Path) -> Iterator[Corral]:
+    with corral.open(url, actor="user:tester") as store:
+        agent(store, tmp_path, "ada", 'cat >/dev/null; echo "$CORRAL_ATTEMPT" > made')
+        yield store
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository")
+
+
+def test_a_dirty_base_is_refused_included_or_ignored(live: Corral, repository: Path) -> None:
+    (repository / "README").write_text("changed\n")
+    (repository / NEWLINE).write_text("new\n")
+    with pytest.raises(Conflict, match="--dirty include"):
+        live.races.start("Do it", agents="ada", project=str(repository))
+    assert live.races.list().items == []
+    with_it = live.races.start("Do it", agents="ada", project=str(repository), dirty="include")
+    without = live.races.start("Do it", agents="ada", project=str(repository), dirty="ignore")
+    tree = Path(attempts(with_it)[0].worktree)
+    assert ((tree / "README").read_text(), (tree / NEWLINE).read_text()) == ("changed\n", "new\n")
+    assert (Path(attempts(without)[0].worktree) / "README").read_text() == "hello\n"
+    told = git(repository, "status", "--porcelain")
+    assert told.startswith("M README"), "neither the files nor the index were touched"
+    for race in (with_it, without):
+        assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"
+
+
+def test_a_detached_head_races_and_is_merged_where_it_is_told_to(
+    live: Corral, repository: Path
+) -> None:
+    git(repository, "checkout", "-q", "--detach")
+    race = live.races.start("Do it", agents="ada", project=str(repository))
+    live.races.wait(race.id, timeout_ms=WAIT_MS)
+    live.races.select(race.id)
+    with pytest.raises(Refused, match="--into BRANCH"):
+        live.races.merge(race.id)
+    assert live.races.merge(race.id, into="main").outcome == "merged"
+    assert git(repository, "show", "main:made") == attempts(live.races.get(race.id))[0].id
+
+
+def test_a_conflict_is_told_by_file_and_nothing_is_forced(live: Corral, repository: Path) -> None:
+    race = live.races.start("Do it", agents="ada", project=str(repository))
+    live.races.wait(race.id, timeout_ms=WAIT_MS)
+    live.races.select(race.id)
+    (repository / "made").write_text("by the user\n")
+    git(repository, "add", "made")
+    git(repository, "commit", "-qm", "mine")
+    before = git(repository, "rev-parse", "main")
+    done = live.races.merge(race.id)
+    assert done.outcome == "conflicts"
+    assert [clash.name for clash in done.conflicts] == ["made"]
+    assert git(repository, "rev-parse", "main") == before
+    assert git(repository, "status", "--porcelain") == ""
+    assert live.races.get(race.id).merged_commit is None
+
+
+def test_a_directory_without_git_gets_a_private_repository(live: Corral, tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    (folder / "text").write_text("hello\n")
+    race = live.races.start("Do it", agents="ada:2", project=str(folder))
+    assert race.private
+    assert [*os.listdir(folder)] == ["text"], "nothing was put into it"
+    race = live.races.wait(race.id, timeout_ms=WAIT_MS)
+    live.races.select(race.id, "2")
+    assert (Path(attempts(race)[0].worktree) / "text").read_text() == "hello\n"
+    with pytest.raises(Refused, match="race export"):
+        live.races.merge(race.id)
+    live.races.export(race.id, str(tmp_path / "out"))
+    assert (tmp_path / "out" / "round-1-winner" / "made").exists()
+
+
+def test_a_repository_with_a_submodule_is_raced_with_it(
+    live: Corral, repository: Path, tmp_path: Path
+) -> None:
+    inner = make_repository(tmp_path / "inner")
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(inner), "sub")
+    git(repository, "commit", "-qm", "with a submodule")
+    race = live.races.start("Do it", agents="ada", project=str(repository))
+    race = live.races.wait(race.id, timeout_ms=WAIT_MS)
+    assert race.latest.state == "selecting", attempts(race)[0].reason
+    assert (Path(attempts(race)[0].worktree) / "sub" / "README").read_text() == "hello\n"
+
+
+def test_a_project_inside_of_a_repository_is_worked_on_in_its_place(
+    live: Corral, repository: Path
+) -> None:
+    inside = repository / "part"
+    inside.mkdir()
+    (inside / "file").write_text("x\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "part")
+    race = live.races.start("Do it", agents="ada", checks=["test -e made"], project=str(inside))
+    race = live.races.wait(race.id, timeout_ms=WAIT_MS)
+    assert attempts(race)[0].passed
+    assert (Path(attempts(race)[0].worktree) / "part" / "made").exists()
+
+
+def test_a_worktree_that_was_removed_by_hand_is_no_loss(live: Corral, repository: Path) -> None:
+    race = live.races.start("Do it", agents="ada:2", project=str(repository))
+    race = live.races.wait(race.id, timeout_ms=WAIT_MS)
+    shutil.rmtree(attempts(race)[0].worktree)
+    chosen = live.races.select(race.id, "1").latest
+    assert chosen.winner_commit == attempts(race)[0].commit
+    places = {place.worktree: place.action for place in live.races.clean(race.id, confirm=True)}
+    assert places[attempts(race)[0].worktree] in ("gone", "removed")
+
+
+def test_a_branch_that_exists_ends_the_attempt_and_a_retry_takes_another(
+    live: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.rooms.races.ops.branch_name", lambda *_: "taken")
+    monkeypatch.setattr("corral.rooms.races.choosing.branch_name", lambda *_: "free")
+    (repository / "other").write_text("x")
+    git(repository, "checkout", "-qb", "taken")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "another's work")
+    git(repository, "checkout", "-q", "main")
+    race = live.races.start("Do it", agents="ada", project=str(repository))
+    assert (race.latest.state, states(race)) == ("failed", ["failed"])
+    assert "taken" in (attempts(race)[0].reason or "")
+    live.races.retry(race.id, "1")
+    assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"
+    assert git(repository, "log", "-1", "--format=%s", "taken") == "another's work"
+
+
+def test_a_check_that_hangs_is_ended_and_fails(live: Corral, repository: Path) -> None:
+    race = live.races.start(
+        "Do it",
+        agents="ada",
+        checks=["sleep 600 & sleep 600"],
+        check_timeout_ms=1_000,
+        project=str(repository),
+    )
+    race = live.races.wait(race.id, timeout_ms=WAIT_MS)
+    (attempt,) = attempts(race)
+    assert (race.latest.state, attempt.passed) == ("failed", False)
+    assert attempt.checks[0].exit_code == 124
+    assert attempt.checks[0].duration_ms >= 1_000
+
+
+def test_a_setup_that_fails_ends_its_attempt_with_the_reason(
+    live: Corral, repository: Path
+) -> None:
+    race = live.races.start(
+        "Do it", agents="ada", setup="echo no network >&2; exit 9", project=str(repository)
+    )
+    assert states(race) == ["failed"]
+    assert "set-up ended with 9: no network" in (attempts(race)[0].reason or "")
+
+
+def test_a_disk_that_fills_leaves_a_clear_state(
+    live: Corral, repository: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "large").write_bytes(os.urandom(200_000))
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "large")
+    monkeypatch.setattr("corral.library.racing.races_folder", lambda: small_disk / "races")
+    fill(small_disk / "ballast")
+    race = live.races.start("Do it", agents="ada", project=str(repository))
+    assert (race.latest.state, states(race)) == ("failed", ["failed"])
+    assert "worktree could not be made" in (attempts(race)[0].reason or "")
+    (small_disk / "ballast").unlink()
+    live.races.retry(race.id, "1")
+    assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"

@@ -1,0 +1,164 @@
+"""`corral race`, as a user calls it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import Cli, Said
+from tests.support.keeping import until
+from tests.support.racing import git, make_repository
+
+ROUND = {"number", "state", "base_commit", "winner_id", "winner_commit", "reason", "decided_by"}
+ATTEMPT = {
+    "id",
+    "number",
+    "state",
+    "agent",
+    "branch",
+    "worktree",
+    "commit",
+    "passed",
+    "checks",
+    "score",
+    "cost_micros",
+    "run_id",
+}
+
+
+@pytest.fixture
+def project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = make_repository(tmp_path / "project")
+    monkeypatch.chdir(folder)
+    scripts = {
+        "ada": 'cat > prompt; echo "$CORRAL_ATTEMPT" > made',
+        "ben": "cat >/dev/null; echo other > made; echo more > more",
+        "bad": "exit 5",
+    }
+    for name, script in scripts.items():
+        (tmp_path / f"{name}.sh").write_text(script)
+        ok(cli, "agent", "create", name, "--command", f"sh {tmp_path / name}.sh")
+    return folder
+
+
+def ok(cli: Cli, *words: str) -> Said:
+    said = cli(*words)
+    assert said.code == 0, said
+    return said
+
+
+def start(cli: Cli, *more: str) -> Any:
+    words = ("race", "start", "Do it", "--agents", "ada,ben", "--check", "test -e made", "--wait")
+    return cli.json(*words, *more)
+
+
+def test_a_race_from_start_to_export_on_the_command_line(cli: Cli, project: Path) -> None:
+    race = start(cli)
+    (round,) = race["rounds"]
+    assert {*round} >= ROUND
+    assert all({*attempt} >= ATTEMPT for attempt in round["attempts"])
+    assert (round["state"], round["base_commit"]) == (
+        "selecting",
+        git(project, "rev-parse", "HEAD"),
+    )
+    assert [attempt["passed"] for attempt in round["attempts"]] == [True, True]
+    assert "Choose: corral race select" in ok(cli, "race", "show", "latest").out
+    assert "Do it" in ok(cli, "race", "list").out
+    chosen = cli.json("race", "select", race["id"], "1", "--reason", "smaller")
+    assert chosen["rounds"][0]["winner_id"] == round["attempts"][0]["id"]
+    again = cli("race", "select", race["id"], "2")
+    assert again.code == 4
+    assert again.err.count("\n") == 1
+    second = cli.json("race", "next", race["id"], "Now better", "--agents", "ben", "--wait")
+    assert [each["number"] for each in second["rounds"]] == [1, 2]
+    assert second["rounds"][1]["base_commit"] == chosen["rounds"][0]["winner_commit"]
+    assert second["rounds"][1]["attempts"][0]["agent"] == "ben"
+    cli.json("race", "select", race["id"])
+    ok(cli, "race", "export", race["id"], "out")
+    assert (project / "out" / "round-2-winner" / "made").read_text() == "other\n"
+    assert (project / "out" / "logs" / "round-1-attempt-2.log").exists()
+    merged = cli.json("race", "merge", race["id"])
+    assert merged["outcome"] == "merged"
+    assert (project / "made").read_text() == "other\n"
+    places = cli.json("race", "clean", race["id"])
+    assert {place["action"] for place in places} == {"remove", "keep"}
+    assert "Nothing was done yet" in ok(cli, "race", "clean", race["id"]).out
+    ok(cli, "race", "clean", race["id"], "--yes")
+    ok(cli, "race", "finish", race["id"])
+    assert cli.json("race", "show", race["id"])["state"] == "completed"
+    assert "ben" in ok(cli, "race", "winning").out
+
+
+def test_what_two_attempts_differ_in_is_shown(cli: Cli, project: Path) -> None:
+    race = start(cli)["id"]
+    stat = cli.json("race", "diff", race, "1", "2", "--stat")
+    assert {change["name"] for change in stat} == {"made", "more", "prompt"}
+    shown = ok(cli, "race", "diff", race, "1", "2", "--file", "made").out
+    assert "+other" in shown
+    assert "more" not in shown
+    assert "+more" in ok(cli, "race", "diff", race, "2").out
+    assert cli("race", "diff", race, "7").code == 3
+
+
+def test_a_race_that_nobody_waits_for_goes_on_by_itself(cli: Cli, project: Path) -> None:
+    words = ("race", "start", "Do it", "--agents", "ada:2", "--check", "test -e made")
+    race = cli.json(*words)["id"]
+
+    def settled() -> bool:
+        return bool(cli.json("race", "show", race)["rounds"][0]["state"] == "selecting")
+
+    until(settled, "the round is selecting")
+
+
+def test_a_race_in_which_all_fail_says_so_by_its_exit_code(cli: Cli, project: Path) -> None:
+    said = cli("race", "start", "Do it", "--agents", "bad:2", "--wait")
+    assert said.code == 1
+    assert "None passed" in said.out
+    assert cli("race", "select", "latest").code == 4
+    assert "is abandoned" in ok(cli, "race", "abandon", "latest", "--reason", "no").out
+
+
+def test_grafting_keeps_what_is_not_worse(cli: Cli, project: Path) -> None:
+    race = start(cli)["id"]
+    ok(cli, "race", "select", race, "1")
+    kept = cli.json("race", "graft", race, "2", "--file", "more")
+    assert (kept["kept"], kept["files"]) == (True, ["more"])
+    latest = cli.json("race", "show", race)["rounds"][0]
+    assert git(project, "show", f"{latest['winner_commit']}:more") == "more"
+    assert cli("race", "graft", race, "1", "--file", "made").code == 4, "from the winner itself"
+    assert cli("race", "graft", race, "2", "--hunk", "made").code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("race", "start", "x", "--agents", "nobody"), 3),
+        (("race", "start", "x", "--agents", "ada:0"), 2),
+        (("race", "start", "", "--agents", "ada"), 2),
+        (("race", "start", "x", "--agents", "ada:5"), 4),
+        (("race", "start", "x", "--agents", "ada", "--budget", "a lot"), 2),
+        (("race", "start", "x", "--agents", "ada", "--rounds", "0"), 2),
+        (("race", "start", "x", "--agents", "ada", "--base", "nowhere"), 4),
+        (("race", "start", "x", "--agents", "ada", "--env", "TOKEN=abc"), 4),
+        (("race", "start", "x", "--agents", "ada", "--secret", "K=value"), 2),
+        (("race", "start", "x", "--agents", "ada", "--sandbox", "steel"), 2),
+        (("race", "start", "x", "--agents", "ada", "--judge", "ada"), 2),
+        (("race", "start", "x", "--agents", "ada", "--vary", "no-such-file"), 2),
+        (("race", "show", "rac_0000"), 3),
+        (("race", "show", "latest"), 3),
+        (("race", "next", "rac_0000"), 3),
+        (("race", "clean", "rac_0000"), 3),
+        (("race", "list", "--state", "odd"), 2),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_leaves_nothing(
+    cli: Cli, project: Path, words: tuple[str, ...], code: int
+) -> None:
+    said = cli(*words)
+    assert said.code == code, said
+    assert said.out == ""
+    assert said.err.strip().count("\n") == 0, said.err
+    assert cli.json("race", "list") == []
+    assert git(project, "worktree", "list").count("\n") == 0
+    assert not os.path.exists(project / "made")

@@ -1,0 +1,54 @@
+"""Races for tests: a small repository, and agents that are shell scripts."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from corral.library import Corral
+from corral.rooms.races.model import Attempt, Race
+
+
+def git(where: Path | str, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "-c", "user.name=tester", "-c", "user.email=tester@example.org", *words],
+        cwd=where,
+        check=True,
+        capture_output=True,
+    )
+    return done.stdout.decode(errors="surrogateescape").strip()
+
+
+def make_repository(where: Path, **files: str) -> Path:
+    where.mkdir(parents=True)
+    git(where, "init", "-q", "-b", "main")
+    for name, text in {"README": "hello\n", **files}.items():
+        (where / name).write_text(text)
+    git(where, "add", "-A")
+    git(where, "commit", "-qm", "first")
+    return where
+
+
+def agent(store: Corral, folder: Path, name: str, script: str, **more: Any) -> str:
+    """An agent that does what a shell script says; its prompt is on its standard input."""
+    file = folder / f"{name}.sh"
+    file.write_text(f"{script}\n")
+    store.agents.create(name, command=f"sh {file}", **more)
+    return name
+
+
+def attempts(race: Race, round: int = -1) -> list[Attempt]:
+    return race.rounds[round].attempts
+
+
+def states(race: Race, round: int = -1) -> list[str]:
+    return [str(attempt.state) for attempt in attempts(race, round)]
+
+
+def tree_of(where: Path | str) -> dict[str, bytes]:
+    """Every file of a folder, but for git's own, byte for byte."""
+    root = Path(where)
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and ".git" not in path.relative_to(root).parts
+    }

@@ -1,0 +1,146 @@
+"""Ranking, variations and what a judge says: pure ideas."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.errors import Invalid
+from corral.library.judging import understand
+from corral.rooms.races.model import Attempt, AttemptState, Check, Tally, Verdict, VerdictState
+from corral.rooms.races.ranking import confidence, ranked, survivors
+from corral.rooms.races.variations import TEMPLATES, entries, read_agents, read_text, templates
+
+
+def attempt(number: int, **more: object) -> Attempt:
+    plain: dict[str, object] = dict.fromkeys(Attempt.__struct_fields__)
+    plain |= {
+        "id": f"att_{number}",
+        "number": number,
+        "state": AttemptState.COMPLETED,
+        "checks": [],
+        "started_at": 0,
+        "ended_at": 1_000,
+        "insertions": 10,
+        "deletions": 0,
+        "is_winner": False,
+    }
+    return Attempt(**plain | more)  # type: ignore[arg-type]
+
+
+def verdict(*groups: list[str]) -> Verdict:
+    plain: dict[str, object] = dict.fromkeys(Verdict.__struct_fields__)
+    plain |= {"state": VerdictState.GIVEN, "ranking": [*groups], "labels": {}}
+    return Verdict(**plain)  # type: ignore[arg-type]
+
+
+def order(*attempts: Attempt) -> list[int]:
+    best = sorted((each for each in attempts if each.rank), key=lambda each: each.rank or 0)
+    return [each.number for each in best]
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 10**9)), min_size=2),
+    st.randoms(),
+)
+def test_a_failing_attempt_never_scores_above_a_passing_one(
+    made: list[tuple[bool, int, int]], chance: object
+) -> None:
+    attempts = [
+        attempt(
+            number,
+            passed=passed,
+            cost_micros=cost,
+            checks=[Check("c", 0 if passed else 1, 1, Tally(10, tests, 10 - tests))],
+        )
+        for number, (passed, tests, cost) in enumerate(made, 1)
+    ]
+    chance.shuffle(attempts)  # type: ignore[attr-defined]
+    # The judge praises what fails.
+    praise = sorted(attempts, key=lambda each: bool(each.passed))
+    told = ranked(attempts, [verdict(*([each.id] for each in praise))])
+    good = [each.score for each in told if each.passed]
+    bad = [each.score for each in told if not each.passed]
+    assert all(0 <= (score or 0) <= 1 for score in good + bad)
+    if good and bad:
+        assert max(score or 0 for score in bad) < min(score or 0 for score in good)
+    assert all(each.rank is None for each in told if not each.passed)
+
+
+def test_judges_go_before_figures_and_ties_leave_it_to_these() -> None:
+    small, large = attempt(1, insertions=1), attempt(2, insertions=900)
+    assert order(*ranked([small, large], [])) == [1, 2]
+    assert order(*ranked([small, large], [verdict(["att_2"], ["att_1"])])) == [2, 1]
+    assert order(*ranked([small, large], [verdict(["att_2", "att_1"])])) == [1, 2]
+    split = [verdict(["att_2"], ["att_1"]), verdict(["att_1"], ["att_2"])]
+    assert order(*ranked([small, large], split)) == [1, 2], "swapped, they say nothing"
+
+
+def test_what_is_not_known_counts_neither_for_nor_against() -> None:
+    known, unknown = attempt(1, cost_micros=0), attempt(2)
+    scores = [each.score for each in ranked([known, unknown], [])]
+    assert scores[0] == scores[1]
+
+
+def test_what_did_not_complete_has_no_score() -> None:
+    (failed,) = ranked([attempt(1, state=AttemptState.FAILED)], [])
+    assert (failed.score, failed.rank) == (None, None)
+
+
+def test_the_better_half_goes_on_rounded_up() -> None:
+    five = ranked([attempt(number, insertions=number) for number in range(1, 6)], [])
+    assert [each.number for each in survivors(five)] == [1, 2, 3]
+    assert [each.number for each in survivors(five[:1])] == [1]
+
+
+def test_bounds_hold_what_they_should() -> None:
+    assert confidence(0, 0) == (0.0, 1.0)
+    low, high = confidence(5, 10)
+    assert (round(low, 3), round(high, 3)) == (0.237, 0.763)
+    assert confidence(10, 10)[1] > 0.999
+
+
+def test_agents_and_variations_are_paired_and_the_shorter_list_goes_round() -> None:
+    assert read_agents("claude:2, codex") == ["claude", "claude", "codex"]
+    assert read_text("one\n\ntwo\n") == ["one", "two"]
+    assert read_text("one\nstill one\n---\ntwo") == ["one\nstill one", "two"]
+    made = entries(["a", "b"], ["bold", "my own"])
+    assert [(each.agent, each.variation) for each in made] == [
+        ("a", TEMPLATES["bold"]),
+        ("b", "my own"),
+    ]
+    assert len(entries(["a"], ["x", "y", "z"])) == 3
+    assert [each.variation for each in entries(["a", "b"], [])] == [None, None]
+    assert len({*templates(4)}) == 4
+    for wrong in ("", "a:", "a:0", "a:b", "a:99999"):
+        with pytest.raises(Invalid):
+            read_agents(wrong)
+
+
+LABELS = {"A": "att_1", "B": "att_2"}
+
+
+@pytest.mark.parametrize(
+    ("said", "ranking"),
+    [
+        ('{"ranking": [["B"], ["A"]], "reason": "x"}', [["att_2"], ["att_1"]]),
+        ('Well: {"ranking": ["A", "B"]} and so on', [["att_1"], ["att_2"]]),
+        ('{"ranking": [["A", "B"]]}', [["att_1", "att_2"]]),
+        ('{"ranking": [["A"], ["B"]]} no: {"ranking": [["B"], ["A"]]}', [["att_2"], ["att_1"]]),
+        ('{"ranking": [["A"]]}', None),
+        ('{"ranking": [["A"], ["A"], ["B"]]}', None),
+        ('{"ranking": [["A"], ["C"]]}', None),
+        ('{"ranking": 5}', None),
+        ('{"ranking": [[1], ["A"]]}', None),
+        ("A is the best", None),
+        ("", None),
+        ("{" * 5_000, None),
+    ],
+)
+def test_only_a_ranking_of_exactly_those_that_were_shown_counts(
+    said: str, ranking: list[list[str]] | None
+) -> None:
+    found, reason = understand(said, LABELS)
+    assert found == ranking
+    assert reason or said.startswith("{") or ranking
+    assert msgspec.json.encode(reason)
