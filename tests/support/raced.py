@@ -7,12 +7,12 @@ from typing import Any
 from corral.adapters import process
 from corral.library import Corral
 from corral.rooms.races import doing, ops
-from corral.rooms.races.model import Attempt, Check, Entry, Plan, Race, Round, Tests
+from corral.rooms.races.model import Attempt, Check, Entry, Plan, Race, Round, Tally
 from tests.support.repositories import commit, git, new_repository
 from tests.support.runs import add_launch, add_run
 
-GOOD = Check("pytest -q", 0, 2_300, Tests(12, 12, 0), "12 passed in 2.1s")
-BAD = Check("pytest -q", 1, 1_900, Tests(12, 9, 3), "3 failed, 9 passed in 1.8s")
+GOOD = Check("pytest -q", 0, 2_300, Tally(12, 12, 0), "12 passed in 2.1s")
+BAD = Check("pytest -q", 1, 1_900, Tally(12, 9, 3), "3 failed, 9 passed in 1.8s")
 
 
 class Raced:
