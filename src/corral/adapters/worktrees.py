@@ -257,8 +257,9 @@ def _folder_held(folder: str) -> Iterator[int]:
                     try:
                         yield lock
                     except BaseException:
-                        if not before and not os.listdir(folder):
-                            os.rmdir(folder)
+                        if not before:
+                            with suppress(OSError):  # git may have removed it; or it is not empty
+                                os.rmdir(folder)
                         raise
                     return
         finally:
