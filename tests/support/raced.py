@@ -107,7 +107,8 @@ class Raced:
             checking = doing.end_of_run(tx, found)
             assert checking is not None
             if state == "completed":
-                left = self.commit(files or {"made": f"by {number}\n"}, round.base_commit)
+                made: dict[str, str | bytes] = {"made": f"in round {round.number} by {number}\n"}
+                left = self.commit(files or made, round.base_commit)
                 doing.committed(
                     tx, held, checking, left, files=len(files or "1"), added=3, removed=1
                 )

@@ -42,6 +42,7 @@ function follow() {
   hear("begin", (screen) => {
     screen.terminal.reset(); // the stream may begin anew
     screen.wrote = false;
+    delete screen.section.dataset.empty;
     screen.note.textContent = "";
   });
   hear("left_out", (screen, data) => {
@@ -51,6 +52,7 @@ function follow() {
   hear("told", (screen, data) => write(screen, words(data).replaceAll("\n", "\r\n")));
   hear("over", (screen, data) => {
     screen.note.textContent = data ? words(data) : screen.wrote ? "that was all" : "it wrote nothing";
+    if (!screen.wrote) screen.section.dataset.empty = "1";
   });
   source.addEventListener("all_over", () => source.close());
 }
