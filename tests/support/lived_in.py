@@ -34,8 +34,12 @@ HOSTILE = (
 class LivedIn:
     """What was made, for tests that look for it."""
 
-    def __init__(self, store: Corral, folder: Path, *, seed: int = 7) -> None:
+    def __init__(
+        self, store: Corral, folder: Path, *, seed: int = 7, host: str | None = None
+    ) -> None:
+        """`host` has the worktrees of its races; this machine by itself."""
         self.store = store
+        self._host = host
         self.folder = folder
         self._chance = random.Random(seed)
         self.projects = [self._project(name) for name in ("harbour", "lighthouse", "tide-tables")]
@@ -285,9 +289,8 @@ class LivedIn:
     def racing(self) -> None:
         """Races in all kinds of states: one that goes on and goes back, one lost, one under way."""
         app = "".join(f"def step_{n}(x):\n    return x + {n}\n\n\n" for n in range(30))
-        raced = Raced(
-            self.store, self.folder, {"app.py": app, "docs/notes.md": "# Notes\n\nNone yet.\n"}
-        )
+        files: dict[str, str | bytes] = {"app.py": app, "docs/notes.md": "# Notes\n\nNone.\n"}
+        self.raced = raced = Raced(self.store, self.folder, files, host=self._host)
         quick = app.replace("return x + 7", "return x + 7  # cached").replace("x + 21", "21 + x")
         race = raced.start(
             *("ada", "grace", "linus", "ada"),
@@ -307,13 +310,13 @@ class LivedIn:
         raced.judge(race, [[1], [2]], f"A is clearer. {HOSTILE}")
         raced.judge(race, None, "it gave no ranking")
         race = raced.settle(race)
-        self.store.races.select(race.id, "1", reason="It is the smallest.")
-        self.store.races.select(race.id, "2", reason=f"I like it. {HOSTILE}", overrule=True)
+        raced.choose(race, "1", reason="It is the smallest.")
+        raced.choose(race, "2", reason=f"I like it. {HOSTILE}", overrule=True)
         raced.next(race, "grace", "linus", prompt="Now the tests")
         raced.end(race, 1, {"tests.py": "def test_it():\n    pass\n"}, checks=[GOOD, lint])
         raced.end(race, 2, {"tests.py": "# nothing\n"}, checks=[BAD], cost_micros=60_000)
         raced.settle(race)
-        self.store.races.select(race.id, "1")
+        raced.choose(race, "1")
         raced.next(race, "ada", "linus", from_round=1, prompt="Another way")
         raced.end(race, 1, {"app.py": quick}, checks=[GOOD, lint])
         raced.end(race, 2, {"app.py": quick + "\n"}, checks=[GOOD, lint], cost_micros=90_000)

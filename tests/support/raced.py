@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from corral.adapters import process
+from corral.db.statement import Statement
 from corral.library import Corral
-from corral.rooms.races import doing, ops
+from corral.rooms.races import choosing, doing, ops
 from corral.rooms.races.model import Attempt, Check, Entry, Plan, Race, Round, Tally
 from tests.support.repositories import commit, git, new_repository
 from tests.support.runs import add_launch, add_run
@@ -17,9 +18,15 @@ BAD = Check("pytest -q", 1, 1_900, Tally(12, 9, 3), "3 failed, 9 passed in 1.8s"
 
 class Raced:
     def __init__(
-        self, store: Corral, folder: Path, files: dict[str, str | bytes] | None = None
+        self,
+        store: Corral,
+        folder: Path,
+        files: dict[str, str | bytes] | None = None,
+        *,
+        host: str | None = None,
     ) -> None:
         self.store = store
+        self._host = host or process.host()
         self.repository = new_repository(folder / "raced", files)
         self._aside = folder / "aside"
         self.project = store.projects.register(self.repository).id
@@ -45,7 +52,7 @@ class Raced:
                 private=False,
                 branch="main",
                 base_commit=git(self.repository, "rev-parse", "main"),
-                host=host or process.host(),
+                host=host or self._host,
                 folder=str(self._aside / "worktrees"),
                 budget_micros=budget_micros,
             )
@@ -143,6 +150,21 @@ class Raced:
             )
             given = [[ids[number] for number in group] for group in ranking] if ranking else None
             doing.given(tx, asked, self.store.runs.get(run), given, reason)
+
+    def choose(self, race: Race, attempt: str, **given: Any) -> Race:
+        """The winner, also of a race of another machine."""
+        with self.store.transaction() as tx:
+            return choosing.select(tx, race.id, attempt, **given)
+
+    def bring(self, race: Race, host: str) -> None:
+        """Its worktrees are on another machine now; whoever drives races there left it alone."""
+        with self.store.transaction() as tx:
+            tx.run(Statement("UPDATE races SET host = :host WHERE id = :id"), host=host, id=race.id)
+            tx.run(
+                Statement("UPDATE rounds SET host = :host WHERE race_id = :id"),
+                host=host,
+                id=race.id,
+            )
 
     def commit(self, files: dict[str, str | bytes], base: str = "main") -> str:
         """A commit on top of another one, on no branch."""

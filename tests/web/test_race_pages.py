@@ -111,10 +111,7 @@ def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
     act("judge", id=other.id, judge="solomon", rubric="is it kind?")
     plan = store.races.get(other.id).plan
     assert (plan.judge, plan.rubric) == ("solomon", "is it kind?")
-    with store.transaction() as tx:
-        from corral.rooms.races.choosing import select
-
-        select(tx, other.id, "1")
+    raced.choose(other, "1")
     act("next", id=other.id, prompt="Now better", **{"from": "1"}, budget="7")
     now = store.races.get(other.id)
     assert (now.latest.number, now.latest.prompt, now.budget_micros) == (2, "Now better", 7_000_000)

@@ -28,7 +28,7 @@ globalThis.openScreen = (box, options = {}) => {
 
   function fit() {
     const cell = terminal._core?._renderService?.dimensions?.css?.cell;
-    if (!cell?.width || !cell.height) return;
+    if (!cell?.width || !cell.height || !box.clientWidth) return; // it may be hidden, or gone
     const room = getComputedStyle(box);
     const width = box.clientWidth - parseFloat(room.paddingLeft) - parseFloat(room.paddingRight) - 14;
     const height = box.clientHeight - parseFloat(room.paddingTop) - parseFloat(room.paddingBottom);
