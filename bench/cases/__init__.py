@@ -19,6 +19,7 @@ from bench.cases import (
     start_up,
     wakeups,
     web,
+    worktrees,
 )
 from bench.harness import Bench, Row
 
@@ -48,5 +49,6 @@ CASES = [
         "http": http,
         "mcp": mcp,
         "web": web,
+        "worktrees": worktrees,
     }.items()
 ]

@@ -4,11 +4,13 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from corral.adapters import git as adapter
 from corral.adapters import history, patches, worktrees
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from tests.support.repositories import commit, git, new_repository, write
@@ -94,13 +96,13 @@ def test_a_branch_that_moves_in_the_meantime_is_left_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder, {"mine": "x"})
-    before = history._commit_tree
+    real = adapter.commit_tree
 
-    def slowly(*words: object) -> str:
+    def slowly(*words: Any, **more: Any) -> str:
         git(folder, "commit", "-q", "--allow-empty", "-m", "meanwhile")
-        return before(*words)  # type: ignore[arg-type]
+        return real(*words, **more)
 
-    monkeypatch.setattr(history, "_commit_tree", slowly)
+    monkeypatch.setattr(adapter, "commit_tree", slowly)
     with pytest.raises(Conflict, match="has moved"):
         save(folder)
     assert git(folder, "log", "-1", "--format=%s") == "meanwhile"

@@ -398,6 +398,31 @@ def test_folders_that_their_owner_closed_are_removed_too(repository: Path) -> No
     assert not list(folder.parent.iterdir())
 
 
+@pytest.mark.parametrize("point", ["rmtree", "delete"])
+def test_a_removal_that_is_cut_short_is_finished_later(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    folder = made(repository)
+    done = commit(folder, {"work": "x"})
+
+    def die(*words: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil if point == "rmtree" else worktrees, point, die)
+        with pytest.raises(KeyboardInterrupt):
+            worktrees.remove(str(repository), str(folder))
+    assert not folder.exists(), "it is there whole or not at all"
+    assert git(repository, "rev-parse", "corral/one") == done
+    root = str(folder.parent)
+    assert leftovers.orphans([str(repository)], root, [str(folder)]) != []
+    assert worktrees.remove(str(repository), str(folder)).missing
+    assert len(leftovers.sweep(root)) == 1
+    assert leftovers.orphans([str(repository)], root, []) == []
+    assert worktrees.registered(str(repository)) == []
+    made(repository, base=done)
+
+
 def test_what_nobody_answers_for_is_listed(repository: Path) -> None:
     root = repository.parent / "worktrees"
     mine, forgotten, gone = (made(repository, f"p/{name}") for name in ("mine", "lost", "gone"))

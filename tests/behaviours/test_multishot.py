@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import keyring
+import keyring.backends.fail
 import pytest
 
 import corral
@@ -302,9 +304,9 @@ def test_9_a_credential_is_a_reference_and_its_value_is_nowhere(
                 assert value.encode() not in path.read_bytes(), path
     with pytest.raises(Invalid, match="no reference"):
         live.races.start("x", agents="ada", secrets={"KEY": value}, project=str(repository))
-    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
-    with pytest.raises(Refused, match="keyring"):
-        live.secrets.keep("KEY", value)
+    monkeypatch.setattr(keyring, "set_password", keyring.backends.fail.Keyring().set_password)
+    with pytest.raises(Refused, match="file"):
+        live.secrets.keep("KEY", value, where="keyring")
 
 
 def test_10_what_a_dead_driver_left_is_listed_and_nothing_dirty_is_removed(

@@ -123,8 +123,8 @@ class Trial:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(index)
-        words = ("commit-tree", made, "-p", tree.head, "-m", "as it is now")
-        return git.told(tree.folder, *words, environment=apart | git.NOBODY).decode().strip()
+        nobody = apart | git.NOBODY
+        return git.commit_tree(tree.folder, made, [tree.head], "as it is now", environment=nobody)
 
     def conflicts(self, one: str, other: str) -> list[str]:
         """The files in which two commits cannot be merged without a person."""

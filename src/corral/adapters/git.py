@@ -106,6 +106,22 @@ def told(
     return done.out
 
 
+def commit_tree(
+    top: str,
+    tree: str,
+    parents: Iterable[str],
+    message: str,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Make a commit of a tree; its id. No branch is moved."""
+    words = [word for parent in parents for word in ("-p", parent)]
+    text = message.replace("\0", "").encode(errors="replace")
+    return (
+        told(top, "commit-tree", tree, *words, given=text, environment=environment).decode().strip()
+    )
+
+
 def failed(top: str, word: str, done: Done) -> Refused:
     """What to raise for a call that did not go well."""
     return Refused(f"git {word} failed in {top}: {done.said}", dir=top)
@@ -117,11 +133,18 @@ def reading(
     *words: str,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """A call of git as it goes: what is said to it, and what it says. It is gone afterwards."""
+    """A call of git as it goes: what is said to it, and what it says. It is gone afterwards.
+
+    Refused when all was read and git says that it did not go well.
+    """
     with _started(top, words, environment, False, ()) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         yield child.stdin, child.stdout
+        child.stdin.close()
+        if not child.stdout.read(1) and child.wait():
+            assert child.stderr is not None
+            raise failed(top, words[0], Done(child.returncode, b"", child.stderr.read()))
 
 
 @contextmanager

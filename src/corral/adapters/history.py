@@ -162,8 +162,11 @@ def commit_all(repository: str, folder: str, message: str) -> Saved:
         made = found.told("write-tree", GIT_INDEX_FILE=index).decode().strip()
         merged = found.run("rev-parse", "--verify", "--quiet", "MERGE_HEAD").out.decode().strip()
         same = before and found.line("rev-parse", f"{before}^{{tree}}") == made and not merged
-        commit = before if same else _commit_tree(found, made, [before, merged], message)
+        commit = before
         if not same:
+            parents = dict.fromkeys(filter(None, (before, merged)))
+            whole = found.environment | git.NOBODY
+            commit = git.commit_tree(folder, made, parents, message, environment=whole)
             _move_head(found, before, commit)
         os.replace(index, os.path.join(found.own, "index"))
     _clear_away(found)
@@ -181,14 +184,6 @@ def _stage_all(found: Place, index: str) -> list[str]:
     names = [*differing, *(name for name in new if not name.endswith("/"))]
     found.told(*TAKE_IN, given=git.listed(names), GIT_INDEX_FILE=index)
     return [name for name in new if name.endswith("/")]
-
-
-def _commit_tree(found: Place, made: str, parents: list[str], message: str) -> str:
-    words = ["commit-tree", made]
-    for parent in dict.fromkeys(filter(None, parents)):
-        words += ["-p", parent]
-    text = message.replace("\0", "").encode(errors="replace")
-    return found.told(*words, given=text, **git.NOBODY).decode().strip()
 
 
 def _move_head(found: Place, before: str, commit: str) -> None:

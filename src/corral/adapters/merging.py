@@ -111,15 +111,10 @@ def merge(
 
 
 def _committed(repository: str, made: str, parents: Sequence[str], message: str) -> str:
+    """A commit in the user's name, where git knows that."""
     known = git.run(repository, "-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT")
-    words = [word for parent in parents for word in ("-p", parent)]
-    text = message.replace("\0", "").encode(errors="replace")
     who = git.NOBODY if known.code else None
-    return (
-        git.told(repository, "commit-tree", made, *words, given=text, environment=who)
-        .decode()
-        .strip()
-    )
+    return git.commit_tree(repository, made, parents, message, environment=who)
 
 
 def _checkout(repository: str, branch: str) -> Place | None:

@@ -82,9 +82,9 @@ def snapshot(
     left = [name for name in names if name.endswith("/")]
     if before and found.line("rev-parse", f"{before}^{{tree}}") == made:
         return Snapshot(before, False, left)
-    words_of_it = ["commit-tree", made, *(["-p", before] if before else [])]
-    text = message.replace("\0", "").encode(errors="replace")
-    commit = found.told(*words_of_it, given=text, **git.NOBODY).decode().strip()
+    parents = [before] if before else []
+    whole = found.environment | git.NOBODY
+    commit = git.commit_tree(folder, made, parents, message, environment=whole)
     done = found.run("update-ref", f"refs/heads/{BRANCH}", commit, before or "0" * len(commit))
     if done.code:
         raise Conflict(f"{git_dir} is written by another process just now; try again.", dir=git_dir)

@@ -4,10 +4,26 @@ Bubblewrap where that is there and works, else Landlock (Linux, no package neede
 which one it is, why not a better one, and what it does not keep is always said.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from functools import cache
+from typing import NamedTuple
 
 import msgspec
+
+from corral.adapters.places import Place, known_place
+from corral.kernel.errors import Refused
+
+SECONDS = 20
+# What a probe does inside: change what it may, fail to change what it may not, count the networks.
+_PROBE = 'echo x > "$1/in" && ! echo x 2>/dev/null > "$2/out" && wc -l < /proc/net/dev'
+LINES_OF_LOOPBACK = "3"  # two of heading, and the one network
 
 
 class Kind(StrEnum):
@@ -22,17 +38,20 @@ class Bounds(msgspec.Struct, frozen=True):
     writable: tuple[str, ...] = ()
     """Folders and files that it may change."""
     readable: tuple[str, ...] = ()
-    """What it may read although it is in a hidden place."""
+    """What it may read, and not change, although it is in a hidden or a writable place (Landlock
+    cannot take the right to change back)."""
     hidden: tuple[str, ...] = ()
-    """Folders that it does not see into: they are empty, or cannot be opened."""
+    """Folders and files that it does not see into: they are empty, or cannot be opened."""
     worktree: str | None = None
     """A git worktree that it may change, with as much of its repository as commits need: objects,
     its own index and its own branch's folder, not the configuration and not the hooks."""
+    repository: str | None = None
+    """Whose worktree that is; without, it may change the files and cannot commit."""
     network: bool = True
     terminal: bool = False
     """It is used at a terminal, and keeps that."""
     own_processes: bool = True
-    """It sees no process but its own (bubblewrap alone)."""
+    """It sees no process but its own (Landlock: it sees them, and cannot signal them)."""
 
 
 class Wrapped(msgspec.Struct, frozen=True):
@@ -56,20 +75,150 @@ class Probe(msgspec.Struct, frozen=True):
 def probe(*, network: bool = True) -> Probe:
     """Try what this machine has, once for a process: each is really started. `network=False` asks
     for one that can keep a program off the network."""
-    raise NotImplementedError
+    why_not: dict[Kind, str] = {}
+    for kind in (Kind.BUBBLEWRAP, Kind.LANDLOCK):
+        trouble, _ = _tried(kind, network)
+        if trouble is None:
+            return Probe(kind, why_not)
+        why_not[kind] = trouble
+    return Probe(Kind.NONE, why_not)
+
+
+@cache
+def _tried(kind: Kind, network: bool) -> tuple[str | None, bool]:
+    """Why a kind does not work here, if it does not; and whether it keeps all networks away."""
+    if not sys.platform.startswith("linux"):
+        return f"{kind} is a part of Linux", False
+    if kind is Kind.BUBBLEWRAP and shutil.which("bwrap") is None:
+        return "there is no `bwrap` on the PATH; install bubblewrap", False
+    with tempfile.TemporaryDirectory(prefix="corral-sandbox-") as folder:
+        inside, outside, scratch = (os.path.join(folder, name) for name in ("in", "out", "tmp"))
+        os.mkdir(inside)
+        os.mkdir(outside)
+        bounds = Bounds(writable=(inside,), readable=(outside,), network=network)
+        words = ["/bin/sh", "-c", _PROBE, "probe", inside, outside]
+        wrapped = _MAKERS[kind](words, bounds, scratch)
+        try:
+            done = subprocess.run(
+                wrapped.words,
+                env=os.environ | wrapped.environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error), False
+        if done.returncode or not os.path.exists(os.path.join(inside, "in")):
+            said = done.stderr.strip().rpartition("\n")[2]
+            return said or f"it did not keep a program in bounds ({done.returncode})", False
+        return None, done.stdout.strip() == LINES_OF_LOOPBACK
 
 
 def wrap(
-    words: Sequence[str],
-    bounds: Bounds,
-    *,
-    scratch: str,
-    kind: Kind | None = None,
-    environment: Mapping[str, str] | None = None,
+    words: Sequence[str], bounds: Bounds, *, scratch: str, kind: Kind | None = None
 ) -> Wrapped:
     """A command inside of bounds, by the best kind that works here or by the one that is named.
 
     `scratch` is a folder of its own for what it writes to a temporary place; it is made, for its
     user alone. Refused for a kind that does not work here, and for a path that is not there.
     """
-    raise NotImplementedError
+    for path in (*bounds.writable, *bounds.readable):
+        if not os.path.exists(path):
+            raise Refused(f"{path} is not there; a sandbox cannot have it.", path=path)
+    if kind is None:
+        kind = probe(network=bounds.network).kind
+    elif kind is not Kind.NONE:
+        trouble, _ = _tried(kind, bounds.network)
+        if trouble is not None:
+            raise Refused(f"{kind} does not work here: {trouble}.", kind=str(kind))
+    made = _MAKERS[kind](words, bounds, scratch)
+    if kind is Kind.NONE or bounds.network or _tried(kind, False)[1]:
+        return made
+    said = "It is kept off TCP, not off other kinds of network."
+    return msgspec.structs.replace(made, lacks=[*made.lacks, said])
+
+
+class _Git(NamedTuple):
+    """What a worktree needs of its repository, and what is not kept by that."""
+
+    writable: list[str]
+    readable: list[str]
+    lacks: list[str]
+
+
+def _git_of(bounds: Bounds) -> _Git:
+    if bounds.worktree is None:
+        return _Git([], [], [])
+    if bounds.repository is None:
+        return _Git([os.path.realpath(bounds.worktree)], [], [])
+    # Not what is written in the worktree: an agent may have written it, to be let out.
+    found = known_place(bounds.repository, bounds.worktree)
+    branch = [*_branch_folders(found)]
+    lacks = [] if branch else ["It cannot commit: its branch is in no folder of its own."]
+    folders = [found.folder, found.own, os.path.join(found.common, "objects"), *branch]
+    return _Git(folders, [found.common], lacks)
+
+
+def _branch_folders(found: Place) -> Iterator[str]:
+    branch = found.branch or ""
+    if "/" in branch:
+        for above in ("refs/heads", "logs/refs/heads"):
+            folder = os.path.join(found.common, above, os.path.dirname(branch))
+            os.makedirs(folder, exist_ok=True)
+            yield folder
+
+
+def _bubblewrap(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
+    os.makedirs(scratch, mode=0o700, exist_ok=True)
+    git = _git_of(bounds)
+    made = ["bwrap", "--die-with-parent", "--unshare-ipc", "--ro-bind", "/", "/", "--dev", "/dev"]
+    if bounds.own_processes:
+        made += ["--unshare-pid", "--proc", "/proc"]
+    if not bounds.network:
+        made += ["--unshare-net"]
+    if not bounds.terminal:
+        made += ["--new-session"]
+    made += ["--bind", os.path.realpath(scratch), "/tmp"]  # noqa: S108  that is the point of it
+    binds = [
+        *(
+            (path, ["--tmpfs"] if os.path.isdir(path) else ["--ro-bind", "/dev/null"])
+            for path in map(os.path.realpath, bounds.hidden)
+            if os.path.exists(path)
+        ),
+        *((path, ["--bind", path]) for path in map(os.path.realpath, bounds.writable)),
+        *((path, ["--bind", path]) for path in git.writable),
+        *((path, ["--ro-bind", path]) for path in git.readable),
+        *((path, ["--ro-bind", path]) for path in map(os.path.realpath, bounds.readable)),
+    ]
+    # What is inside of another one comes after it, so that the nearest word counts.
+    for path, how in sorted(binds, key=lambda bind: bind[0].count("/")):
+        made += [*how, path]
+    return Wrapped([*made, "--", *words], {"TMPDIR": "/tmp"}, Kind.BUBBLEWRAP, git.lacks)  # noqa: S108
+
+
+def _landlock(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
+    os.makedirs(scratch, mode=0o700, exist_ok=True)
+    git = _git_of(bounds)
+    order = {
+        "write": [*bounds.writable, *git.writable, scratch],
+        "hidden": bounds.hidden,
+        "readable": [*bounds.readable, *git.readable],
+        "network": bounds.network,
+        "signals": not bounds.own_processes,
+    }
+    lacks = [*git.lacks, "It can read /tmp; it writes what is temporary to TMPDIR."]
+    if bounds.own_processes:
+        lacks.append("It can see other processes.")
+    launcher = [sys.executable, "-P", "-m", "corral.adapters.landlock", json.dumps(order)]
+    return Wrapped([*launcher, *words], {"TMPDIR": scratch}, Kind.LANDLOCK, lacks)
+
+
+def _nothing(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
+    os.makedirs(scratch, mode=0o700, exist_ok=True)
+    said = ["Nothing keeps it in bounds: it may change whatever its user may."]
+    return Wrapped([*words], {"TMPDIR": scratch}, Kind.NONE, said)
+
+
+_MAKERS = {Kind.BUBBLEWRAP: _bubblewrap, Kind.LANDLOCK: _landlock, Kind.NONE: _nothing}

@@ -3,9 +3,11 @@
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 from corral.demo.stage import Stage, Unexpected
 
@@ -22,6 +24,7 @@ def tell() -> int:
         run_survives_kills(stage)
         daemon_dies_alone(stage)
         team_loses_a_worker(stage)
+        race_loses_its_driver(stage)
         the_record(stage)
     except Unexpected as error:
         stage.tell(f"The story broke off: {error}")
@@ -37,6 +40,7 @@ def tell() -> int:
     stage.tell(f"{corral} events        # everything that happened, in order")
     stage.tell(f"{corral} ps -a           # the runs, and how they ended")
     stage.tell(f"{corral} task graph      # the team's work (in {stage.project})")
+    stage.tell(f"{corral} race list       # the race; race show tells all of it")
     stage.tell(f"{corral} stats           # what they cost")
     stage.tell(f"rm -r {stage.home}     # when you have seen enough")
     return 0
@@ -215,8 +219,84 @@ def _is_submitted(stage: Stage, key: str) -> bool:
     return bool(stage.corral("task", "show", key)["state"] == "submitted")
 
 
+GREET = 'test "$(sh greet.sh)" = "hello"'
+TASK = "say I shall write greet.sh; spend 900 150; sleep 1"
+WAYS = (
+    "write greet.sh echo hello",
+    "write greet.sh echo helo",
+    "write greet.sh printf 'hello'; write notes.txt one; write more.txt two",
+    "crash 3",
+)
+
+
+def race_loses_its_driver(stage: Stage) -> None:
+    stage.chapter("7. A race of four attempts, whose driver is killed with kill -9")
+    repository = _repository(stage)
+    judge = f"{sys.executable} -m corral.demo.judge"
+    stage.corral("agent", "create", "judge", "--command", judge)
+    ways = [word for way in WAYS for word in ("--variation", way)]
+    driver = stage.start(
+        *("race", "start", TASK, "--agents", "scripted", *ways, "--check", GREET),
+        *("--judge", "judge", "--project", str(repository), "--wait"),
+    )
+    stage.until(lambda: len(stage.corral("ps", "--state", "running")) >= 1)
+    stage.kill(driver)
+    (started,) = stage.corral("race", "list")
+    race = stage.corral("race", "wait", started["id"])
+    (round,) = race["rounds"]
+    for attempt in round["attempts"]:
+        stage.tell(
+            f"{attempt['number']} {attempt['state']:<9} passed: {attempt['passed']}, "
+            f"rank: {attempt['rank']}, score: {attempt['score']}"
+        )
+    states = [(attempt["state"], attempt["passed"]) for attempt in round["attempts"]]
+    stage.prove(
+        "another goes on with it: two pass their check, one does not, one has failed",
+        states
+        == [("completed", True), ("completed", False), ("completed", True), ("failed", None)],
+    )
+    stage.prove(
+        "the judge, who was shown both twice and in both orders, likes the first one best",
+        round["attempts"][0]["rank"] == 1
+        and [verdict["state"] for verdict in round["verdicts"]] == ["given", "given"],
+    )
+    chosen = stage.corral("race", "select", race["id"], "--reason", "short and right")
+    commit = chosen["rounds"][0]["winner_commit"]
+    better = "write greet.sh echo hello; write test.sh sh greet.sh"
+    second = stage.corral(
+        *("race", "next", race["id"], "say Now a test", "--agents", "scripted:1"),
+        *("--variation", better, "--wait"),
+    )
+    stage.prove(
+        "the second round begins with the winner's commit",
+        second["rounds"][1]["base_commit"] == commit
+        and second["rounds"][1]["state"] == "selecting",
+    )
+    stage.corral("race", "select", race["id"])
+    out = stage.home / "race"
+    written = stage.corral("race", "export", race["id"], str(out))
+    stage.prove(
+        f"both winners and all logs are in {out}: {len(written['entries'])} files, with hashes",
+        (out / "round-2-winner" / "test.sh").exists()
+        and (out / "logs" / "round-1-attempt-4.log").exists(),
+    )
+
+
+def _repository(stage: Stage) -> Path:
+    """A git repository of its own, with one commit."""
+    folder = stage.home / "raced"
+    folder.mkdir()
+    (folder / "README").write_text("A greeting is wanted: greet.sh says hello.\n")
+    who = ("-c", "user.name=demo", "-c", "user.email=demo@localhost")
+    for words in (("init", "-q"), ("add", "README"), ("commit", "-qm", "what is wanted")):
+        done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, check=False)
+        if done.returncode != 0:
+            raise Unexpected(f"git {words[0]}: {done.stderr.decode(errors='replace').strip()}")
+    return folder
+
+
 def the_record(stage: Stage) -> None:
-    stage.chapter("7. The record")
+    stage.chapter("8. The record")
     events = stage.corral("events")
     for event in events:
         stage.tell(f"{event['id']:<7} {event['kind']:<9} {event['verb']:<9} {event['subject']}")

@@ -96,6 +96,7 @@ LOCAL = {
     "secrets.keep": _VALUES,
     "secrets.resolve": _VALUES,
     "secrets.value_of": _VALUES,
+    "tasks.clean": _FILES,
     "tasks.start_ready": _DAEMON,
     "teams.start": _FILES,
     "tokens.check": "the API's own work",

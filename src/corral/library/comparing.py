@@ -8,7 +8,7 @@ import msgspec
 from corral.adapters import git, history, process
 from corral.adapters.history import Change, FileDiff
 from corral.kernel.errors import Refused
-from corral.rooms.races import ops
+from corral.rooms.races import naming
 from corral.rooms.races.model import Attempt, AttemptState, Race
 
 
@@ -99,11 +99,11 @@ def _storable(change: Change) -> Change:
 
 def _sides(race: Race, one: str, other: str | None) -> tuple[str, str]:
     """The two commits that are compared: base and attempt, or attempt and attempt."""
-    first = ops.find_attempt(race, one)
+    first = naming.find_attempt(race, one)
     if other is None:
         round = next(each for each in race.rounds if each.id == first.round_id)
         return round.base_commit, _commit(first)
-    return _commit(first), _commit(ops.find_attempt(race, other))
+    return _commit(first), _commit(naming.find_attempt(race, other))
 
 
 def _commit(attempt: Attempt) -> str:

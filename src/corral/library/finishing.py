@@ -16,7 +16,7 @@ from corral.kernel.text import clean_text
 from corral.library import racing
 from corral.library.gates import run_gates
 from corral.library.outputs import Outputs
-from corral.rooms.races import choosing, ops
+from corral.rooms.races import choosing, naming
 from corral.rooms.races.model import Attempt, Check, Graft, Race, Round, RoundState
 
 
@@ -112,7 +112,7 @@ def graft(
     hunks: Mapping[str, Sequence[int]],
 ) -> Graft:
     """Try files or hunks of another attempt on the winner, and keep them if nothing is worse."""
-    other = ops.find_attempt(race, attempt)
+    other = naming.find_attempt(race, attempt)
     round = _winner(race, None)
     if not files and not hunks:
         raise Invalid("Name the files to graft, with --file.")
@@ -123,7 +123,7 @@ def graft(
     assert round.winner_id is not None
     tries = len(round.grafts) + 1
     folder = racing.races_folder() / race.id / f"graft-{round.number}-{tries}"
-    branch = f"{ops.branch_name(race, round.number, 0, 1).rpartition('/')[0]}/graft-"
+    branch = f"{naming.branch_name(race, round.number, 0, 1).rpartition('/')[0]}/graft-"
     branch += f"{round.number}-{tries}"
     config.make_private_folder(folder.parent)
     worktrees.make(race.repository, str(folder), branch, base=round.winner_commit)

@@ -11,7 +11,7 @@ from corral.adapters.merging import Merge
 from corral.kernel.errors import Invalid, Refused
 from corral.library import cleaning, comparing, finishing, lining_up, racing
 from corral.library.operation import Room, read, write
-from corral.rooms.races import choosing, doing, ops
+from corral.rooms.races import choosing, doing, naming, ops
 from corral.rooms.races.model import Attempt, Entry, Graft, Plan, Race, Round, RoundState
 
 LONGEST_SLEEP = 1.0
@@ -224,7 +224,7 @@ class Races(Room):
         best = found.latest.ranked
         if attempt is None and not best:
             return self._select(found.id, None, reason=reason, overrule=overrule)
-        chosen = best[0] if attempt is None else ops.find_attempt(found, attempt)
+        chosen = best[0] if attempt is None else naming.find_attempt(found, attempt)
         round = next(each for each in found.rounds if each.id == chosen.round_id)
         commit = None
         # Others are refused by the store, in its words, before anything is committed.

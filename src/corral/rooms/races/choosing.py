@@ -22,18 +22,9 @@ from corral.rooms.races.model import (
     VerdictState,
     Winning,
 )
-from corral.rooms.races.ops import (
-    branch_name,
-    check_plan,
-    end_attempt,
-    find_attempt,
-    folder_name,
-    get,
-    locked,
-    round_of,
-    share_of,
-    whole,
-)
+from corral.rooms.races.naming import branch_name, find_attempt, folder_name, round_of
+from corral.rooms.races.ops import end_attempt, get, locked, whole
+from corral.rooms.races.planning import check_plan, share_of
 from corral.rooms.races.ranking import confidence
 
 # -- choosing ----------------------------------------------------------------------------------

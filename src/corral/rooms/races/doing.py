@@ -25,7 +25,8 @@ from corral.rooms.races.model import (
     Verdict,
     VerdictState,
 )
-from corral.rooms.races.ops import end_attempt, get, summed, whole_round
+from corral.rooms.races.ops import end_attempt, get, whole_round
+from corral.rooms.races.planning import summed
 from corral.rooms.runs.model import Run, RunState
 
 LEASE_MS = MINUTE

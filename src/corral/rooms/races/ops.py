@@ -1,6 +1,5 @@
 """Starting races, looking at them, choosing winners, and going on from these."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +8,9 @@ from msgspec.structs import replace
 from corral.db.moves import create, encode_rows, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.money import check_micros, format_usd
+from corral.kernel.money import check_micros
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
+from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.projects import ops as projects
 from corral.rooms.races import sql
 from corral.rooms.races.model import (
@@ -27,14 +26,14 @@ from corral.rooms.races.model import (
     RoundState,
     Verdict,
 )
+from corral.rooms.races.naming import branch_name, folder_name
+from corral.rooms.races.planning import check_plan, share_of, summed
 from corral.rooms.races.ranking import ranked
 from corral.rooms.races.variations import prompt_of
 from corral.rooms.runs import ops as runs
 from corral.rooms.settings import ops as settings
 
-MAX_CHECKS = 20
 MAX_PROMPT = 1 << 20
-_LATEST = re.compile(r"(?:(?P<round>\d{1,6})[.:/])?(?P<number>\d{1,6})")
 
 
 # -- starting ----------------------------------------------------------------------------------
@@ -220,50 +219,8 @@ def _check_count(tx: Tx, race: Race, count: int) -> None:
         )
 
 
-def share_of(race: Race, number: int) -> int | None:
-    """What a round may cost: an even share of what is left for the rounds still planned."""
-    if race.budget_micros is None:
-        return None
-    left = race.budget_micros - (race.spent_micros or 0)
-    if left <= 0:
-        raise Refused(
-            f"{race.id} has spent {format_usd(race.spent_micros)} of its "
-            f"{format_usd(race.budget_micros)}; give it more with --budget.",
-            id=race.id,
-            spent_micros=race.spent_micros,
-            budget_micros=race.budget_micros,
-        )
-    return left // max(1, race.plan.rounds - number + 1)
-
-
-def check_plan(plan: Plan) -> None:
-    if len(plan.checks) > MAX_CHECKS:
-        raise Invalid(f"A race has up to {MAX_CHECKS} checks, not {len(plan.checks)}.")
-    for command in (*plan.checks, *([plan.setup] if plan.setup is not None else [])):
-        clean_text(command, "A check or set-up command")
-    for name, value, low, high in (
-        ("The number of rounds", plan.rounds, 1, 100),
-        ("The number of samples", plan.samples, 1, 20),
-        ("Enough", plan.enough if plan.enough is not None else 1, 1, 1_000),
-    ):
-        if not low <= check_int(value, name) <= high:
-            raise Invalid(f"{name} goes from {low} to {high}, not {value}.", value=value)
-
-
 def _title(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "race")[:60]
-
-
-def branch_name(race: Race, round: int, number: int, tries: int) -> str:
-    """A branch for an attempt: git takes the name, and no other attempt has it."""
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", race.name).strip("-")[:40] or "race"
-    again = f"-{tries}" if tries > 1 else ""
-    return f"corral/{plain}-{race.id[-6:]}/round-{round}-{number}{again}"
-
-
-def folder_name(folder: str, race: Race, round: int, number: int, tries: int) -> str:
-    again = f"-{tries}" if tries > 1 else ""
-    return f"{folder}/{race.id}/round-{round}-{number}{again}"
 
 
 # -- looking -----------------------------------------------------------------------------------
@@ -361,52 +318,9 @@ def _now(tx: Tx, attempt: Attempt) -> Attempt:
     )
 
 
-def summed(one: int | None, other: int | None) -> int | None:
-    """Two costs together; what is not known counts for nothing unless both are."""
-    return None if one is None is other else (one or 0) + (other or 0)
-
-
-def find_attempt(race: Race, typed: str | int) -> Attempt:
-    """An attempt of a race: by its id, the beginning of that, its number in the latest round, or
-    as ROUND.NUMBER."""
-    text = str(typed)
-    match = _LATEST.fullmatch(text)
-    if match:
-        number = int(match["round"]) if match["round"] else race.latest.number
-        found = [
-            attempt
-            for round in race.rounds
-            if round.number == number
-            for attempt in round.attempts
-            if attempt.number == int(match["number"])
-        ]
-    else:
-        all_of_it = [attempt for round in race.rounds for attempt in round.attempts]
-        found = [attempt for attempt in all_of_it if attempt.id.startswith(text)]
-    if len(found) != 1 or len(text) > MAX_NAME:
-        many = "several attempts" if len(found) > 1 else "no attempt"
-        raise NotFound(
-            f"{text[:MAX_NAME]!r} names {many} of {race.id}; name one by its number, as 2 or as "
-            "ROUND.NUMBER, or by its id.",
-            id=race.id,
-            attempt=text[:MAX_NAME],
-        )
-    return found[0]
-
-
 def attempt_of(tx: Tx, id: str) -> Attempt:
     """An attempt by its id, which may be shortened."""
     return _now(tx, sql.ATTEMPTS.get(tx, sql.ATTEMPT_IDS.resolve(tx, id)))
-
-
-def round_of(race: Race, number: int | None) -> Round:
-    """A round of a race by its number; the latest when none is named."""
-    found = [each for each in race.rounds if number is None or each.number == number]
-    if not found:
-        raise NotFound(
-            f"{race.id} has no round {number}; it has {len(race.rounds)}.", id=race.id, round=number
-        )
-    return found[-1]
 
 
 # -- what the verbs share ------------------------------------------------------------------------

@@ -1,0 +1,170 @@
+"""Bounds by Landlock: a small program that gives up its rights and becomes another one.
+
+    python -m corral.adapters.landlock '{"write": [...], ...}' PROGRAM WORD…
+
+It needs no package and no right of its own. Where it may make a network of its own it does, so that
+no network is none; else Landlock keeps it off TCP, where the kernel can.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+TROUBLE = 125  # as `env` and `timeout` say it: not begun
+CREATE, ADD_RULE, RESTRICT = 444, 445, 446  # the same on every machine
+VERSION = 1
+NO_NEW_PRIVILEGES = 38
+NEW_USERS, NEW_NETWORK = 0x1000_0000, 0x4000_0000
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+REFER, TRUNCATE = 1 << 13, 1 << 14
+FIRST_RIGHTS = (1 << 13) - 1
+READ = EXECUTE | READ_FILE | READ_DIR
+TCP = 3
+SIGNALS = 2
+DEVICES = tuple(
+    f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
+)
+
+
+def version() -> int:
+    """How much the kernel knows of it; 0 without."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    return max(_system_call(CREATE, None, 0, VERSION), 0)
+
+
+def _system_call(*words: object) -> int:
+    library = ctypes.CDLL(None, use_errno=True)
+    return int(library.syscall(*(ctypes.c_long(w) if isinstance(w, int) else w for w in words)))
+
+
+def _must(what: str, answer: int) -> int:
+    if answer < 0:
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+    return answer
+
+
+def restrict(
+    write: Iterable[str],
+    *,
+    hidden: Iterable[str] = (),
+    readable: Iterable[str] = (),
+    tcp: bool = True,
+    signals: bool = True,
+) -> None:
+    """Give up all rights to files for this process and whoever it starts, but to read what is not
+    hidden and to change what is named; without `tcp` and `signals` also those to others."""
+    known = version()
+    if known < 1:
+        raise OSError("this kernel has no Landlock")
+    rights = FIRST_RIGHTS | (REFER if known >= 2 else 0) | (TRUNCATE if known >= 3 else 0)
+    network = TCP if known >= 4 and not tcp else 0
+    scope = SIGNALS if known >= 6 and not signals else 0
+    size = 24 if known >= 6 else 16 if known >= 4 else 8
+    rules = _must(
+        "landlock", _system_call(CREATE, struct.pack("QQQ", rights, network, scope), size, 0)
+    )
+    try:
+        for path in (*_unhidden(hidden), *readable):
+            _allow(rules, path, READ)
+        for path in (*DEVICES, *write):
+            _allow(rules, path, rights)
+        library = ctypes.CDLL(None, use_errno=True)
+        _must("no new privileges", library.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+        _must("landlock", _system_call(RESTRICT, rules, 0))
+    finally:
+        os.close(rules)
+
+
+def _allow(rules: int, path: str, rights: int) -> None:
+    try:
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # what is not there needs no right
+    try:
+        if not stat.S_ISDIR(os.fstat(handle).st_mode):
+            rights &= EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
+        rule = struct.pack("=Qi", rights, handle)
+        _must(path, _system_call(ADD_RULE, rules, 1, rule, 0))
+    finally:
+        os.close(handle)
+
+
+def _unhidden(hidden: Iterable[str]) -> Iterator[str]:
+    """Everything but what is hidden: rights only add up, so each folder above is taken apart. What
+    a link leads to is somewhere else, and has its right there or has none."""
+    closed = {os.path.realpath(path) for path in hidden}
+    above = {
+        "/".join(path.split("/")[:count]) or "/"
+        for path in closed
+        for count in range(1, path.count("/") + 1)
+    }
+    waiting = ["/"]
+    while waiting:
+        folder = waiting.pop()
+        if folder in closed:
+            continue
+        if folder not in above:
+            yield folder
+            continue
+        with suppress(OSError):
+            paths = (os.path.join(folder, name) for name in os.listdir(folder))
+            waiting += [path for path in paths if not os.path.islink(path)]
+
+
+def own_network() -> bool:
+    """Have this process in a network of its own with nothing but loopback, where that can be."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.unshare(NEW_NETWORK):
+        user, group = os.getuid(), os.getgid()
+        if library.unshare(NEW_USERS | NEW_NETWORK):
+            return False
+        with suppress(OSError):
+            _put("/proc/self/setgroups", "deny")
+        _put("/proc/self/uid_map", f"{user} {user} 1")
+        _put("/proc/self/gid_map", f"{group} {group} 1")
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        # Loopback is there and down; programs talk to their own servers over it.
+        fcntl.ioctl(handle, 0x8914, struct.pack("16sH14x", b"lo", 0x41))
+    return True
+
+
+def _put(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+
+
+def main(arguments: list[str]) -> int:
+    order, *words = arguments
+    bounds = json.loads(order)
+    try:
+        off = not bounds["network"] and not own_network()
+        if off and version() < 4:
+            raise OSError("this kernel cannot keep a program off the network")
+        restrict(
+            bounds["write"],
+            hidden=bounds["hidden"],
+            readable=bounds["readable"],
+            tcp=not off,
+            signals=bounds["signals"],
+        )
+    except OSError as error:
+        sys.stderr.write(f"corral: the sandbox could not be made: {error}\n")
+        return TROUBLE
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        sys.stderr.write(f"{words[0]}: {error.strerror}\n")
+        return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,260 @@
+"""Exports: whole or not at all."""
+
+import json
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.adapters import exports
+from corral.adapters.exports import TreeOf
+from corral.kernel.errors import Invalid, Refused
+from tests.support.repositories import commit, git, write
+
+pytestmark = pytest.mark.usefixtures("plain_git")
+ODD = os.fsdecode(b"odd %\n\xff")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    top = tmp_path / "repository"
+    write(top, {"README": "hello\n", "bin/tool": "#!/bin/sh\n", ODD: "odd", "deep/er/x": b"\0\1"})
+    (top / "bin/tool").chmod(0o755)
+    (top / "deep/link").symlink_to("../README")
+    (top / "to-folder").symlink_to("deep/er")
+    write(top, {".gitattributes": "README export-ignore\n*.txt text eol=crlf\n", "a.txt": "a\n"})
+    git(top, "init", "-q", "-b", "main")
+    commit(top, {}, "first")
+    return top
+
+
+def export(repository: Path, target: Path, **more: object) -> exports.Manifest:
+    trees = {"round-1-winner": TreeOf(str(repository), "main")}
+    files = {"logs/round-1/attempt-1.log": b"one\n", "logs/round-1/attempt-2.log": [b"t", b"wo\n"]}
+    return exports.export(target, trees=trees, files=files, **more)  # type: ignore[arg-type]
+
+
+def test_a_tree_and_logs_are_written_byte_for_byte_with_a_manifest(
+    repository: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "out" / "race"
+    before = os.umask(0o077)
+    try:
+        made = export(repository, target)
+    finally:
+        os.umask(before)
+    winner = target / "round-1-winner"
+    for name in ("README", "bin/tool", "a.txt", ODD, "deep/er/x"):
+        assert (winner / name).read_bytes() == (repository / name).read_bytes()
+    assert os.access(winner / "bin/tool", os.X_OK)
+    assert not os.access(winner / "README", os.X_OK)
+    assert os.readlink(winner / "deep/link") == "../README"
+    assert (target / "logs/round-1/attempt-2.log").read_bytes() == b"two\n"
+    told = json.loads((target / "manifest.json").read_text())
+    entries = {entry["path"]: entry for entry in told["entries"]}
+    assert entries["round-1-winner/README"] == {
+        "path": "round-1-winner/README",
+        "size": 6,
+        "sha256": sha256(b"hello\n").hexdigest(),
+        "mode": "100644",
+    }
+    assert entries["round-1-winner/bin/tool"]["mode"] == "100755"
+    assert told["commits"] == {"round-1-winner": git(repository, "rev-parse", "main")}
+    assert len(entries) == len(made.entries) == 10
+    assert exports.verify(target) == []
+    assert [path.name for path in target.parent.iterdir()] == ["race"]
+
+
+@given(st.binary(max_size=30))
+def test_any_path_in_a_manifest_can_be_had_again(path: bytes) -> None:
+    assert unquote_to_bytes(exports._shown(path)) == path
+
+
+def test_what_was_changed_since_is_told(repository: Path, tmp_path: Path) -> None:
+    target = tmp_path / "race"
+    export(repository, target)
+    winner = target / "round-1-winner"
+    (winner / "README").write_text("other")
+    (winner / "deep/er/x").unlink()
+    (winner / "bin/tool").chmod(0o644)
+    (winner / "to-folder").unlink()
+    (winner / "to-folder").symlink_to("/etc")
+    (winner / "new").write_text("x")
+    assert sorted(exports.verify(target)) == [
+        "round-1-winner/README is changed",
+        "round-1-winner/bin/tool is of another mode",
+        "round-1-winner/deep/er/x is missing",
+        "round-1-winner/new is not in it",
+        "round-1-winner/to-folder is another link",
+    ]
+
+
+def test_a_target_that_is_there(repository: Path, tmp_path: Path) -> None:
+    target = tmp_path / "race"
+    export(repository, target)
+    inode = target.stat().st_ino
+    export(repository, target)
+    assert target.stat().st_ino == inode, "the same is left alone"
+    commit(repository, {"README": "second\n"})
+    with pytest.raises(Refused, match="there already"):
+        export(repository, target)
+    export(repository, target, existing="replace")
+    assert (target / "round-1-winner/README").read_text() == "second\n"
+    (target / "mine").write_text("work of the user")
+    commit(repository, {"README": "third\n"})
+    with pytest.raises(Refused, match="not as an export left it"):
+        export(repository, target, existing="replace")
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(Refused, match="there already"):
+        export(repository, other)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "race", "repository"]
+
+
+@pytest.mark.parametrize(
+    "link", ["/etc/passwd", "../x", "../../x", "deep/../../x", "to-folder/../../../../x", ".."]
+)
+def test_a_link_that_leads_out_is_refused(repository: Path, tmp_path: Path, link: str) -> None:
+    (repository / "bad").symlink_to(link)
+    commit(repository, {})
+    with pytest.raises(Refused, match="link bad leads out"):
+        export(repository, tmp_path / "race")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["repository"]
+
+
+@pytest.mark.parametrize("name", [b"..", b".git", b".GIT", b"."])
+def test_a_path_that_climbs_is_refused(repository: Path, tmp_path: Path, name: bytes) -> None:
+    blob = git(repository, "hash-object", "-w", "--stdin", given=b"evil")
+    tree = git(
+        repository,
+        "hash-object",
+        "-t",
+        "tree",
+        "-w",
+        "--stdin",
+        "--literally",
+        given=b"100644 evil\0" + bytes.fromhex(blob),
+    )
+    above = git(
+        repository,
+        "hash-object",
+        "-t",
+        "tree",
+        "-w",
+        "--stdin",
+        "--literally",
+        given=b"40000 " + name + b"\0" + bytes.fromhex(tree),
+    )
+    made = git(repository, "commit-tree", above, "-m", "evil")
+    trees = {"winner": TreeOf(str(repository), made)}
+    with pytest.raises(Refused, match="leads out"):
+        exports.export(tmp_path / "race", trees=trees, files={})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["repository"]
+
+
+def test_bad_names_and_bad_sources_are_refused(repository: Path, tmp_path: Path) -> None:
+    for name in ("../x", "/x", "a//b", "", "manifest.json", "a/./b", "x\0"):
+        with pytest.raises(Invalid):
+            exports.export(tmp_path / "race", trees={}, files={name: b""})
+    with pytest.raises(Invalid):
+        exports.export(tmp_path / "race", trees={}, files={"a": b"", "a/b": b""})
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("repository/README")
+    for source in (tmp_path / "pipe", tmp_path / "link", Path("/dev/zero"), tmp_path / "nowhere"):
+        with pytest.raises(Refused):
+            exports.export(tmp_path / "race", trees={}, files={"a": source})
+    with pytest.raises(Refused, match="no commit"):
+        exports.export(tmp_path / "race", trees={"a": TreeOf(str(repository), "nope")}, files={})
+    assert not (tmp_path / "race").exists()
+    assert exports.leftovers(tmp_path) == []
+
+
+def test_a_submodule_is_named_and_left_out(repository: Path, tmp_path: Path) -> None:
+    git(repository, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
+    git(repository, "commit", "-qm", "sub")
+    made = export(repository, tmp_path / "race")
+    assert [entry.mode for entry in made.entries if entry.path.endswith("/sub")] == ["160000"]
+    assert exports.verify(tmp_path / "race") == []
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(repository: Path, tmp_path: Path) -> None:
+    commit(repository, {"big": b"x" * 300_000})
+    program = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from corral.adapters import exports; from corral.kernel.errors import Refused\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "trees = {'w': exports.TreeOf(sys.argv[1], 'main')}\n"
+        "try: exports.export(Path(sys.argv[2]), trees=trees, files={})\n"
+        "except Refused as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(repository), str(tmp_path / "race")],
+        capture_output=True,
+        text=True,
+    )
+    assert "There is no room left" in done.stdout, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["repository"]
+
+
+CRASH = """
+import os, sys
+from pathlib import Path
+from corral.adapters import exports
+left = int(sys.argv[3])
+def counted(function):
+    def call(*words, **more):
+        global left
+        left -= 1
+        if left == 0:
+            os._exit(9)
+        return function(*words, **more)
+    return call
+for name in ("rename", "mkdir", "symlink", "fsync", "makedirs"):
+    setattr(os, name, counted(getattr(os, name)))
+exports.delete = counted(exports.delete)
+trees = {"w": exports.TreeOf(sys.argv[1], "main")}
+exports.export(Path(sys.argv[2]), trees=trees, files={"logs/a": b"x"}, existing="replace")
+"""
+
+
+def test_a_crash_at_any_point_leaves_the_old_or_the_new(repository: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out" / "race"
+    target.parent.mkdir()
+    exports.export(target, trees={}, files={"old": b"old"})
+    outcomes = []
+    for point in range(1, 200, 3):
+        words = [sys.executable, "-c", CRASH, str(repository), str(target), str(point)]
+        code = subprocess.run(words, check=False).returncode
+        exports.sweep(target.parent)
+        assert [path.name for path in target.parent.iterdir()] == ["race"]
+        assert exports.verify(target) == []
+        outcomes.append((target / "old").exists())
+        if code == 0:
+            break
+    assert outcomes[0] is True
+    assert outcomes[-1] is False
+    assert code == 0
+
+
+def test_what_is_being_written_is_no_leftover(tmp_path: Path) -> None:
+    def slowly() -> object:
+        assert exports.leftovers(tmp_path) == []
+        assert len([*tmp_path.iterdir()]) == 1
+        yield b"x"
+
+    exports.export(tmp_path / "race", trees={}, files={"a": slowly()})  # type: ignore[dict-item]
+    cut = tmp_path / f".race.{'0' * 32}.part"
+    write(cut, {"half": "x"})
+    assert exports.leftovers(tmp_path) == [cut]
+    assert exports.sweep(tmp_path) == [cut]
+    old = tmp_path / f".gone.{'0' * 32}.old"
+    write(old, {"whole": "x"})
+    exports.sweep(tmp_path)
+    assert (tmp_path / "gone/whole").exists()

@@ -1,0 +1,179 @@
+"""Sandboxes: each kind that works on this machine really keeps a program in its bounds."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import sandbox, worktrees
+from corral.adapters.sandbox import Bounds, Kind
+from corral.kernel.errors import Refused
+from tests.support.repositories import IDENTITY, git, new_repository
+
+pytestmark = pytest.mark.usefixtures("plain_git")
+KINDS = [Kind.BUBBLEWRAP, Kind.LANDLOCK]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    kind: Kind = request.param
+    trouble, _ = sandbox._tried(kind, False)
+    if trouble is not None:
+        pytest.skip(f"{kind} does not work here: {trouble}")
+    return kind
+
+
+def run(
+    tmp_path: Path, kind: Kind, script: str, **bounds: object
+) -> "subprocess.CompletedProcess[str]":
+    wrapped = sandbox.wrap(
+        ["/bin/sh", "-c", script],
+        Bounds(**bounds),  # type: ignore[arg-type]
+        scratch=str(tmp_path / "scratch"),
+        kind=kind,
+    )
+    assert wrapped.kind is kind
+    return subprocess.run(
+        wrapped.words,
+        env=os.environ | IDENTITY | wrapped.environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_it_changes_what_it_may_and_nothing_else(tmp_path: Path, kind: Kind) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/file").write_text("x")
+    script = f"""
+        cat {tmp_path}/theirs/file > {tmp_path}/mine/copy || exit 1
+        mkdir {tmp_path}/mine/sub && mv {tmp_path}/mine/copy {tmp_path}/mine/sub/ || exit 2
+        echo x > "$TMPDIR/temporary" || exit 3
+        echo x > /dev/null || exit 4
+        echo y 2>/dev/null > {tmp_path}/theirs/file && exit 5
+        rm {tmp_path}/theirs/file 2>/dev/null && exit 6
+        touch /usr/x /etc/x {tmp_path}/x 2>/dev/null && exit 7
+        exit 0
+    """
+    bounds = {"writable": (str(tmp_path / "mine"),), "readable": (str(tmp_path / "theirs"),)}
+    done = run(tmp_path, kind, script, **bounds)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine/sub/copy").read_text() == "x"
+    assert (tmp_path / "theirs/file").read_text() == "x"
+    assert (tmp_path / "scratch/temporary").exists()
+    assert (tmp_path / "scratch").stat().st_mode & 0o077 == 0
+
+
+def test_what_is_hidden_is_not_read_but_for_what_is_named(tmp_path: Path, kind: Kind) -> None:
+    home = tmp_path / "home"
+    for name in ("secret", "shared", "work"):
+        (home / name).mkdir(parents=True)
+        (home / name / "file").write_text(name)
+    (home / "key").write_text("key")
+    script = f"""
+        cat {home}/secret/file && exit 1
+        test -s {home}/key && cat {home}/key && exit 2
+        cat {home}/shared/file || exit 3
+        echo x > {home}/work/new || exit 4
+        echo x > {home}/shared/new && exit 5
+        exit 0
+    """
+    done = run(
+        tmp_path,
+        kind,
+        script,
+        hidden=(str(home),),
+        readable=(str(home / "shared"),),
+        writable=(str(home / "work"),),
+    )
+    assert (done.returncode, done.stdout) == (0, "shared"), done.stderr
+
+
+def test_a_worktree_can_be_committed_in_and_its_repository_not_be_turned(
+    tmp_path: Path, kind: Kind
+) -> None:
+    repository = new_repository(tmp_path / "repository")
+    tree = tmp_path / "tree"
+    worktrees.make(str(repository), str(tree), "corral/race/one")
+    script = f"""
+        cd {tree} && echo x > made && git add made && git commit -qm made || exit 1
+        git config core.fsmonitor evil 2>/dev/null && exit 2
+        echo evil 2>/dev/null > {repository}/.git/hooks/post-commit && exit 3
+        git update-ref refs/heads/main HEAD 2>/dev/null && exit 4
+        echo x 2>/dev/null > {repository}/README
+        exit 0
+    """
+    done = run(tmp_path, kind, script, worktree=str(tree), repository=str(repository))
+    assert done.returncode == 0, done.stderr
+    assert git(repository, "log", "-1", "--format=%s", "corral/race/one") == "made"
+    assert git(repository, "log", "-1", "--format=%s", "main") == "first"
+    assert (repository / "README").read_text() == "hello\n"
+    (tree / ".git").write_text(f"gitdir: {tmp_path}/elsewhere\n")
+    wrapped = sandbox.wrap(
+        ["true"],
+        Bounds(worktree=str(tree), repository=str(repository)),
+        scratch=str(tmp_path / "scratch"),
+        kind=kind,
+    )
+    assert "elsewhere" not in str(wrapped.words), "what an agent wrote there opens nothing"
+
+
+def test_without_a_network_there_is_none_but_its_own_loopback(tmp_path: Path, kind: Kind) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        reach = (
+            "import socket, sys\n"
+            "s = socket.socket(); s.settimeout(5)\n"
+            f"sys.exit(s.connect_ex(('127.0.0.1', {port})) != 0)"
+        )
+        own = (
+            "import socket\n"
+            "a = socket.create_server(('127.0.0.1', 0))\n"
+            "socket.create_connection(a.getsockname(), 5)\n"
+        )
+        call = f"{sys.executable} -c"
+        assert run(tmp_path, kind, f'{call} "{reach}"').returncode == 0
+        done = run(tmp_path, kind, f'! {call} "{reach}" && {call} "{own}"', network=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_exit_code_comes_through_and_a_missing_program_is_told(
+    tmp_path: Path, kind: Kind
+) -> None:
+    assert run(tmp_path, kind, "exit 7").returncode == 7
+    wrapped = sandbox.wrap(["no-such-program"], Bounds(), scratch=str(tmp_path / "s"), kind=kind)
+    done = subprocess.run(wrapped.words, capture_output=True, text=True, check=False)
+    assert done.returncode in (1, 127)
+    assert "no-such-program" in done.stderr
+
+
+def test_the_probe_says_what_works_and_why_not_the_others() -> None:
+    found = sandbox.probe()
+    better = KINDS[: KINDS.index(found.kind)] if found.kind in KINDS else KINDS
+    assert [*found.why_not] == better
+    assert all(found.why_not.values())
+
+
+def test_without_any_sandbox_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_tried", lambda kind, network: ("it is switched off", False))
+    assert sandbox.probe().why_not == dict.fromkeys(KINDS, "it is switched off")
+    wrapped = sandbox.wrap(["true"], Bounds(network=False), scratch=str(tmp_path / "s"))
+    assert (wrapped.kind, wrapped.words) == (Kind.NONE, ["true"])
+    assert "Nothing keeps it in bounds" in wrapped.lacks[0]
+    with pytest.raises(Refused, match="switched off"):
+        sandbox.wrap(["true"], Bounds(), scratch=str(tmp_path / "s"), kind=Kind.LANDLOCK)
+    with pytest.raises(Refused, match="is not there"):
+        sandbox.wrap(["true"], Bounds(writable=("/nowhere",)), scratch=str(tmp_path / "s"))
+
+
+def test_where_there_is_no_bubblewrap_the_probe_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    trouble, _ = sandbox._tried.__wrapped__(Kind.BUBBLEWRAP, True)
+    assert "install bubblewrap" in str(trouble)
