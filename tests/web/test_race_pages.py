@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from corral.interfaces.web import race_actions, race_diffs
+from corral.interfaces.web import race_actions, race_diffs, races
 from corral.interfaces.web.race_actions import RACING
 from corral.interfaces.web.races import SCREENS, attempt_verbs, race_verbs
 from corral.kernel.errors import Refused
@@ -377,7 +377,9 @@ def test_a_race_that_waits_for_somebody_is_on_the_overview(track: Track) -> None
     assert track.client.get("/search", params={"q": race.id}).status_code == 303
 
 
-def test_many_attempts_are_all_shown_and_few_have_terminals(track: Track) -> None:
+def test_many_attempts_are_paged_and_few_have_terminals(
+    track: Track, monkeypatch: pytest.MonkeyPatch
+) -> None:
     track.store.settings.set("races.max_attempts", 20)
     race = track.raced.start(*["ada"] * 12)
     for number in range(1, 13):
@@ -386,6 +388,16 @@ def test_many_attempts_are_all_shown_and_few_have_terminals(track: Track) -> Non
     assert text.count('class="attempt row"') == 12
     assert text.count("data-run=") == SCREENS
     assert f"the first {SCREENS} are shown with their terminals" in text
+    monkeypatch.setattr(races, "CARDS", 5)
+    seen: list[str] = []
+    path: str | None = f"/races/{race.id}"
+    while path is not None:
+        text = track.text(path)
+        seen += re.findall(r'class="attempt row" id="(att_[^"]+)"', text)
+        more = re.search(r'rel="next" href="([^"]+)"', text)
+        path = unescape(more[1]) if more else None
+    assert seen == [attempt.id for attempt in track.store.races.get(race.id).latest.attempts]
+    assert track.client.get(f"/races/{race.id}?after=x").status_code == 400
 
 
 def test_what_is_not_there_is_said_in_words(track: Track) -> None:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.interfaces.web.races import SCREENS, round_asked
-from corral.interfaces.web.terminal import LOOK_EVERY, Told, sending, tellings
+from corral.interfaces.web.terminal import LOOK_EVERY, Told, over_because, sending, tellings
 from corral.kernel.errors import CorralError
 from corral.library import Corral
 from corral.rooms.races.model import Round
@@ -78,9 +78,7 @@ class _Screens:
         try:
             run = self._store.runs.get(id)
         except CorralError as error:
-            from base64 import b64encode
-
-            self._put(id, Told("over", b64encode(error.message.encode())))
+            self._put(id, over_because(error))
             return
         for told in tellings(self._store, run, None, self._gone):
             self._put(id, told)

@@ -23,8 +23,14 @@ from corral.rooms.races.ranking import opinions
 
 PROJECTS = 100
 AGENTS = 200
+CARDS = 60
+"""So many attempts of a round are on one page."""
+TABS = 24
+"""So many rounds have a tab: the latest; the lineage leads to all."""
 SCREENS = 8
-"""So many attempts of a round are shown with their terminals."""
+"""The first attempts of a round are shown with their terminals."""
+PROMPT = 20_000
+"""So much of a prompt is shown."""
 SPANS = {"7": 7, "30": 30, "90": 90, "all": None}
 KINDS = ("agent", "model", "provider", "variation")
 
@@ -70,14 +76,18 @@ def show_one(visit: Visit) -> Response:
     if round is race.latest and any(each.is_open for each in round.attempts):
         far = {each.attempt_id: each for each in store.races.so_far(race.id)}
     decided = last_decided(race)
-    cards = [_card(race, round, each, far.get(each.id), decided) for each in round.attempts]
+    shown, more = _page(round, visit.asked("after"))
+    cards = [_card(race, round, each, far.get(each.id), decided) for each in shown]
     return visit.show(
         "race.html",
         race=race,
         round=round,
         parent=next((each for each in race.rounds if each.id == round.parent_id), None),
         cards=cards,
+        more=more,
         screens=SCREENS,
+        tabs=[each for each in race.rounds if each in race.rounds[-TABS:] or each is round],
+        longest=PROMPT,
         called=called(race),
         going=round.goes_on and any(each.is_open for each in round.attempts),
         decided=decided,
@@ -88,6 +98,14 @@ def show_one(visit: Visit) -> Response:
         agents=store.agents.list(limit=AGENTS).items if visit.may_act else [],
         names=visit.names([race.project_id]),
     )
+
+
+def _page(round: Round, after: str | None) -> tuple[list[Attempt], str | None]:
+    """The attempts of a round behind a number, and the number behind which more are."""
+    if after is not None and not (after.isascii() and after.isdigit()):
+        raise Invalid(f"{after[:20]!r} is no number of an attempt.", after=after[:20])
+    rest = [each for each in round.attempts if each.number > int((after or "0")[:9])]
+    return rest[:CARDS], str(rest[CARDS - 1].number) if len(rest) > CARDS else None
 
 
 def round_asked(race: Race, number: str | None) -> Round:

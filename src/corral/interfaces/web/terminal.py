@@ -106,7 +106,12 @@ def tellings(store: Corral, run: Run, offset: int | None, gone: threading.Event)
             yield Told("told", b64encode(words.encode()))
         yield Told("over", b"")
     except CorralError as error:
-        yield Told("over", b64encode(error.message.encode()))
+        yield over_because(error)
+
+
+def over_because(error: CorralError) -> Told:
+    """Nothing can be shown, and why."""
+    return Told("over", b64encode(error.message.encode()))
 
 
 def _opened(
