@@ -59,15 +59,6 @@ def _attempt(visit: Visit) -> str:
     return visit.must("attempt", "The attempt")
 
 
-def _number(visit: Visit, name: str) -> int | None:
-    given = visit.given(name)
-    if given is None:
-        return None
-    if not (given.isascii() and given.isdigit()) or len(given) > 6:
-        raise Invalid(f"{given[:50]!r} is no number of a round.", value=given[:50])
-    return int(given)
-
-
 def _at(race: Race) -> str:
     return f"/races/{race.id}"
 
@@ -84,7 +75,7 @@ def start_race(visit: Visit) -> Response:
             project=project,
             checks=[line.strip() for line in checks if line.strip()],
             vary_auto=visit.given("vary") is not None,
-            rounds=_number(visit, "rounds") or 1,
+            rounds=visit.number("rounds", "rounds") or 1,
             judge=visit.given("judge"),
             budget_micros=parse_usd(budget) if budget else None,
         ),
@@ -115,7 +106,7 @@ def graft(visit: Visit) -> Response:
 
 
 def next_round(visit: Visit) -> Response:
-    id, budget, from_round = _race(visit), visit.given("budget"), _number(visit, "from")
+    id, budget, from_round = _race(visit), visit.given("budget"), visit.number("from", "a round")
     store = visit.store
     return _soon(
         visit,
@@ -158,7 +149,7 @@ def judge(visit: Visit) -> Response:
 
 
 def abandon(visit: Visit) -> Response:
-    id, round, store = _race(visit), _number(visit, "round"), visit.store
+    id, round, store = _race(visit), visit.number("round", "a round"), visit.store
     what = "The race" if round is None else f"Round {round}"
     return _soon(
         visit,

@@ -73,6 +73,15 @@ class Visit:
             raise Invalid(f"{what} is empty; fill it in.", field=name)
         return value
 
+    def number(self, name: str, of: str) -> int | None:
+        """A whole number that a form says; None when the field is empty."""
+        value = self.given(name)
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit()) or len(value) > 15:
+            raise Invalid(f"{value[:50]!r} is no number of {of}.", field=name)
+        return int(value)
+
     def all(self, name: str) -> list[str]:
         """Everything that a form says under a name, as it is."""
         return [value for field, value in self._fields if field == name and value]
