@@ -75,7 +75,6 @@ def start_race(visit: Visit) -> Response:
             project=project,
             checks=[line.strip() for line in checks if line.strip()],
             vary_auto=visit.given("vary") is not None,
-            rounds=visit.number("rounds", "rounds") or 1,
             judge=visit.given("judge"),
             budget_micros=parse_usd(budget) if budget else None,
         ),
