@@ -19,6 +19,7 @@ from corral.kernel.end import End
 from corral.library import Corral
 from corral.library.once import Key, once
 from corral.rooms.charges.model import Price
+from corral.rooms.races import choosing, doing, holding
 from corral.rooms.runs.model import Attention, Sample
 from tests.support.history import fill
 from tests.support.plans import Plan, postgres_plans, sqlite_plan
@@ -90,6 +91,16 @@ RUNS_PROJECT = f"prj_7x{'0' * 24}"
 QUIET_PROJECT = f"prj_60x{'0' * 23}"
 GRAPH = RUNS_PROJECT
 TASK = {"tasks_pkey", "edges_pkey"}
+RACE = "rac_40x"
+ROUND = "rnd_" + "40x" + "0" * 23
+RACES = {
+    "attempts_by_race",
+    "choices_pkey",
+    "grafts_by_round",
+    "races_pkey",
+    "rounds_by_race",
+    "verdicts_by_race",
+}
 AGENT_BY_NAME = {"agents_name_key", "agent_versions_pkey"}
 
 
@@ -328,6 +339,26 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "tasks_running",
             "tasks_to_take_by_role",
         },
+    ),
+    "races.get": (lambda c: c.races.get(RACE), RACES),
+    "races.list": (lambda c: c.races.list(), {"races_pkey"}),
+    "races.list in a state": (lambda c: c.races.list(state="active"), {"races_by_state"}),
+    "races.list of a project": (
+        lambda c: c.races.list(project=PROJECT),
+        {"projects_pkey", "races_by_project"},
+    ),
+    "races, the rounds that go on": (lambda c: c.races._open_rounds("h"), {"rounds_open"}),
+    "races, whether an attempt waits for a run": (
+        lambda c: c._database.read(lambda tx: holding.has_attempt(tx, "run_300")),
+        {"attempts_of_run"},
+    ),
+    "races, a round is taken": (
+        lambda c: c._database.write(lambda tx: doing.take(tx, ROUND, "driver:x")),
+        {"rounds_pkey", "attempts_by_round", "verdicts_by_round"},
+    ),
+    "races, worktrees that are there": (
+        lambda c: c._database.read(lambda tx: choosing.in_place(tx, limit=5)),
+        {"attempts_in_place"},
     ),
     "tasks.get by its key": (lambda c: c.tasks.get("k9"), {*TASK, "tasks_keys"}),
     "tasks.list": (lambda c: c.tasks.list(), TASK),

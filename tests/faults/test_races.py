@@ -184,3 +184,23 @@ def test_a_disk_that_fills_leaves_a_clear_state(
     (small_disk / "ballast").unlink()
     live.races.retry(race.id, "1")
     assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"
+
+
+def test_a_sandbox_keeps_an_attempt_in_its_worktree_or_it_is_said_that_none_does(
+    live: Corral, repository: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    agent(
+        live,
+        tmp_path,
+        "bold",
+        f"cat >/dev/null; echo in > made; echo out 2>/dev/null > {outside}; :",
+    )
+    race = live.races.start("Do it", agents="bold", sandbox="auto", project=str(repository))
+    race = live.races.wait(race.id, timeout_ms=WAIT_MS)
+    (attempt,) = attempts(race)
+    assert attempt.state == "completed", attempt.reason
+    assert (Path(attempt.worktree) / "made").read_text() == "in\n"
+    assert attempt.sandbox in ("bubblewrap", "landlock", "none")
+    assert outside.exists() == (attempt.sandbox == "none"), attempt.sandbox
+    print(f"the sandbox was {attempt.sandbox}")

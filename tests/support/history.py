@@ -278,6 +278,54 @@ _FILL = [
     {_SERIES.format(count=LETTERS)}
     SELECT 'tsk_' || substr((i + 3) || 'x0000000000000000000000000', 1, 26),
         'tsk_' || substr(i || 'x0000000000000000000000000', 1, 26) FROM n""",
+    f"""INSERT INTO races (id, project_id, name, prompt, state, repository, inside, private,
+        base_commit, host, plan, created_at, created_by, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'rac_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'prj_' || substr((i % 500) || 'x0000000000000000000000000', 1, 26), 'r', 'p',
+        CASE i % 20 WHEN 0 THEN 'active' ELSE 'completed' END, '/srv/r', '', 0, 'c', 'h',
+        '{{}}', {{now}} - i, 'user:x', CASE i % 20 WHEN 0 THEN NULL ELSE {{now}} - i END
+    FROM n""",
+    f"""INSERT INTO rounds (id, race_id, project_id, number, state, base_commit, prompt, winner_id,
+        goes_on, host, fence, created_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'rnd_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'rac_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'prj_' || substr((i % 500) || 'x0000000000000000000000000', 1, 26), 1,
+        CASE i % 20 WHEN 0 THEN 'running' ELSE 'completed' END, 'c', 'p',
+        CASE i % 20 WHEN 0 THEN NULL ELSE 'att_' || i END,
+        CASE i % 1000 WHEN 0 THEN 1 ELSE 0 END, 'h', 1, {{now}} - i,
+        CASE i % 20 WHEN 0 THEN NULL ELSE {{now}} - i END
+    FROM n""",
+    f"""INSERT INTO attempts (id, race_id, round_id, project_id, number, state, agent, prompt,
+        branch, worktree, run_id, tries, checks, created_at, started_at, ended_at, cleaned_at)
+    {_SERIES.format(count=MANY * 3)}
+    SELECT 'att_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'rac_' || substr((i / 3) || 'x0000000000000000000000000', 1, 26),
+        'rnd_' || substr((i / 3) || 'x0000000000000000000000000', 1, 26),
+        'prj_' || substr((i % 500) || 'x0000000000000000000000000', 1, 26), i % 3 + 1,
+        CASE i % 300 WHEN 0 THEN 'running' ELSE 'completed' END, 'a' || (i % 50), 'p', 'b',
+        '/srv/w/' || i, 'run_' || i, 1, '[]', {{now}} - i, {{now}} - i,
+        CASE i % 300 WHEN 0 THEN NULL ELSE {{now}} - i END,
+        CASE i % 100 WHEN 0 THEN NULL ELSE {{now}} END
+    FROM n""",
+    f"""INSERT INTO verdicts (id, race_id, round_id, project_id, number, state, judge, run_id,
+        labels, prompt_hash, truncated, created_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'vdt_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'rac_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'rnd_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'prj_' || substr((i % 500) || 'x0000000000000000000000000', 1, 26), 1, 'given', 'j',
+        'run_' || i, '{{}}', 'h', 0, {{now}}, {{now}} FROM n""",
+    f"""INSERT INTO choices (round_id, number, verb, attempt_id, commit_id, by, at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'rnd_' || substr(i || 'x0000000000000000000000000', 1, 26), 1, 'select', 'att_' || i,
+        'c', 'user:x', {{now}} FROM n""",
+    f"""INSERT INTO grafts (id, round_id, attempt_id, files, kept, checks, reason, by, at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'grf_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'rnd_' || substr(i || 'x0000000000000000000000000', 1, 26), 'att_' || i, '[]', 0, '[]', 'r',
+        'user:x', {{now}} FROM n""",
     f"""INSERT INTO delegations (id, state, from_mailbox, to_agent_id, to_mailbox, parent_id,
         task_id, text, deadline_at, created_at, ended_at)
     {_SERIES.format(count=MANY)}

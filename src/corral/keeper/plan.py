@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from corral.adapters.providers.provider import Provider
     from corral.library import Corral
 
+# Where agent CLIs keep their conversations and settings: they may write there from a sandbox too.
+CLI_FOLDERS = (".claude", ".claude.json", ".codex", ".gemini", ".qwen", ".copilot", ".cache")
 # Options that make an agent CLI, started by the user's own command line, tell in structured lines.
 STRUCTURED = frozenset({"stream-json", "--json"})
 
@@ -69,6 +71,34 @@ class Plan:
 
     def start(self, *, resume: bool) -> Start:
         """How this attempt is started; a later one goes on with the conversation of the first."""
+        started = self._start(resume=resume)
+        return started if self._launch.sandbox is None else self._kept_in(started)
+
+    def _kept_in(self, started: Start) -> Start:
+        """The same inside of a sandbox: it may change its worktree, and what its CLI remembers."""
+        import msgspec
+
+        from corral.adapters import git, sandbox
+
+        assert self._launch.sandbox is not None
+        top = git.worktree_of(self._run.cwd) or self._run.cwd
+        homes = [os.path.expanduser(f"~/{name}") for name in CLI_FOLDERS]
+        wrapped = sandbox.wrap(
+            started.args,
+            sandbox.Bounds(
+                worktree=top,
+                repository=top,
+                writable=tuple(path for path in homes if os.path.exists(path)),
+                terminal=self._run.mode is Mode.PTY,
+            ),
+            scratch=str(self.folder / "scratch"),
+            kind=sandbox.Kind(self._launch.sandbox),
+        )
+        return msgspec.structs.replace(
+            started, args=wrapped.words, env=started.env | wrapped.environment
+        )
+
+    def _start(self, *, resume: bool) -> Start:
         run, launch = self._run, self._launch
         if launch.raw and run.mode is not Mode.ACP:
             words = [run.command, *run.args]

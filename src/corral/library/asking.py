@@ -56,6 +56,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     budget_micros: int | None = None
     output_cap: int | None = None
     approvals: Sequence[str] = ()
+    sandbox: str | None = None
+    """What keeps it in the worktree that it works in: bubblewrap or landlock; None: nothing."""
     terminal: bool | None = None
     """Whether it gets a terminal; None: when somebody watches it."""
     watched: bool = False
@@ -117,6 +119,7 @@ def ask(tx: Tx, wish: Wish) -> Run:
             env=checked_env(wish.env),
             secrets=checked_secrets(tx, wish.secrets),
             approvals=wish.approvals,
+            sandbox=wish.sandbox,
             raw=wish.command is not None,
             interactive=interactive,
             grace_ms=GRACE_MS if wish.grace_ms is None else wish.grace_ms,
@@ -180,6 +183,7 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
             env={**launch.env, **wish.env},
             secrets={**launch.secrets, **wish.secrets},
             approvals=wish.approvals or launch.approvals,
+            sandbox=wish.sandbox or launch.sandbox,
             acp=wish.acp or before.mode is Mode.ACP,
             # What its provider remembers of the conversation is on the machine that had it.
             host=wish.host or launch.host or (None if before.mode is Mode.RECORDED else ANY),

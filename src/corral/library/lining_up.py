@@ -1,6 +1,7 @@
 """From words to a race: who tries, in which ways, from which commit of which repository."""
 
 import os
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
@@ -9,9 +10,10 @@ import msgspec
 
 from corral import config
 from corral.adapters import git, history, repositories
+from corral.adapters.sandbox import Kind
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.library import asking, racing
+from corral.library import asking
 from corral.rooms.projects import ops as projects
 from corral.rooms.projects.model import Project
 from corral.rooms.races import variations
@@ -47,12 +49,12 @@ def entries_of(who: list[str], given: Sequence[str], vary_auto: bool) -> list[En
 
 def check_start(tx: Tx, entries: Sequence[Entry], plan: Plan) -> None:
     """Refuse what can never go well before anything is made."""
-    from corral.adapters.sandbox import Kind
-
     asking.checked_env(plan.env)
     asking.checked_secrets(tx, plan.secrets)
     if plan.sandbox not in ("auto", *Kind):
         raise Invalid(f"{plan.sandbox!r} is none of auto, {', '.join(Kind)}.", value=plan.sandbox)
+    if plan.sandbox in (Kind.BUBBLEWRAP, Kind.LANDLOCK):
+        _require_sandbox(Kind(plan.sandbox))
     runners = {each: asking.runner_of(tx, each) for each in {one.agent for one in entries} if each}
     if plan.judge is None:
         return
@@ -68,6 +70,18 @@ def check_start(tx: Tx, entries: Sequence[Entry], plan: Plan) -> None:
                 judge=plan.judge,
                 agent=name,
             )
+
+
+def _require_sandbox(kind: Kind) -> None:
+    from corral.adapters.sandbox import probe
+
+    told = probe()
+    if (why := told.why_not.get(kind)) is not None:
+        raise Refused(
+            f"{kind} does not work here ({why}); --sandbox auto takes the best there is "
+            f"({told.kind}).",
+            kind=str(kind),
+        )
 
 
 def project_of(tx: Tx, given: str | None) -> Project:
@@ -103,5 +117,18 @@ def repository_of(project: Project, base: str | None, dirty: Dirty) -> Where:
                 dir=dir,
                 files=[git.storable(name) for name in changed[:20]],
             )
-        commit = racing.snapshot(dir, commit)
+        commit = _snapshot(dir, commit)
     return Where(dir, inside, False, history.branch_of(dir), commit)
+
+
+def _snapshot(dir: str, head: str) -> str:
+    """A commit of a user's own folder as it is, on top of its last one; neither the folder nor its
+    index nor any branch is changed."""
+    with tempfile.TemporaryDirectory() as folder:
+        apart = {"GIT_INDEX_FILE": os.path.join(folder, "index")}
+        top = os.fsdecode(git.told(dir, "rev-parse", "--show-toplevel").rstrip(b"\n"))
+        git.told(top, "read-tree", head, environment=apart)
+        git.told(top, "add", "--all", environment=apart, seconds=git.LONG_SECONDS)
+        tree = git.told(top, "write-tree", environment=apart).decode().strip()
+        words = ("commit-tree", tree, "-p", head, "-m", "What was in no commit when a race began")
+        return git.told(top, *words, environment=git.NOBODY).decode().strip()

@@ -9,7 +9,6 @@ leaves the round as it was or whole.
 
 import itertools
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from corral import config
-from corral.adapters import git, history, ports, process, worktrees
+from corral.adapters import history, ports, process, worktrees
 from corral.adapters.checks import run_check
 from corral.adapters.process import Identity, Standing
 from corral.db.database import Database
@@ -252,10 +251,11 @@ class Driver:
 
     def _start(self, race: Race, held: Round, round: Round, prepared: _Prepared) -> None:
         attempt, port = prepared
+        kind = sandbox_of(race)
 
         def begin(tx: Tx) -> Attempt:
-            run = asking.ask(tx, self._wish(tx, race, round, attempt, port))
-            return doing.started(tx, held, attempt, run, port=port, sandbox=race.plan.sandbox)
+            run = asking.ask(tx, self._wish(tx, race, round, prepared, kind))
+            return doing.started(tx, held, attempt, run, port=port, sandbox=kind or "none")
 
         try:
             self._write(begin)
@@ -264,7 +264,10 @@ class Driver:
         except (Refused, Invalid, NotFound, Conflict) as error:
             self._fail(held, attempt, f"its agent could not be started: {error}")
 
-    def _wish(self, tx: Tx, race: Race, round: Round, attempt: Attempt, port: int) -> asking.Wish:
+    def _wish(
+        self, tx: Tx, race: Race, round: Round, prepared: _Prepared, kind: str | None
+    ) -> asking.Wish:
+        attempt, port = prepared
         budget = None
         if round.budget_micros is not None:
             budget = round.budget_micros // len(round.attempts)
@@ -277,6 +280,7 @@ class Driver:
             env=environment(race, attempt, port) | race.plan.env,
             secrets=race.plan.secrets,
             approvals=race.plan.approvals,
+            sandbox=kind,
             timeout_ms=race.plan.timeout_ms,
             budget_micros=budget,
         )
@@ -401,17 +405,13 @@ def keep_commit(race: Race, round: Round, attempt: Attempt, commit: str) -> None
     history.keep(race.repository, f"{race.id}/{round.number}-{attempt.number}", commit)
 
 
-def snapshot(dir: str, head: str) -> str:
-    """A commit of a user's own folder as it is, on top of its last one; neither the folder nor its
-    index nor any branch is changed."""
-    with tempfile.TemporaryDirectory() as folder:
-        apart = {"GIT_INDEX_FILE": os.path.join(folder, "index")}
-        top = os.fsdecode(git.told(dir, "rev-parse", "--show-toplevel").rstrip(b"\n"))
-        git.told(top, "read-tree", head, environment=apart)
-        git.told(top, "add", "--all", environment=apart, seconds=git.LONG_SECONDS)
-        tree = git.told(top, "write-tree", environment=apart).decode().strip()
-        words = ("commit-tree", tree, "-p", head, "-m", "What was in no commit when a race began")
-        return git.told(top, *words, environment=git.NOBODY).decode().strip()
+def sandbox_of(race: Race) -> str | None:
+    """What keeps the attempts of a race in their worktrees; None: nothing does."""
+    from corral.adapters.sandbox import Kind, probe
+
+    wanted = race.plan.sandbox
+    kind = probe().kind if wanted == "auto" else Kind(wanted)
+    return None if kind is Kind.NONE else str(kind)
 
 
 def _lost(race: Race, round: Round) -> str | None:

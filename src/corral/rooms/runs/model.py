@@ -153,6 +153,7 @@ class Launch(msgspec.Struct, frozen=True):
     restarts: int
     budget_micros: int | None
     output_cap: int
+    sandbox: str | None
     environment: dict[str, Any]
 
 

@@ -87,6 +87,7 @@ def request(tx: Tx, order: Order) -> Run:
         restarts=order.restarts,
         budget_micros=order.budget_micros,
         output_cap=order.output_cap,
+        sandbox=order.sandbox,
         environment="{}",
     )
     return run

@@ -50,6 +50,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     budget_micros: int | None = None
     output_cap: int = OUTPUT_CAP
+    sandbox: str | None = None
     host: str | None = None
     labels: Sequence[str] = ()
     due_at: int | None = None
@@ -113,6 +114,7 @@ _TEXTS = {
     "parent_id": MAX_NAME,
     "provider": MAX_NAME,
     "host": MAX_NAME,
+    "sandbox": MAX_NAME,
     "resume_session": 2 * MAX_NAME,
     "prompt": MAX_PROMPT,
 }

@@ -20,17 +20,18 @@ RUNS = StateTable(Run, MOVES, table="runs", columns=_COLUMNS, project="project_i
 ADD_LAUNCH = Statement("""
     INSERT INTO launches (run_id, host, labels, prompt, resume_session, env, secrets, approvals,
         raw, interactive, timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap,
-        environment)
+        sandbox, environment)
     VALUES (:run_id, :host, :labels, :prompt, :resume_session, :env, :secrets, :approvals,
         :raw, :interactive, :timeout_ms, :idle_ms, :grace_ms, :restarts, :budget_micros,
-        :output_cap, :environment)
+        :output_cap, :sandbox, :environment)
 """)
 
 LAUNCH = Query(
     Launch,
     """
     SELECT run_id, host, labels, prompt, resume_session, env, secrets, approvals, raw, interactive,
-        timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap, environment
+        timeout_ms, idle_ms, grace_ms, restarts, budget_micros, output_cap, sandbox,
+        environment
     FROM launches WHERE run_id = :run_id
 """,
 )

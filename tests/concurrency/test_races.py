@@ -1,0 +1,75 @@
+"""Several who drive one race, and several who choose: each thing happens once."""
+
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.adapters import process
+from corral.kernel.end import End
+from corral.kernel.errors import Conflict
+from corral.library import Corral
+from tests.support.invariants import check_store
+from tests.support.processes import at_once
+from tests.support.racing import attempts, git, make_repository, states
+from tests.support.runs import held, without_keepers
+
+DRIVERS = 4
+
+
+@pytest.fixture(autouse=True)
+def _no_keepers(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_keepers(monkeypatch)
+
+
+def begin(store: Corral, folder: Path) -> str:
+    make_repository(folder)
+    store.agents.create("ada", command="true")
+    race = store.races.start("Do it", agents="ada:2", checks=["true"], project=str(folder))
+    for number, attempt in enumerate(attempts(race), 1):
+        (Path(attempt.worktree) / "made").write_text(attempt.id)
+        assert attempt.run_id is not None
+        keeper = held(number, host=process.host())
+        store.runs.end(
+            store.runs.launch(store.runs.start(attempt.run_id, keeper)), End(exit_code=0)
+        )
+    return race.id
+
+
+def test_many_drive_a_race_and_each_step_is_done_once(url: str, tmp_path: Path) -> None:
+    with corral.open(url) as store:
+        id = begin(store, tmp_path / "repository")
+
+    def drive(number: int) -> str:
+        with corral.open(url) as store:
+            return str(store.races.wait(id, timeout_ms=60_000).latest.state)
+
+    assert at_once([lambda n=n: drive(n) for n in range(DRIVERS)]) == ["selecting"] * DRIVERS
+    with corral.open(url) as store:
+        race = store.races.get(id)
+        assert states(race) == ["completed", "completed"]
+        for attempt in attempts(race):
+            span = f"{race.base_commit}..{attempt.commit}"
+            assert git(tmp_path / "repository", "rev-list", "--count", span) == "1"
+        check_store(store)
+
+
+def test_of_many_who_choose_one_does(url: str, tmp_path: Path) -> None:
+    with corral.open(url) as store:
+        id = begin(store, tmp_path / "repository")
+        store.races.wait(id, timeout_ms=60_000)
+
+    def choose(number: int) -> str | None:
+        with corral.open(url, actor=f"user:{number}") as store:
+            try:
+                return store.races.select(id, str(number % 2 + 1)).latest.decided_by
+            except Conflict:
+                return None
+
+    chosen = at_once([lambda n=n: choose(n) for n in range(DRIVERS)])
+    (winner,) = [each for each in chosen if each is not None]
+    with corral.open(url) as store:
+        latest = store.races.get(id).latest
+        assert (latest.state, latest.decided_by) == ("completed", winner)
+        assert len(latest.choices) == 1
+        check_store(store)
