@@ -59,7 +59,7 @@ def settled(town: Town, raced: Raced) -> Race:
 
 
 def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
-    town: Town, look: Look, tmp_path: Path
+    town: Town, look: Look, tmp_path: Path, pictures: Path
 ) -> None:
     store = town.store
     go = tmp_path / "go"
@@ -95,6 +95,7 @@ def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
         )
         card(page, number).locator(".plus", has_text="+1").wait_for(timeout=LONG)
         assert name in card(page, number).inner_text()
+    page.screenshot(path=pictures / "race-live.png", full_page=True)
     go.touch()
     page.locator(".roundline", has_text="choose the winner").wait_for(timeout=LONG)
     assert card(page, 1).locator(".checks .state.good").count() == 2
