@@ -1,7 +1,8 @@
 # Each target is one line of work; `make help` lists them.
 PYTHON ?= python3
 BIN := .venv/bin
-WORKERS ?= auto
+# Two for each core: many tests wait for processes.
+WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
 # A network of its own, with nothing but loopback, where the kernel gives one.
 OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \
@@ -16,6 +17,7 @@ help: ## show this list
 setup: .venv/ready ## make .venv with all that development needs
 
 .venv/ready: pyproject.toml
+	@echo "Corral is installed into .venv; the first time takes a minute or two …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
@@ -50,7 +52,7 @@ test-real: .venv-real/ready ## the tests with real agent CLIs, against a model s
 	@touch $@
 
 up: setup ## the daemon and the dashboard, until stopped; prints the link to open
-	@$(BIN)/corral up --foreground
+	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(BIN)/corral up --foreground
 
 fmt: setup ## format, and mend what can be mended
 	@$(BIN)/ruff check --fix --quiet .

@@ -26,6 +26,7 @@ ABOUT = """
 """
 CORRAL = str(Path(sys.executable).parent / "corral")
 OURS = [CORRAL, "mcp"]
+HERE = Path(__file__).parents[2]
 SDK = [sys.executable, "-m", "bench.opponents.sdk_stdio"]
 FIRST = {
     "initialize": ("initialize", {"protocolVersion": "2025-11-25"}),
@@ -99,7 +100,8 @@ def _environment(folder: Path) -> dict[str, str]:
         project = store.projects.list().items[0].id
         session = store.sessions.open("ada", project=project)
     own = {"CORRAL_STORE": url, "CORRAL_AGENT": "ada", "CORRAL_SESSION": session.id}
-    return os.environ | own | {"CORRAL_HOME": str(folder)}
+    # The SDK's server is a module of this bench, and is started elsewhere.
+    return os.environ | own | {"CORRAL_HOME": str(folder), "PYTHONPATH": str(HERE)}
 
 
 def _first_answers(bench: Bench, environment: dict[str, str], cwd: Path) -> list[Row]:

@@ -19,11 +19,11 @@ ABOUT = """
     written. By hand it is the same two statements through APSW, prepared, and is 1. The peers
     append one message each as their users would, set to the same durability as Corral beside
     them; they keep no count, no author, no key, and langgraph writes the whole conversation, of
-    20 messages here, at every step. At FULL everybody waits for the disk, once for each message,
-    so there is no bar. The last 50 turns, and the newest 20 that hold a
-    word, are asked for in a store of 1,000,000 turns and in a short one: the time in the long one
-    over that in the short one, or the speed in the long one, the short one's being 1. Appending
-    with the search on is appending while every 1,000 turns are indexed between.
+    20 messages here, at every step. At FULL everybody waits for the disk, once for each message.
+    The last 50 turns, and the newest 20 that hold a word, are asked for in a store of 1,000,000
+    turns and in a short one: the time in the long one over that in the short one, or the speed
+    in the long one, the short one's being 1. Appending with the search on is appending while
+    every 1,000 turns are indexed between.
 """
 COUNT = 500
 LOOKS = 100
@@ -57,7 +57,7 @@ def _append(bench: Bench) -> list[Row]:
 
 def _against_peers(bench: Bench, corral: Rival, *, normal: bool) -> list[Row]:
     level = "NORMAL" if normal else "FULL"
-    bar = Bar(">", 1) if normal else None  # at FULL all of them wait for the same disk
+    bar = Bar(">", 1)
     peers: dict[str, Talk] = {}
     if importlib.util.find_spec("agents"):
         peers[f"openai-agents at {level}"] = OpenAiAgents(bench.new_file(), normal=normal)

@@ -31,7 +31,7 @@ def measure(bench: Bench) -> list[Row]:
             Rival(MADE, lambda: _sample(repository, _make)),
             Rival(RENEWED, lambda: _sample(repository, _renew, before=_make)),
         ],
-        rounds=bench.pick(5, 1),
+        rounds=bench.pick(3, 1),
     )
     return [
         Row(MADE, found.speed_of_base_over(MADE, "prepared"), Bar("<=", 1.5)),

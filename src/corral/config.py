@@ -38,6 +38,11 @@ def store_url(given: str | None = None) -> str:
     return given or os.environ.get("CORRAL_STORE") or f"sqlite:///{home() / 'corral.db'}"
 
 
+def is_afar(url: str) -> bool:
+    """Whether a store's URL is that of a daemon, which is asked over HTTP."""
+    return url.startswith(("http://", "https://"))
+
+
 def owner() -> str:
     """Who holds what this process locks: the agent, conversation or run that Corral started, else
     the user."""
@@ -52,7 +57,17 @@ def actor() -> str:
     agent = os.environ.get("CORRAL_AGENT")
     if agent:
         return f"agent:{agent}"
-    return f"user:{os.environ.get('USER') or os.environ.get('LOGNAME') or os.getuid()}"
+    return f"user:{os.environ.get('USER') or os.environ.get('LOGNAME') or _account()}"
+
+
+def _account() -> str:
+    """What this machine calls whoever runs this; a container may know a number alone."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def mailbox() -> str:

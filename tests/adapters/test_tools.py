@@ -1,4 +1,4 @@
-"""How agent CLIs are told of Corral's own tools: by name, and with no value on a command line."""
+"""How agent CLIs are told of Corral's own tools and hooks: with no value on a command line."""
 
 import json
 import tomllib
@@ -35,3 +35,20 @@ def test_whoever_speaks_acp_is_told_in_the_first_message() -> None:
 def test_without_being_asked_nobody_is_told() -> None:
     for name in ("claude", "codex"):
         assert "corral" not in str(registry.find(name).start(Ask("hello")).args)
+
+
+def test_hooks_are_handed_over_in_each_one_s_own_words() -> None:
+    ask = Ask("hello", hooks=True)
+    args = registry.find("claude").start(ask).args
+    (given,) = [arg.partition("=")[2] for arg in args if arg.startswith("--settings=")]
+    said = "\n".join(arg for arg in registry.find("codex").start(ask).args if "hooks." in arg)
+    for name, hooks in (
+        ("claude", json.loads(given)["hooks"]),
+        ("codex", tomllib.loads(said)["hooks"]),
+    ):
+        for event, when in (("PreToolUse", "pre"), ("PostToolUse", "post")):
+            ((entry),) = hooks[event]
+            (hook,) = entry["hooks"]
+            assert "Write" in entry["matcher"]
+            assert hook["command"].endswith(f"corral hook {name} {when}-tool-use")
+            assert (hook["type"], hook["timeout"]) == ("command", 10)

@@ -16,9 +16,12 @@ import corral
 from corral.adapters.providers.facts import Used
 from corral.kernel.clock import SetClock
 from corral.kernel.end import End
+from corral.kernel.page import encode_cursor
 from corral.library import Corral
 from corral.library.once import Key, once
 from corral.rooms.charges.model import Price
+from corral.rooms.decisions import ops as decisions
+from corral.rooms.questions import ops as questions
 from corral.rooms.races import choosing, doing, holding
 from corral.rooms.runs.model import Attention, Sample
 from tests.support.history import fill
@@ -510,7 +513,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "sessions_by_parent",
             "sessions_by_project",
             "settings_pkey",
-            "tasks_archived",
+            "tasks_archived_since",
             "tasks_by_state",
             "touches_of_owner",
         },
@@ -677,14 +680,22 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"questions_due", "an open question"},
     ),
     "questions.next_due": (lambda c: c.questions.next_due(), {"questions_due"}),
-    "questions.list": (lambda c: c.questions._list(), {"questions_open"}),
-    "questions.list all": (lambda c: c.questions._list(all=True), {"questions_pkey"}),
+    "questions.list": (
+        lambda c: c._database.read(lambda tx: questions.list_questions(tx)),
+        {"questions_open"},
+    ),
+    "questions.list all": (
+        lambda c: c._database.read(lambda tx: questions.list_questions(tx, all=True)),
+        {"questions_pkey"},
+    ),
     "questions.list of an asker": (
-        lambda c: c.questions._list(asker="agent:a5"),
+        lambda c: c._database.read(lambda tx: questions.list_questions(tx, asker="agent:a5")),
         {"questions_open_by_asker"},
     ),
     "questions.list all of an asker": (
-        lambda c: c.questions._list(asker="agent:a5", all=True),
+        lambda c: c._database.read(
+            lambda tx: questions.list_questions(tx, asker="agent:a5", all=True)
+        ),
         {"questions_by_asker"},
     ),
     "decisions.record": (
@@ -705,13 +716,18 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"decisions_due", "decisions_pkey"},
     ),
     "decisions.next_due": (lambda c: c.decisions.next_due(), {"decisions_due"}),
-    "decisions.list": (lambda c: c.decisions._list(), {"decisions_pkey"}),
+    "decisions.list": (
+        lambda c: c._database.read(lambda tx: decisions.list_decisions(tx)),
+        {"decisions_pkey"},
+    ),
     "decisions.list proposed": (
-        lambda c: c.decisions._list(proposed=True),
+        lambda c: c._database.read(lambda tx: decisions.list_decisions(tx, proposed=True)),
         {"decisions_proposed"},
     ),
     "decisions.list of a project": (
-        lambda c: c.decisions._list(project="prj_7", limit=5),
+        lambda c: c._database.read(
+            lambda tx: decisions.list_decisions(tx, project="prj_7", limit=5)
+        ),
         {"decisions_by_project"},
     ),
     "groups.post": (
@@ -825,7 +841,28 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "runs_by_state",
             "runs_ended",
             "runs_failed",
+            "tasks_to_judge",
             "totals_pkey",
+        },
+    ),
+    "insights.moment": (
+        lambda c: c.insights.moment(GRAPH, c.now(), limit=20),
+        {
+            "events_by_subject",
+            "events_pkey",
+            "locks_granted",
+            "projects_pkey",
+            "tasks_by_project",
+        },
+    ),
+    "insights.moment, what was archived since": (
+        lambda c: c.insights.moment(GRAPH, c.now(), after=encode_cursor(1, "")),
+        {
+            "events_by_subject",
+            "events_pkey",
+            "locks_granted",
+            "projects_pkey",
+            "tasks_archived_since",
         },
     ),
     "insights.costs": (lambda c: c.insights.costs(by="model"), {"totals_by_day"}),

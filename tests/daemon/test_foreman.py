@@ -138,3 +138,37 @@ def test_it_keeps_to_limits_and_budgets(live: Corral, repository: Path, tmp_path
     finally:
         live.runs.stop(run.id, grace_ms=100)
         live.runs.wait(run.id, timeout_ms=60_000)
+
+
+ASKS_ITS_HOOK = """#!{python}
+import json, os, subprocess, sys
+
+given = next(word.partition("=")[2] for word in sys.argv if word.startswith("--settings="))
+hook = json.loads(given)["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
+for name in ("held.py", "free.py"):
+    path = os.path.join(os.getcwd(), name)
+    told = json.dumps({{"tool_name": "Write", "tool_input": {{"file_path": path}}}})
+    done = subprocess.run(hook, shell=True, input=told.encode(), capture_output=True)
+    with open("answer-" + name, "w") as file:
+        file.write(f"{{done.returncode}} {{done.stderr.decode()}}")
+"""
+
+
+def test_locks_bind_in_a_worktree_in_which_no_hooks_were_ever_installed(
+    live: Corral, repository: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "claude"
+    program.write_text(ASKS_ITS_HOOK.format(python=sys.executable))
+    program.chmod(0o755)
+    live.agents.create("bob", provider="claude", command=str(program), role="builder")
+    live.agents.create("ada")
+    project = begin(live, repository, {"key": "A"})
+    live.locks.acquire(project, "held.py", "ada", ttl_ms=3_600_000)
+    (run,) = live.tasks.start_ready()
+    live.runs.wait(run.id, timeout_ms=60_000)
+    where = Path(live.tasks.get("A").dir or "")
+    assert where != repository
+    held, free = ((where / f"answer-{name}.py").read_text() for name in ("held", "free"))
+    assert held.startswith("2 ")
+    assert "agent:ada holds held.py" in held
+    assert free.startswith("0 ")

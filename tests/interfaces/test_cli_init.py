@@ -1,12 +1,14 @@
 """`corral init`, and what `corral team` refuses."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import corral
+from corral.library.configuring import FILE
 from corral.library.equipping import AGENTS, SECTION, SKILL
 from tests.support.cli import Cli
 
@@ -29,7 +31,14 @@ def test_what_agents_read_is_written_once_and_taken_out_without_a_trace(
     told = home_cli.json("init", str(project), "--no-agents")
     assert [each["did"] for each in told["files"]] == ["removed", "removed"]
     assert page.read_text() == "# Ours\n\nBe kind.\n"
-    assert [each.name for each in project.iterdir()] == [AGENTS]
+    assert {each.name for each in project.iterdir()} == {AGENTS, ".corral"}
+
+
+def test_a_person_reads_a_line_for_each_file(home_cli: Cli, tmp_path: Path) -> None:
+    code, words, _ = home_cli("init", str(tmp_path), "--agents")
+    first, *files = words.splitlines()
+    assert (code, first.startswith(f"{tmp_path} is project prj_")) == (0, True)
+    assert files == [f"{tmp_path / AGENTS}: written", f"{tmp_path / SKILL}: written"]
 
 
 def test_an_empty_project_stays_and_is_empty_again(home_cli: Cli, tmp_path: Path) -> None:
@@ -38,7 +47,46 @@ def test_an_empty_project_stays_and_is_empty_again(home_cli: Cli, tmp_path: Path
     home_cli.json("init", str(project), "--agents")
     home_cli.json("init", str(project), "--no-agents")
     home_cli.json("init", str(project), "--no-agents")
-    assert [*project.iterdir()] == []
+    assert [each.name for each in project.iterdir()] == [".corral"]
+
+
+def test_a_project_is_as_its_file_tells_and_what_it_tells_is_all_kept_or_nothing(
+    home_cli: Cli, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    first = home_cli.json("init", str(project))["project"]
+    file = project / FILE
+    assert (first["command"], first["prompt"]) == (None, None)
+    assert tomllib.loads(file.read_text()) == {}, "as it is written it changes nothing"
+    file.write_text(
+        """
+        command = "claude"
+        prompt = "Take the next task."
+        [settings]
+        tasks.max_started = 2
+        "runs.tools" = true
+        """
+    )
+    again = home_cli.json("init", str(project))["project"]
+    assert (again["id"], again["command"]) == (first["id"], "claude")
+    assert again["prompt"] == "Take the next task."
+
+    def setting(name: str) -> Any:
+        return home_cli.json("setting", "get", name, "--project", first["id"])["value"]
+
+    assert (setting("tasks.max_started"), setting("runs.tools")) == (2, True)
+    for text, words in (
+        ("command = ", "not TOML"),
+        ('comand = "x"', "unknown field"),
+        ("command = 3", "Expected `str"),
+        ('command = "codex"\n[settings]\ntasks.max_started = 0', "tasks.max_started"),
+        ('command = "codex"\n[settings]\nno.such = 1', "no.such"),
+    ):
+        file.write_text(text)
+        code, _, said = home_cli("init", str(project))
+        assert (code, words in said) == (2, True), said
+        assert home_cli.json("project", "show", first["id"])["command"] == "claude"
 
 
 def test_anothers_skill_of_that_name_is_left_alone(home_cli: Cli, tmp_path: Path) -> None:
@@ -72,12 +120,19 @@ TEAM: dict[str, Any] = {
         (TEAM | {"tasks": [{"key": "a", "depends_on": ["b"]}]}, "no task of this call"),
         (TEAM | {"workers": [{"name": "bob", "provider": "gpt"}]}, "no provider"),
         (TEAM | {"project": "nowhere"}, "nowhere"),
+        (TEAM | {"workers": [{"name": "bob", "provider": "codex"}]}, "codex is not on the PATH"),
     ],
     ids=lambda value: str(value)[:20],
 )
 def test_a_team_that_cannot_be_starts_nobody(
-    cli: Cli, url: str, tmp_path: Path, team: dict[str, Any], words: str
+    cli: Cli,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    team: dict[str, Any],
+    words: str,
 ) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
     file = tmp_path / "team.json"
     file.write_text(json.dumps(team))
     code, _, said = cli("team", "start", str(file))

@@ -1,5 +1,7 @@
 """Questions, decisions, groups and notes on the command line, on both engines."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.cli import Cli
@@ -116,6 +118,16 @@ def test_a_message_goes_to_one_or_to_everyone(cli: Cli) -> None:
     cli.json("group", "broadcast", "to all")
     letters = cli.json("mail", "list", "--mailbox", "agent:ada")
     assert [letter["body"]["text"] for letter in letters] == ["to you", "to all"]
+
+
+def test_the_notes_of_the_project_one_is_in_are_searched_too(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "those you name" in cli("note", "search", "make").out, "no project, no note"
+    cli.json("project", "register", ".")
+    cli.json("note", "add", "make needs version 4", "--project", ".")
+    assert len(cli.json("note", "search", "make")) == 1
 
 
 def test_notes_are_added_found_given_superseded_and_forgotten(cli: Cli) -> None:

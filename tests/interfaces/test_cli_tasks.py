@@ -81,6 +81,8 @@ def test_an_agent_is_known_by_its_environment_and_is_nobody_else(
     assert "You are ada" in refused.err
     assert cli.json("task", "claim")["key"] == "build"
     ok(cli, "task", "submit", "build", "--text", "done")
+    again = cli("task", "submit", "build", "--text", "better")
+    assert (again.code, "submitted with first counts" in again.out) == (0, True)
     refused = fails(cli, 4, "task", "accept", "build")
     assert "cannot judge" in refused.err
     fails(cli, 4, "task", "cancel", "ship")

@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.adapters import process
+from corral.daemon.forecaster import Forecaster
+from corral.kernel.end import End
 from corral.library import Corral
+from corral.rooms.runs.model import Run
 from tests.interfaces.test_hook import git
 from tests.support.cli import Cli
-from tests.support.runs import running
+from tests.support.runs import held, queued, running
 
 
 @pytest.fixture
@@ -183,6 +187,57 @@ def test_both_owners_are_told_once(cli: Cli, folder: Path, url: str) -> None:
         for name in trees:
             (letter,) = store.mail.list(mailbox=f"agent:{name}").items
             assert "a.py" in letter.body["text"]
+
+
+def at_work(store: Corral, name: str, tree: Path, host: str | None = None) -> Run:
+    """A run of an agent of this name, on this machine unless another is named."""
+    agent = store.agents.create(name)
+    asked = queued(store, agent_id=agent.id, cwd=str(tree))
+    place = held(len(name), host=host or process.host())
+    return store.runs.launch(store.runs.start(asked.id, place))
+
+
+def test_the_daemon_tells_two_who_are_at_work_once_and_of_two_others_again(
+    store: Corral, folder: Path
+) -> None:
+    trees = {name: add_tree(folder, name) for name in ("ann", "bobby", "carla", "away")}
+    for name, tree in trees.items():
+        (tree / "a.py").write_text(f"{name}\n")
+    forecaster = Forecaster()
+    ann = at_work(store, "ann", trees["ann"])
+    at_work(store, "away", trees["away"], host="elsewhere")
+    assert forecaster.round(store) == 0, "one alone meets nobody"
+    at_work(store, "bobby", trees["bobby"])
+    assert [forecaster.round(store) for _ in range(2)] == [1, 1]
+    (trees["ann"] / "b.py").write_text("more\n")
+    (trees["bobby"] / "b.py").write_text("of it\n")
+    assert forecaster.round(store) == 1
+    letters = {
+        name: len(store.mail.list(mailbox=f"agent:{name}").items) for name in ("ann", "bobby")
+    }
+    assert letters == {"ann": 1, "bobby": 1}
+    store.runs.end(ann, End(exit_code=0))
+    assert forecaster.round(store) == 0
+    at_work(store, "carla", trees["carla"])
+    assert forecaster.round(store) == 1
+    assert len(store.mail.list(mailbox="agent:bobby").items) == 2
+    assert len(store.mail.list(mailbox="agent:carla").items) == 1
+    assert not store.mail.list(mailbox="agent:away").items
+
+
+def test_a_repository_in_trouble_does_not_stop_the_forecaster(store: Corral, folder: Path) -> None:
+    for name in ("ann", "bobby"):
+        at_work(store, name, add_tree(folder, name))
+    (folder / ".git" / "HEAD").write_text("nonsense")
+    assert Forecaster().round(store) == 0
+
+
+def test_without_worktrees_at_work_the_forecaster_asks_git_nothing(
+    store: Corral, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_work(store, "ann", add_tree(folder, "ann"))
+    monkeypatch.setenv("PATH", "")
+    assert Forecaster().round(store) == 0
 
 
 def test_outside_of_a_repository_there_is_nothing_to_forecast(

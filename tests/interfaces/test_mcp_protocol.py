@@ -122,6 +122,15 @@ def test_a_server_ends_with_its_client_also_while_a_call_waits(home: Path) -> No
     assert time.monotonic() - began < 20
 
 
+def test_who_has_no_more_to_ask_still_gets_the_answers(home: Path) -> None:
+    with lines(env_of(home), home / "project") as server:
+        call = {"name": "inbox", "arguments": {}}
+        server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": call})
+        assert server.process.stdin is not None
+        server.process.stdin.close()
+        assert server.next()["id"] == 5
+
+
 def test_who_calls_is_told_by_the_environment_alone(home: Path) -> None:
     with lines(env_of(home, None), home) as server, pytest.raises(ToolError, match="CORRAL_AGENT"):
         server.call("whoami")

@@ -170,8 +170,23 @@ def test_a_permission_is_asked_for_and_given_from_afar(home: Home, answer: str, 
     assert home.events(ended).count("call") == 1
 
 
-def test_an_answer_that_nobody_waits_for_is_not_lost_silently(home: Home) -> None:
-    run = home.asked("scripted", "say begun; hang", "--grace", "300ms")
+def test_what_is_no_answer_is_refused_and_the_agent_goes_on_asking(home: Home) -> None:
+    run = home.asked("scripted", "ask May I do it?; say done", "--acp")
+    needs_input(home, run)
+    said = home.corral("send", run.id, "perhaps later")
+    assert said.returncode == 2
+    assert b"Yes, No" in said.stderr
+    assert home.json("ps", "--json")[0]["attention"] == "needs_input"
+    assert home.corral("send", run.id, "YES").returncode == 0
+    ended = home.ended(run.id)
+    assert [line for line in words(home, ended) if line] == ["Answered: yes", "done"]
+
+
+@pytest.mark.parametrize("acp", [(), ("--acp",)])
+def test_an_answer_that_nobody_waits_for_is_not_lost_silently(
+    home: Home, acp: tuple[str, ...]
+) -> None:
+    run = home.asked("scripted", "say begun; hang", "--grace", "300ms", *acp)
     until(lambda: "begun" in words(home, run), "it has begun")
     sent = home.json("send", "--json", run.id, "are you there?")
     assert sent["how"] == "mailed"

@@ -48,18 +48,19 @@ def test_a_real_edit_of_claude_is_refused_and_told_and_another_one_is_noted(
     assert (touch.path, touch.owner) == ("free.txt", "agent:ben")
 
 
+@pytest.mark.parametrize("handed", [False, True], ids=["installed", "handed over"])
 def test_a_real_patch_of_codex_is_refused_once_its_hooks_are_trusted(
-    codex: Agent, machine: Machine, store: Corral
+    codex: Agent, machine: Machine, store: Corral, handed: bool
 ) -> None:
-    store.locks.install(machine.work, targets=["codex"])
+    if not handed:
+        store.locks.install(machine.work, targets=["codex"])
 
     def patch(name: str) -> dict[str, object]:
         text = f"*** Begin Patch\n*** Add File: {name}\n+hi\n*** End Patch"
         return {"tool": "exec_command", "args": {"cmd": f"apply_patch <<'EOF'\n{text}\nEOF"}}
 
-    start = codex.start(
-        Ask(steps(patch("held.txt"), patch("free.txt"), {"text": "done"}), approvals=("all",))
-    )
+    prompt = steps(patch("held.txt"), patch("free.txt"), {"text": "done"})
+    start = codex.start(Ask(prompt, approvals=("all",), hooks=handed))
     where = start.args.index("exec") + 1
     trusted = ["--dangerously-bypass-hook-trust", "--skip-git-repo-check"]
     trusted = [word for word in trusted if word not in start.args]
@@ -69,3 +70,16 @@ def test_a_real_patch_of_codex_is_refused_once_its_hooks_are_trusted(
     assert (machine.work / "free.txt").exists(), done
     assert not (machine.work / "held.txt").exists(), done
     assert b"agent:ada holds held.txt" in done.err, done
+
+
+def test_a_real_claude_keeps_to_locks_by_hooks_that_it_is_handed_when_it_is_started(
+    claude: Agent, machine: Machine, store: Corral
+) -> None:
+    def write(name: str) -> dict[str, object]:
+        return {"tool": "Write", "args": {"file_path": f"{machine.work}/{name}", "content": "hi"}}
+
+    ask = Ask(steps(write("held.txt"), write("free.txt"), {"text": "done"}), approvals=("edit",))
+    done = machine.run(claude.provider, claude.start(replace(ask, hooks=True)))
+    assert done.code == 0, done
+    assert not (machine.work / "held.txt").exists()
+    assert (machine.work / "free.txt").read_text() == "hi"

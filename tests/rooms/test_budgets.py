@@ -14,7 +14,7 @@ from tests.support.invariants import check_store
 from tests.support.store import record, refuses, unchanged, walk
 
 DOLLAR = MICROS
-WHERE = {"project_id": "prj_1", "agent_id": "agn_1"}
+WHERE = {"project_id": "prj_1", "agent_id": "agt_1"}
 
 
 def spend(store: Corral, micros: int, run: str = "run_1", **where: Any) -> None:
@@ -42,7 +42,29 @@ def test_a_budget_shows_what_is_spent_reserved_and_left(store: Corral) -> None:
     assert store.budgets.get("project:prj_1").left_micros == 7 * DOLLAR
 
 
-@pytest.mark.parametrize("scope", ["all", "project:prj_1", "agent:agn_1"])
+def test_the_budget_of_an_agent_is_its_own_however_the_agent_is_named(store: Corral) -> None:
+    ada = store.agents.create("ada", role="builder")
+    spend(store, 2 * DOLLAR, agent_id=ada.id)
+    assert store.budgets.set("agent:ada", DOLLAR).spent_micros == 2 * DOLLAR
+    assert store.budgets.get(f"agent:{ada.id}") == store.budgets.get("agent:ada")
+    assert store.charges.total("agent:ada").cost_micros == 2 * DOLLAR
+    assert len(store.charges.days("agent:ada").items) == 1
+    with refuses(store, Refused) as caught:
+        store.charges.reserve("run_2", agent_id=ada.id)
+    assert "corral budget set agent:ada USD" in caught.value.message
+    store.budgets.remove("agent:ada")
+    assert store.budgets.list().items == []
+
+
+def test_nobody_has_no_budget(store: Corral) -> None:
+    with refuses(store, NotFound) as caught:
+        store.budgets.set("agent:nobody", DOLLAR)
+    assert "corral agent list" in caught.value.message
+    with refuses(store, NotFound):
+        store.charges.total("agent:nobody")
+
+
+@pytest.mark.parametrize("scope", ["all", "project:prj_1", "agent:agt_1"])
 @pytest.mark.parametrize("period", ["total", "day"])
 def test_a_run_that_does_not_fit_is_refused_with_what_is_left(
     store: Corral, scope: str, period: str
@@ -74,7 +96,7 @@ def test_a_run_without_a_budget_of_its_own_is_refused_only_when_nothing_is_left(
 
 def test_a_budget_covers_only_its_own(store: Corral) -> None:
     store.budgets.set("project:prj_2", 0)
-    store.budgets.set("agent:agn_2", 0)
+    store.budgets.set("agent:agt_2", 0)
     assert store.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR) == []
     assert store.charges.over_budget("run_1", **WHERE) is None
 
@@ -145,12 +167,12 @@ def test_costs_that_are_not_known_do_not_spend_a_budget_until_they_are(store: Co
 
 
 def test_a_budget_is_changed_listed_and_removed(store: Corral) -> None:
-    for scope, period in (("all", "total"), ("all", "day"), ("agent:agn_1", "total")):
+    for scope, period in (("all", "total"), ("all", "day"), ("agent:agt_1", "total")):
         store.budgets.set(scope, DOLLAR, period=period)
     store.budgets.set("all", 2 * DOLLAR)
     found = walk(store.budgets.list, limit=1)
     assert [(one.scope, one.period, one.limit_micros) for one in found] == [
-        ("agent:agn_1", "total", DOLLAR),
+        ("agent:agt_1", "total", DOLLAR),
         ("all", "day", DOLLAR),
         ("all", "total", 2 * DOLLAR),
     ]

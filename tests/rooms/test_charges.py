@@ -16,7 +16,7 @@ RUN: dict[str, Any] = {
     "run_id": "run_1",
     "session_id": "ses_1",
     "project_id": "prj_1",
-    "agent_id": "agn_1",
+    "agent_id": "agt_1",
     "provider": "codex",
 }
 
@@ -41,7 +41,7 @@ def test_an_unknown_cost_stays_empty_and_never_becomes_zero(store: Corral) -> No
     charge = store.charges.add(used(), **RUN)
     assert charge is not None
     assert (charge.cost_micros, charge.source) == (None, None)
-    for scope in ("all", "run:run_1", "session:ses_1", "project:prj_1", "agent:agn_1"):
+    for scope in ("all", "run:run_1", "session:ses_1", "project:prj_1", "agent:agt_1"):
         total = store.charges.total(scope)
         assert (total.charges, total.unknown, total.cost_micros) == (1, 1, None)
 
@@ -149,7 +149,7 @@ def test_totals_are_kept_by_day_in_utc(store: Corral, clock: SetClock) -> None:
     store.charges.add(used(cost_micros=2), **RUN)
     today = day_of(clock.now())
     assert yesterday < today
-    for scope in ("all", "project:prj_1", "agent:agn_1", "model:gpt-5"):
+    for scope in ("all", "project:prj_1", "agent:agt_1", "model:gpt-5"):
         assert store.charges.total(scope, day=yesterday).cost_micros == 1
         assert store.charges.total(scope, day=today).cost_micros == 2
         assert store.charges.total(scope).cost_micros == 3

@@ -12,6 +12,7 @@ from corral.kernel.errors import Invalid, NotFound
 from corral.library import Corral
 from tests.support.runs import add_run
 from tests.support.store import unchanged, walk
+from tests.support.tasks import project_with
 
 
 def ended(store: Corral, state: str, took: int, *, ago: int = 0, **columns: Any) -> str:
@@ -61,6 +62,28 @@ def test_the_overview_shows_what_runs_waits_failed_and_cost(
     assert (found.queued, found.dead_letters, found.doubtful_letters) == (1, 1, 0)
     assert (found.today.cost_micros, found.today.tokens) == (70, 5)
     assert found.more is False
+
+
+def test_what_waits_to_be_accepted_by_somebody_needs_you_and_what_a_check_judges_does_not(
+    store: Corral, clock: SetClock, tmp_path: Path
+) -> None:
+    wanted = [{"key": "A"}, {"key": "B", "check": "true"}, {"key": "C"}, {"key": "D"}]
+    project = project_with(store, tmp_path, *wanted)
+    for key in "CBA":
+        clock.advance(1_000)
+        task = store.tasks.claim(project, "ada", key=key)
+        assert task is not None
+        store.tasks.submit(task, "it is done")
+    found = store.insights.overview()
+    assert [(task.key, task.project) for task in found.submitted] == [
+        ("C", tmp_path.name),
+        ("A", tmp_path.name),
+    ]
+    assert found.submitted_tasks == 2
+    store.tasks.accept("C")
+    store.tasks.reject("A", "not yet")
+    found = store.insights.overview()
+    assert (found.submitted, found.submitted_tasks) == ([], 0)
 
 
 def test_an_overview_of_many_runs_shows_some_and_says_so(store: Corral) -> None:

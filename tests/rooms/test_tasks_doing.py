@@ -83,7 +83,7 @@ def test_tasks_that_share_files_do_not_run_side_by_side(store: Corral, tmp_path:
         tmp_path,
         {"key": "a", "files": ["src/app"]},
         {"key": "b", "files": ["src/app/main.py"]},
-        {"key": "c", "files": ["src/*.py"]},
+        {"key": "c", "files": ["src/**/*.py"]},
         {"key": "d", "files": ["docs/a.md"]},
         agents=("ada", "bob", "cyd"),
     )

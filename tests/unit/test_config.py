@@ -47,10 +47,15 @@ def test_the_agent_acts_when_corral_started_one_and_else_the_user(
     assert config.actor() == "agent:ada"
 
 
-def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_whom_the_environment_does_not_name_has_the_name_of_the_account(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("USER")
     monkeypatch.delenv("LOGNAME", raising=False)
-    assert config.actor() == f"user:{os.getuid()}"
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert config.actor() == "user:root"
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)
+    assert config.actor() == "user:4000000001", "nobody's account, as in a container"
 
 
 @pytest.mark.parametrize("slashes", ["sqlite:///store.db", "sqlite:///./store.db"])

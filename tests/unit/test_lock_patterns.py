@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.kernel.errors import Invalid
-from corral.rooms.locks.patterns import fold, head_of, heads_above, meet, normalise, parts_of
+from corral.kernel.patterns import covering, head_of, heads_above, meet, parts_of
+from corral.rooms.locks.patterns import fold, normalise
 
 
 @pytest.fixture
@@ -166,3 +167,21 @@ def test_no_pattern_makes_it_take_long(pattern: str) -> None:
     meet(wild, wild[:-1] + "z")
     meet(wild, "/".join("a" * 200))
     assert time.perf_counter() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("path", "covers", "spares"),
+    [
+        ("src", ["src", "src/a.py", "src/deep/b.py"], ["srcs", "docs/src"]),
+        ("src/*", ["src/a.py", "src/deep/b.py"], ["docs/a.py"]),
+        ("src/**/*.py", ["src/a.py", "src/deep/b.py"], ["src/a.md"]),
+        ("src/*.py", ["src/a.py"], ["src/a.md", "src/deep/b.py"]),
+        (".", ["src/a.py", "x"], []),
+        ("**", ["src/a.py", "x"], []),
+    ],
+)
+def test_a_path_covers_itself_and_all_below_it(
+    path: str, covers: list[str], spares: list[str]
+) -> None:
+    assert all(meet(covering(path), each) for each in covers)
+    assert not any(meet(covering(path), each) for each in spares)

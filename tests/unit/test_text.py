@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.kernel.errors import Invalid
-from corral.kernel.text import MAX_BODY, MAX_TEXT, clean_text, encode_json, encode_text
+from corral.kernel.text import MAX_BODY, MAX_TEXT, abridged, clean_text, encode_json, encode_text
 
 STORABLE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
 JSON = st.recursive(
@@ -16,6 +16,19 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(STORABLE, inner, max_size=4),
     max_leaves=12,
 )
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("as it is", "as it is"),
+        ("a few words too many", "a few words…"),
+        ("anextraordinarilylongword", "anextraordinari…"),
+        ("", ""),
+    ],
+)
+def test_what_is_too_long_is_cut_between_words_and_says_so(text: str, short: str) -> None:
+    assert abridged(text, 16) == short
 
 
 @given(STORABLE.filter(bool))

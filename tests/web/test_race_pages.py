@@ -42,17 +42,17 @@ class Track:
         assert answer.status_code == 200, f"{path}: {answer.text}"
         return answer.text
 
-    def post(self, action: str, **fields: str | list[str]) -> httpx.Response:
+    def post(self, action: str, **fields: str) -> httpx.Response:
         return self.client.post(f"/do/races/{action}", data=fields, headers=as_part("x"))
 
-    def act(self, action: str, **fields: str | list[str]) -> str:
+    def act(self, action: str, **fields: str) -> str:
         answer = self.post(action, **fields)
         assert answer.status_code == 200, f"{action}: {answer.text}"
         assert "HX-Redirect" in answer.headers or answer.headers["HX-Trigger"] == "corral:done"
         self.done.add(f"races/{action}")
         return unescape(answer.text)
 
-    def refused(self, action: str, words: str, **fields: str | list[str]) -> None:
+    def refused(self, action: str, words: str, **fields: str) -> None:
         answer = self.post(action, **fields)
         assert 400 <= answer.status_code < 500, f"{action}: {answer.status_code}"
         assert words in unescape(answer.text), f"{action}: {answer.text}"
@@ -88,7 +88,7 @@ def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
         now.attempts[0].id,
         ["select", "overrule"],
     )
-    assert "It was kept" in act("graft", id=race.id, attempt="1.2", files=["grace"])
+    assert "It was kept" in act("graft", id=race.id, attempt="1.2", **{"pick:grace": "on"})
     (graft,) = store.races.get(race.id).latest.grafts
     assert (graft.kept, graft.files) == (True, ["grace"])
     assert "now" in act("merge", id=race.id, into="main")
@@ -141,7 +141,7 @@ def test_an_error_of_an_action_is_a_sentence(track: Track) -> None:
     refused("select", "There is no race", id="rac_zzz", attempt="1")
     refused("select", "The attempt is empty", id=race.id)
     refused("graft", "No file is marked", id=race.id, attempt="2")
-    refused("graft", "has no winner yet", id=race.id, attempt="2", files=["made"])
+    refused("graft", "has no winner yet", id=race.id, attempt="2", **{"pick:made": "on"})
     refused("next", "is selecting; choose its winner", id=race.id)
     refused("next", "is no number of a round", id=race.id, **{"from": "first"})
     refused("retry", "has passed", id=race.id, attempt="1")
@@ -154,7 +154,7 @@ def test_an_error_of_an_action_is_a_sentence(track: Track) -> None:
     refused("start", "The project is empty", prompt="x")
     track.store.races.select(race.id, "1")
     refused("select", "Cannot select", id=race.id, attempt="1")
-    refused("graft", "is the winner itself", id=race.id, attempt="1", files=["made"])
+    refused("graft", "is the winner itself", id=race.id, attempt="1", **{"pick:made": "on"})
     refused("merge", "There is no branch nowhere", id=race.id, into="nowhere")
 
 
@@ -172,7 +172,7 @@ def test_what_takes_its_time_is_answered_at_once_and_goes_on(
 
     monkeypatch.setattr("corral.library.finishing.graft", graft)
     monkeypatch.setattr(race_actions, "PATIENCE", 0.05)
-    assert "takes its time" in track.act("graft", id=race.id, attempt="2", files=["grace"])
+    assert "takes its time" in track.act("graft", id=race.id, attempt="2", **{"pick:grace": "on"})
     assert begun.is_set()
     may_go.set()
     for thread in threading.enumerate():

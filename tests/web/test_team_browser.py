@@ -1,5 +1,7 @@
 """The pages of a team in a real browser: the main thing that each is for, done by hand."""
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,6 +136,62 @@ def test_what_is_asked_is_answered_from_the_overview_and_the_inbox(town: Town, l
     page.click("#judge button.danger")
     page.locator(f"#{decision.id}").wait_for(state="detached")
     assert store.decisions.get(decision.id).reason == "it is pretty"
+
+
+def test_several_decisions_are_chosen_and_judged_together(
+    town: Town, look: Look, pictures: Path
+) -> None:
+    record = town.store.decisions.record
+    ids = [record(f"Paint {n}", confirm=True, author="agent:ada").id for n in range(3)]
+    page = look.go("/inbox")
+    page.wait_for_selector("#feed[data-state=live]")
+    for id in ids[:2]:
+        page.locator(f"#{id} .pick input").check()
+    fresh = record("Later", confirm=True, author="agent:ada").id
+    page.locator(f"#{fresh}").wait_for()
+    assert page.locator(f"#{ids[0]} .pick input").is_checked(), "what comes changes no choice"
+    page.screenshot(path=pictures / "inbox-batch-light.png", full_page=True)
+    page.fill("#batch [name=reason]", "both fine")
+    page.locator("#batch").get_by_role("button", name="Confirm").click()
+    for id in ids[:2]:
+        page.locator(f"#{id}").wait_for(state="detached")
+        found = town.store.decisions.get(id)
+        assert (found.state, found.reason) == ("confirmed", "both fine")
+    for id in (ids[2], fresh):
+        assert town.store.decisions.get(id).state == "proposed"
+        town.store.decisions.dismiss(id)
+
+
+def test_the_board_of_the_past_is_shown_by_a_slider_and_by_a_time(
+    town: Town, look: Look, project: str, pictures: Path
+) -> None:
+    tasks, now = town.store.tasks, town.store.now
+    one = tasks.add(project, "one", "Lay the floor").id
+    tasks.add(project, "two", "Paint the walls", depends_on=["one"])
+    tasks.claim(project, "grace", key="one")
+    town.store.locks.acquire(project, "floor.py", "grace")
+    time.sleep(0.05)
+    then = now()
+    time.sleep(0.05)
+    tasks.submit(one, "laid", agent="grace")
+    tasks.accept(one)
+    page = look.go(f"/board/timeline?project={project}")
+    page.locator("form.replay [name=at]").evaluate(
+        "(slider, at) => { slider.value = at;"
+        " for (const kind of ['input', 'change'])"
+        " slider.dispatchEvent(new Event(kind, {bubbles: true})); }",
+        str(then),
+    )
+    shown = page.locator("#then")
+    shown.get_by_text("told by the record").wait_for()
+    assert shown.locator(".column", has_text="Running").get_by_text("Lay the floor").count() == 1
+    assert shown.get_by_text("floor.py").count() == 1
+    page.screenshot(path=pictures / "replay-light.png", full_page=True)
+    page.fill("form.replay [name=time]", "2020-01-01T00:00:00")
+    page.locator("form.replay button").click()
+    shown.get_by_text("No task was on the board then").wait_for()
+    page = look.go(f"/board/timeline?project={project}&at={then}")
+    assert page.locator("#then .task").count() == 2
 
 
 def test_people_and_agents_talk_in_a_group(town: Town, look: Look) -> None:

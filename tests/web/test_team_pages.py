@@ -250,6 +250,54 @@ def test_the_overview_shows_what_people_are_asked_and_not_what_agents_are(team: 
     assert "Nobody waits" not in team.client.get("/inbox").text
 
 
+def test_what_was_submitted_is_accepted_or_rejected_from_the_overview(team: Team) -> None:
+    for key in ("mine", "checked"):
+        check = "true" if key == "checked" else None
+        team.store.tasks.add(team.project, key, f"Task {key}", check=check)
+        team.submitted(key)
+    text = team.client.get("/").text
+    assert "Task mine" in text
+    assert "grace says that mine is done" in text
+    assert "Task checked" not in text
+    id = team.store.tasks.get("mine").id
+    team.act("tasks/move", id=id, verb="accept")
+    assert "Task mine" not in team.client.get("/").text
+
+
+def test_a_moment_that_cannot_be_is_refused_in_words(team: Team) -> None:
+    team.store.tasks.add(team.project, "a", "First")
+    for asked in ("at=never", "time=yesterday", "time=9999-01-01T00:00:00", "at=0"):
+        answer = team.client.get(f"/board/timeline?project={team.project}&{asked}")
+        assert answer.status_code == 400, asked
+        assert "moment" in answer.text
+    shown = team.client.get(f"/board/timeline?project={team.project}&at={team.store.now()}")
+    assert "told by the record" in shown.text
+    ahead = team.client.get(f"/board/timeline?project={team.project}&at={team.store.now() + 5}")
+    assert ahead.status_code == 200, "the browser's page may be a moment ahead"
+
+
+def test_several_decisions_are_judged_together_or_none_of_them(team: Team) -> None:
+    record = team.store.decisions.record
+    ids = [record(f"Go {n}", confirm=True, author="agent:ada").id for n in range(3)]
+    text = team.client.get("/inbox").text
+    assert all(f'name="pick:{id}"' in text for id in ids)
+    team.refused("decisions/judge", "Choose", verdict="confirm")
+    gone = team.store.decisions.reject(ids[0]).id
+    picked = {f"pick:{id}": "on" for id in ids}
+    team.refused("decisions/judge", gone, verdict="confirm", **picked)
+    assert team.store.decisions.get(ids[1]).state == "proposed"
+    del picked[f"pick:{gone}"]
+    said = team.act("decisions/judge", verdict="confirm", reason="all fine", **picked)
+    assert "2 decisions" in said.text
+    for id in ids[1:]:
+        found = team.store.decisions.get(id)
+        assert (found.state, found.reason) == ("confirmed", "all fine")
+    for name in ("bob", "eve"):
+        record("Whose?", confirm=True, author="agent:ada", answerers=[f"user:{name}"])
+    apart = {f"pick:{each.id}": "on" for each in team.store.decisions.list(proposed=True).items}
+    team.refused("decisions/judge", "different people", verdict="confirm", **apart)
+
+
 def test_a_chat_is_paged_back_to_its_first_post(team: Team) -> None:
     group = team.store.groups.create("crew", members=["agent:ada"]).id
     for n in range(130):

@@ -5,6 +5,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from corral.kernel.text import MAX_TEXT, clean_text
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -33,3 +35,10 @@ def clean_of_secrets(value: Any, values: Sequence[str] = ()) -> Any:
     if isinstance(value, list | tuple):
         return [clean_of_secrets(part, values) for part in value]
     return value
+
+
+def clean_words(text: str, what: str, *, most: int = MAX_TEXT) -> str:
+    """Words that somebody wrote, checked as `clean_text` does, and without secrets by their shapes:
+    what a room keeps of them."""
+    words: str = clean_of_secrets(clean_text(text, what, most=most))
+    return words

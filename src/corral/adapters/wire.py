@@ -49,6 +49,11 @@ class Wire:
             raise Invalid("That URL is wrong; write it like http://127.0.0.1:7717.")
         if parts.username or parts.password:
             raise Invalid("Give the token by `token=` or CORRAL_TOKEN, not in the URL.")
+        if not token:
+            raise Invalid(
+                "A daemon wants a token; put one into CORRAL_TOKEN (`corral token create NAME` "
+                "makes one where the store is)."
+            )
         if not token.isascii() or not token.isprintable() or not token.strip():
             raise Invalid("That is no token; `corral token create NAME` makes one.")
         self.url = f"{parts.scheme}://{parts.netloc}"

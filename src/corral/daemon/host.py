@@ -19,6 +19,7 @@ from corral.adapters import process
 from corral.adapters.process import Identity, Standing
 from corral.daemon.courier import Courier
 from corral.daemon.examiner import Examiner
+from corral.daemon.forecaster import Forecaster
 from corral.daemon.foreman import Foreman
 from corral.daemon.indexer import Indexer
 from corral.daemon.janitor import Janitor
@@ -71,6 +72,7 @@ def all_loops() -> list[Loop]:
         Foreman(),
         Examiner(),
         Marshal(),
+        Forecaster(),
         Telemetry(),
     ]
 

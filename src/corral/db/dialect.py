@@ -134,6 +134,12 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "IN (SELECT value FROM json_each(:keys_))",
         "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:keys_ AS JSON))))",
     },
+    # The same for numbers.
+    "is_numbered": {
+        "sqlite": "IN (SELECT value FROM json_each(:keys_))",
+        "postgres": "= ANY (ARRAY(SELECT CAST(json_array_elements_text(CAST(:keys_ AS JSON))"
+        " AS BIGINT)))",
+    },
     # The same for texts that are given as a JSON array.
     "is_one_of_heads": {
         "sqlite": "IN (SELECT value FROM json_each(:heads))",

@@ -90,6 +90,15 @@ class StateTable(Generic[R]):
             engine,
         )
 
+    def newest(self, condition: str = "") -> "Query[R]":
+        """A list of rows that are named by id, newest first, of those that fit a condition."""
+        also = f" AND {condition}" if condition else ""
+        return Query(
+            self.record,
+            f"SELECT {self.columns} FROM {self.table} WHERE {self.key} < :before{also}"
+            f" ORDER BY {self.key} DESC LIMIT :limit",
+        )
+
     @property
     def public_id(self) -> str:
         return f"'{self.number_of}_' || {self.key}" if self.number_of else self.key
@@ -157,24 +166,27 @@ def create_many(
     table: StateTable[R],
     rows: Sequence[Mapping[str, Any]],
     kinds: Mapping[str, str],
+    *,
+    unless: str = "",
     **shared: Any,
 ) -> None:
     """Insert many rows in their initial state, each with its event, in a statement or two.
 
     `kinds` names the columns in which they differ, each with its type: text, integer or json, as
-    that the values stand in `rows`; `shared` is what all have alike.
+    that the values stand in `rows`; `shared` is what all have alike. `unless` is an ON CONFLICT
+    target: what is there already stays as it is.
     """
     given = {**shared, "rows": encode_rows(rows)}
-    query = _insert_many(table, tuple(kinds.items()), tuple(shared), tx.engine)
+    query = _insert_many(table, tuple(kinds.items()), tuple(shared), unless, tx.engine)
     _write_many(tx, table, query, given, table.moves.begin)
 
 
 def move_many(
-    tx: Tx, table: StateTable[R], verb: str, keys: Sequence[str], **columns: Any
+    tx: Tx, table: StateTable[R], verb: str, keys: Sequence[str | int], **columns: Any
 ) -> list[str]:
     """Take many rows along a legal move, each with its event; those in another state stay.
 
-    Gives back the keys of those that moved.
+    Gives back the ids of those that moved.
     """
     if not keys:
         return []
@@ -218,16 +230,19 @@ def _insert_many(
     table: StateTable[R],
     kinds: tuple[tuple[str, str], ...],
     shared: tuple[str, ...],
+    unless: str,
     engine: Engine,
 ) -> Statement:
     casts = {"text": "{}", "integer": "CAST({} AS {{integer}})", "json": "CAST({} AS {{json}})"}
     names = ", ".join([*(name for name, _ in kinds), *shared])
     values = [casts[kind].format(f"each.value ->> '{name}'") for name, kind in kinds]
     listed = ", ".join([*values, *(f":{name}" for name in shared)])
+    # Without a WHERE, SQLite would take the ON of the conflict for that of a join.
+    conflict = f" WHERE TRUE ON CONFLICT {unless} DO NOTHING" if unless else ""
     return _many_with_events(
         table,
         f"INSERT INTO {table.table} ({names}, state)"
-        f" SELECT {listed}, '{table.moves.initial}' FROM {{each_of_rows}}",
+        f" SELECT {listed}, '{table.moves.initial}' FROM {{each_of_rows}}{conflict}",
         engine,
     )
 
@@ -239,19 +254,19 @@ def _update_many(
     sources, to = table.moves[verb]
     changes = "".join(f", {name} = :{name}" for name in columns)
     states = ", ".join(f"'{state}'" for state in sources)
+    listed = "{is_numbered}" if table.number_of else "{is_listed}"
     return _many_with_events(
         table,
         f"UPDATE {table.table} SET state = '{to}'{changes}"
-        f" WHERE {table.key} {{is_listed}} AND state IN ({states})",
+        f" WHERE {table.key} {listed} AND state IN ({states})",
         engine,
     )
 
 
 def _many_with_events(table: StateTable[R], change: str, engine: Engine) -> Statement:
-    keys = f"{table.key}, {table.project or 'NULL'}"
     if engine == "sqlite":
-        return Statement(f"{change} RETURNING {keys}")
-    return Statement(_noting(table, change, table.key))
+        return Statement(f"{change} RETURNING {table.public_id}, {table.project or 'NULL'}")
+    return Statement(_noting(table, change, table.public_id))
 
 
 def _write(

@@ -35,14 +35,19 @@ def tell() -> int:
         f"That was all true, in {time.monotonic() - began:.0f} s. To look at it yourself:"
     )
     corral = shutil.which("corral") or ".venv/bin/corral"
-    stage.tell(f"export CORRAL_HOME={stage.home}")
-    stage.tell(f"{corral} up              # the dashboard: prints the link to open (down ends it)")
-    stage.tell(f"{corral} events        # everything that happened, in order")
-    stage.tell(f"{corral} ps -a           # the runs, and how they ended")
-    stage.tell(f"{corral} task graph      # the team's work (in {stage.project})")
-    stage.tell(f"{corral} race list       # the race; race show tells all of it")
-    stage.tell(f"{corral} stats           # what they cost")
-    stage.tell(f"rm -r {stage.home}     # when you have seen enough")
+    lines = (
+        (f"export CORRAL_HOME={stage.home}", "the home that this story was played in"),
+        (f"{corral} up", "the dashboard: prints the link to open (down ends it)"),
+        (f"{corral} events", "everything that happened, in order"),
+        (f"{corral} ps -a", "the runs, and how they ended"),
+        (f"{corral} task graph --project {stage.project}", "the team's work"),
+        (f"{corral} race list", "the race; race show tells all of it"),
+        (f"{corral} stats", "what they cost"),
+        (f"rm -r {stage.home}", "when you have seen enough"),
+    )
+    width = max(len(typed) for typed, _ in lines)
+    for typed, why in lines:
+        stage.tell(f"{typed:{width}}  # {why}")
     return 0
 
 

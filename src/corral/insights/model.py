@@ -1,6 +1,7 @@
 """What the questions are answered with."""
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -28,6 +29,7 @@ class Glance(msgspec.Struct, frozen=True):
     title: str | None
     state: str
     command: str
+    args: list[str]
     provider: str
     project_id: str | None
     project: str | None
@@ -42,6 +44,24 @@ class Glance(msgspec.Struct, frozen=True):
     """When its keeper last said how it is."""
     started_at: int | None
     ended_at: int | None
+
+    @property
+    def what(self) -> str:
+        """What it does, in a line: its title, or its command line."""
+        return self.title or " ".join([self.command, *self.args])
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """A task that is said to be done, and that somebody has to judge."""
+
+    id: str
+    key: str
+    title: str
+    project_id: str
+    project: str | None
+    """The project's name."""
+    agent_id: str | None
+    submitted_at: int
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -61,6 +81,10 @@ class Overview(msgspec.Struct, frozen=True):
     open_questions: int
     proposed_decisions: int
     """That wait for somebody to answer or confirm, and are not too late yet."""
+    submitted: list[Submitted]
+    """Tasks that no check judges, and that wait to be accepted or rejected; oldest first."""
+    submitted_tasks: int
+    """How many there are of these."""
     today: Total
     more: bool
     """Whether there is more of something than is shown, or counted."""
@@ -167,6 +191,57 @@ class TaskCost(msgspec.Struct, frozen=True):
     """How many of the charges have no cost, so that `cost_micros` tells too little."""
     tokens: int
     cost_micros: int | None
+
+
+class Deed(msgspec.Struct, frozen=True):
+    """One line of the record, as far as a board of the past needs it."""
+
+    seq: int
+    at: int
+    actor: str
+    verb: str
+    data: Any
+
+
+class Then(msgspec.Struct, frozen=True):
+    """A task as it was at a moment; its key, title and role are those of today."""
+
+    id: str
+    key: str
+    title: str
+    role: str | None
+    state: str | None
+    """None: the record does not go back so far."""
+    agent: str | None
+    """Who did it, or had done it."""
+    verb: str | None
+    """The move that had brought it there, who made it, and when."""
+    actor: str | None
+    since: int | None
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A lock that was held at a moment."""
+
+    id: str
+    path: str
+    mode: str
+    owner: str
+    run_id: str | None
+    reason: str | None
+    held_at: int
+    ended_at: int | None
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """A project's board as it was at a moment."""
+
+    at: int
+    tasks: list[Then]
+    next: str | None
+    """Hand it back as `after` for the tasks that follow; None when there were no more."""
+    locks: list[Held]
+    """Newest first."""
 
 
 class RaceGlance(msgspec.Struct, frozen=True):

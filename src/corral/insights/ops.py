@@ -61,6 +61,7 @@ def overview(tx: Tx) -> Overview:
     doubtful = int(tx.value(sql.COUNT_LETTERS, state="unknown", limit=COUNTED))
     asked = int(tx.value(sql.COUNT_QUESTIONS, now=tx.now, limit=COUNTED))
     proposed = int(tx.value(sql.COUNT_DECISIONS, now=tx.now, limit=COUNTED))
+    submitted = int(tx.value(sql.COUNT_SUBMITTED, limit=COUNTED))
     return Overview(
         at=tx.now,
         active=active[:SHOWN],
@@ -72,9 +73,11 @@ def overview(tx: Tx) -> Overview:
         doubtful_letters=doubtful,
         open_questions=asked,
         proposed_decisions=proposed,
+        submitted=tx.all(sql.SUBMITTED, limit=SHOWN),
+        submitted_tasks=submitted,
         today=charges.total(tx, "all", day=day_of(tx.now)),
         more=max(len(active), len(attention), len(failed)) > SHOWN
-        or max(queued, dead, doubtful, asked, proposed) == COUNTED,
+        or max(queued, dead, doubtful, asked, proposed, submitted) == COUNTED,
     )
 
 

@@ -1,10 +1,24 @@
-from corral.db.statement import Query, Statement
-from corral.insights.model import Cost, CrashedRun, Glance, Named, RaceGlance, Stats, TaskCost
-from corral.rooms.runs.model import Run
+from collections.abc import Iterable
 
-_GLANCE = """r.id, r.name, r.title, r.state, r.command, r.provider, r.project_id, p.name AS project,
-    r.attention, r.attention_at, r.reason, r.exit_code, r.signal, r.cost_micros, r.seen_at,
-    r.started_at, r.ended_at"""
+from corral.db.statement import Query, Statement
+from corral.insights.model import (
+    Cost,
+    CrashedRun,
+    Deed,
+    Glance,
+    Held,
+    Named,
+    RaceGlance,
+    Stats,
+    Submitted,
+    TaskCost,
+)
+from corral.rooms.runs.model import Run
+from corral.rooms.tasks.model import MOVES
+
+_GLANCE = """r.id, r.name, r.title, r.state, r.command, r.args, r.provider, r.project_id,
+    p.name AS project, r.attention, r.attention_at, r.reason, r.exit_code, r.signal, r.cost_micros,
+    r.seen_at, r.started_at, r.ended_at"""
 
 # Along the index by state: for one state, ordered by id alone, PostgreSQL would walk along the ids
 # of all runs that ever were until it has met enough of that state.
@@ -68,6 +82,23 @@ COUNT_QUESTIONS = Statement("""
 COUNT_DECISIONS = Statement("""
     SELECT count(*) FROM (
         SELECT 1 FROM decisions WHERE state = 'proposed' AND deadline_at > :now LIMIT :limit
+    ) AS counted
+""")
+
+SUBMITTED = Query(
+    Submitted,
+    """
+    SELECT t.id, t.key, t.title, t.project_id, p.name AS project, t.agent_id, t.submitted_at
+    FROM tasks AS t LEFT JOIN projects AS p ON p.id = t.project_id
+    WHERE t.state = 'submitted' AND t.check_command IS NULL AND t.submitted_at > 0
+    ORDER BY t.submitted_at, t.id LIMIT :limit
+""",
+)
+
+COUNT_SUBMITTED = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM tasks
+        WHERE state = 'submitted' AND check_command IS NULL AND submitted_at > 0 LIMIT :limit
     ) AS counted
 """)
 
@@ -143,7 +174,7 @@ def _stats(key: str, label: str = "CAST(NULL AS TEXT)", join: str = "") -> Query
 
 
 BY_PROJECT = _stats("project_id", "p.name", "LEFT JOIN projects AS p ON p.id = g.key")
-BY_AGENT = _stats("agent_id")
+BY_AGENT = _stats("agent_id", "a.name", "LEFT JOIN agents AS a ON a.id = g.key")
 BY_MODEL = _stats("model")
 BY_PROVIDER = _stats("provider")
 # Days since 1970 as text of equal length; the operation makes dates of them.
@@ -249,5 +280,51 @@ RACES = Query(
     )
     LEFT JOIN attempts AS w ON w.id = d.winner_id
     WHERE r.id {is_listed} ORDER BY r.id DESC
+""",
+)
+
+# -- the board of the past -------------------------------------------------------------------------
+
+
+def _last_event(verbs: Iterable[str]) -> str:
+    """The number of a task's last event of these verbs up to a moment."""
+    listed = ", ".join(f"'{verb}'" for verb in verbs)
+    return f"""(
+        SELECT seq FROM events WHERE subject = tasks.id AND at <= :at AND verb IN ({listed})
+        ORDER BY {{feed_key_desc}} LIMIT 1
+    )"""
+
+
+_THEN = f"""SELECT id, key, title, role, coalesce(archived_at, 0) AS left_at,
+    {_last_event([*MOVES.entries, *MOVES.verbs])} AS moved, {_last_event(["claim"])} AS claimed
+    FROM tasks WHERE project_id = :project AND created_at <= :at"""
+
+# Those that are on the board today, and those that have been archived since.
+TASKS_AT = Statement(f"{_THEN} AND archived_at IS NULL AND id > :id ORDER BY id LIMIT :limit")
+ARCHIVED_SINCE = Statement(
+    f"{_THEN} AND archived_at IS NOT NULL AND (archived_at, id) > (:archived_at, :id)"
+    " ORDER BY archived_at, id LIMIT :limit"
+)
+
+DEEDS = Query(
+    Deed,
+    """
+    SELECT seq, at, actor, verb, data FROM events WHERE seq {is_numbered}
+""",
+)
+
+# Along the grants, from the last one before the moment; most were given back long ago.
+LOCKS_AT = Query(
+    Held,
+    """
+    SELECT id, path, mode, owner, run_id, reason, held_at, ended_at FROM (
+        SELECT 'lck_' || seq AS id, path, mode, owner, run_id, reason, held_at, ended_at,
+            lease_until
+        FROM locks
+        WHERE project_id = :project AND held_at IS NOT NULL AND held_at <= :at
+        ORDER BY held_at DESC LIMIT :looked_at
+    ) AS granted
+    WHERE lease_until > :at AND (ended_at IS NULL OR ended_at > :at)
+    ORDER BY held_at DESC LIMIT :limit
 """,
 )

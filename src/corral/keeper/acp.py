@@ -7,6 +7,7 @@ from corral.adapters.providers.acp import AcpTalk, Done
 from corral.adapters.providers.facts import Asked, Finished
 from corral.keeper.voice import Log, Recorder, Voice
 from corral.kernel.errors import CorralError
+from corral.kernel.text import abridged
 from corral.rooms.agents.tools import allows
 from corral.rooms.runs.model import Attention, Run
 
@@ -15,10 +16,14 @@ if TYPE_CHECKING:
 
 YES = ("y", "yes", "allow", "ok")
 NO = ("n", "no", "deny", "reject")
+MOST_OPTIONS = 10  # that a person is told of
+LONGEST_OPTION = 60
 
 
 class AcpVoice(Voice):
     """Holds one conversation by the protocol; the run is done when its prompt is."""
+
+    speaks = True
 
     def __init__(
         self,
@@ -61,6 +66,12 @@ class AcpVoice(Voice):
         self.attention = Attention.NEEDS_INPUT if self._open else None
         self._recorder.look_at_budget(self._talk.pending())
 
+    @property
+    def asks(self) -> list[str]:
+        # The agent may have written books into them.
+        options = self._open[0].options[:MOST_OPTIONS] if self._open else []
+        return [abridged(option, LONGEST_OPTION) for option in options]
+
     def say(self, text: str) -> bool:
         """Answer what it asks, or give it the next prompt."""
         words = text.strip()
@@ -70,7 +81,8 @@ class AcpVoice(Voice):
                 self.is_done = False
                 return True
             asked = self._open[0]
-            option: str | None = words
+            named = (one for one in asked.options if one.lower() == words.lower())
+            option: str | None = next(named, words)
             if words.lower() in YES:
                 option = asked.options[0] if asked.options else None
             elif words.lower() in NO:

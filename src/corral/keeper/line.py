@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from corral.adapters import process
 
 if TYPE_CHECKING:
+    from corral.keeper.voice import Voice
     from corral.keeper.watchers import Watchers
 
 SUSPEND = b"\x1a"  # Ctrl-Z
@@ -25,7 +26,8 @@ class Kept(Protocol):
     @property
     def recent(self) -> bytes: ...
     def type_in(self, data: bytes) -> bool: ...
-    def say(self, text: str) -> bool: ...
+    @property
+    def voice(self) -> "Voice": ...
     def resize(self, rows: int, columns: int) -> None: ...
     def hurry(self, grace_ms: int | None) -> None: ...
 
@@ -100,7 +102,10 @@ class Line:
                 self._kept.hurry(grace_ms if isinstance(grace_ms, int) else None)
             case "send":
                 text = str(request.get("text", ""))
-                return {"ok": self._kept.say(text) or self._kept.type_in(text.encode())}
+                voice = self._kept.voice
+                if voice.speaks:  # a word of ours between those of its protocol would break it
+                    return {"ok": voice.say(text), "asks": voice.asks}
+                return {"ok": self._kept.type_in(text.encode())}
             case "signal":
                 return {"ok": self._signal(int(request.get("number", 0)))}
         return {"ok": True}

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 CLI_FOLDERS = (".claude", ".claude.json", ".codex", ".gemini", ".qwen", ".copilot", ".cache")
 # Options that make an agent CLI, started by the user's own command line, tell in structured lines.
 STRUCTURED = frozenset({"stream-json", "--json"})
+# Of a prompt, so much says what it is about.
+MOST_ABOUT = 8_000
 
 
 class Told(NamedTuple):
@@ -130,7 +133,7 @@ class Plan:
         return Ask(
             prompt=None if resume and goes_on else prompt,
             model=self._told.model,
-            instructions=self._told.instructions,
+            instructions=self._instructions,
             session=session,
             resume=goes_on,
             interactive=launch.interactive,
@@ -138,6 +141,7 @@ class Plan:
             allow=self._told.allow,
             deny=self._told.deny,
             tools=self._told.tools,
+            hooks=run.agent_id is not None and _is_apart(run.cwd),
             extra=tuple(run.args),
         )
 
@@ -305,10 +309,41 @@ class Plan:
             self._gets_tools(),
         )
 
+    @cached_property
+    def _instructions(self) -> str | None:
+        """What its agent is told besides the prompt: its own instructions, and what was noted for
+        it, for the project and for everyone, as far as that fits the prompt."""
+        run, own = self._run, self._told.instructions
+        if run.agent_id is None or not (tokens := self._setting("notes.tokens")):
+            return own
+        prompt = self._launch.prompt
+        section = self._store.notes.section(
+            about=prompt[:MOST_ABOUT] if prompt else None,
+            agent=run.agent_id,
+            project=run.project_id,
+            tokens=tokens,
+        )
+        if not section.notes:
+            return own
+        self._store.notes.use(section.notes)
+        return f"{own}\n\n{section.text}" if own else section.text
+
     def _gets_tools(self) -> bool:
-        name = self._store.agents.get(self._run.agent_id or "").name
-        wanted = self._store.settings.get("runs.tools", agent=name, project=self._run.project_id)
-        return wanted.value is True
+        return self._setting("runs.tools") is True
+
+    def _setting(self, name: str) -> Any:
+        """What is chosen for the run's agent and project."""
+        agent = self._store.agents.get(self._run.agent_id or "").name
+        return self._store.settings.get(name, agent=agent, project=self._run.project_id).value
+
+
+def _is_apart(dir: str) -> bool:
+    """Whether a directory is in a linked git worktree: what is installed in the project's own
+    directory, and is not in the repository, is not there."""
+    from corral.adapters import git
+
+    top = git.worktree_of(os.path.realpath(dir))
+    return top is not None and git.main_worktree(top) is not None
 
 
 def _random_uuid() -> str:

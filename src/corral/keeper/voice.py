@@ -47,6 +47,8 @@ Log = Callable[[str, str, dict[str, Any] | None], None]
 class Voice:
     """One attempt's agent, as far as it can be understood."""
 
+    speaks = False
+    """Whether it is talked to by a protocol, which has its input for itself."""
     pause: float | None = None
     """How soon `look` wants to be called again; None: it need not be."""
 
@@ -70,8 +72,13 @@ class Voice:
         """Take in what is new; whether there was anything."""
         return False
 
+    @property
+    def asks(self) -> list[str]:
+        """What the question that is open can be answered with; nothing when none is."""
+        return []
+
     def say(self, text: str) -> bool:
-        """Tell it something in its own way; False when it has none."""
+        """Tell it something by its protocol; False when it cannot take that now."""
         return False
 
     def close(self) -> None:

@@ -36,6 +36,15 @@ def clean_text(value: str, what: str, *, most: int = MAX_TEXT) -> str:
     return value
 
 
+def abridged(text: str, most: int) -> str:
+    """At most so many characters; what is cut is cut between words, and a sign says so."""
+    if len(text) <= most:
+        return text
+    kept = text[: most - 1]
+    head = kept.rpartition(" ")[0]
+    return (head if len(head) > most // 2 else kept).rstrip() + "…"
+
+
 def check_int(value: int, what: str) -> int:
     """`value` itself, or Invalid when it is no whole number that both engines keep."""
     if type(value) is not int or not -(1 << 63) < value < 1 << 63:

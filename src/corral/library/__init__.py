@@ -69,7 +69,7 @@ def open(
     told "before commit" and "after commit".
     """
     text = f"sqlite:///{url.absolute()}" if isinstance(url, Path) else config.store_url(url)
-    if text.startswith(("http://", "https://")):
+    if config.is_afar(text):
         from corral.library.remote import Remote
 
         return Remote(text, token or config.token())

@@ -18,6 +18,7 @@ from corral.adapters.providers import registry
 from corral.adapters.providers.provider import GO_ON
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
+from corral.kernel.text import abridged
 from corral.rooms.projects import ops as projects
 from corral.rooms.projects.model import Project
 from corral.rooms.runs import ops as runs
@@ -365,7 +366,7 @@ def _open_session(tx: Tx, runner: Runner, project: Project, prompt: str | None) 
 
 
 def _title(prompt: str | None) -> str | None:
-    return (prompt or "").strip().partition("\n")[0][:MAX_TITLE] or None
+    return abridged((prompt or "").strip().partition("\n")[0], MAX_TITLE) or None
 
 
 def _is_watched(wish: Wish) -> bool:

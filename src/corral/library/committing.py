@@ -8,11 +8,12 @@ import msgspec
 from corral.adapters import commits, git
 from corral.db.database import Database
 from corral.kernel.errors import Held, Refused
+from corral.kernel.patterns import meet
 from corral.kernel.text import MAX_TEXT, clean_text
 from corral.library.guard import Guard, Place
 from corral.library.locks import Locks
 from corral.rooms.locks.model import Lock, LockState, Mode
-from corral.rooms.locks.patterns import meet, normalise
+from corral.rooms.locks.patterns import normalise
 
 SHOWN = 15
 

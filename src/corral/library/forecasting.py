@@ -2,16 +2,16 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from itertools import combinations
 
 import msgspec
 
-from corral.adapters import commits, git, worktrees
+from corral.adapters import commits, git, process, worktrees
 from corral.db.database import Database
 from corral.db.tx import Tx
-from corral.kernel.clock import DAY
 from corral.kernel.errors import NotFound, Refused
 from corral.rooms.agents import ops as agents
 from corral.rooms.mail import ops as mail
@@ -50,6 +50,33 @@ def forecast(database: Database, folder: str, *, tell: bool) -> list[Clash]:
             "remove those that are done (`git worktree remove`).",
             trees=len(trees),
         )
+    return _tried(database, top, trees, tell=tell)
+
+
+def forecast_live(database: Database) -> list[Clash]:
+    """Of every repository on this machine in which live runs have more than one worktree: which of
+    these would conflict. Their owners are told. Without any, nothing but the store is looked at."""
+    live = database.read(_live)
+    busy: dict[str, set[str]] = {}
+    for run in live:
+        top = git.worktree_of(os.path.realpath(run.cwd)) if run.host == process.host() else None
+        if top is not None:
+            busy.setdefault(git.main_worktree(top) or top, set()).add(top)
+    clashes = []
+    for repository, tops in busy.items():
+        # One in which git is in trouble keeps nobody from looking at the others; whoever asks for
+        # its forecast is told.
+        with suppress(Refused):
+            trees = worktrees.trees(repository) if len(tops) > 1 else []
+            trees = [tree for tree in trees if os.path.realpath(tree.folder) in tops]
+            clashes += _tried(database, repository, trees[:MAX_TREES], tell=True) if trees else []
+    return clashes
+
+
+def _tried(
+    database: Database, top: str, trees: Sequence[worktrees.Tree], *, tell: bool
+) -> list[Clash]:
+    """Merge worktrees two by two, in a place apart."""
     sides = database.read(lambda tx: [_side(tx, tree, _live(tx)) for tree in trees])
     with tempfile.TemporaryDirectory(prefix="corral-forecast-") as apart:
         trial = commits.Trial(top, apart)
@@ -90,10 +117,10 @@ def _owner(tx: Tx, run: Run) -> str:
 
 
 def _tell_all(tx: Tx, clashes: list[Clash]) -> None:
-    """A letter to both owners of each, once for the same worktrees and files on a day."""
+    """A letter to both owners of each, once for the same two at work in the same worktrees."""
     for clash, mine, theirs in _sides(clashes):
         if mine.owner is not None and not mine.owner.startswith("run:"):
-            same = [clash.one.folder, clash.other.folder, clash.files]
+            same = [(side.folder, side.run_id) for side in (clash.one, clash.other)]
             key = sha256(msgspec.json.encode(same)).hexdigest()[:32]
             who = theirs.owner or "somebody"
             mail.put(
@@ -104,7 +131,7 @@ def _tell_all(tx: Tx, clashes: list[Clash]) -> None:
                     "text": f"Your work in {mine.folder} and that of {who} in {theirs.folder} "
                     f"will conflict in {', '.join(clash.files[:10])}; agree before you merge.",
                 },
-                key=f"forecast:{tx.now // DAY}:{key}",
+                key=f"forecast:{key}",
             )
 
 

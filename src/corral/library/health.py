@@ -33,7 +33,9 @@ def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
             if store.db.path is not None:
                 findings += _file(store.db.path, fix)
             findings.append(_durability(store.db.durability()))
-            findings += [_daemon(store), *_machines(store), _line(store)]
+            if not config.is_afar(store.address):  # of there, its own doctor knows more
+                findings += [_daemon(store), _line(store)]
+            findings += _machines(store)
     except CorralError as error:
         missing = error.details.get("reason") == "missing"
         findings.append(Finding("store", "warning" if missing else "broken", error.message))

@@ -1,4 +1,4 @@
-from corral.insights import looking_back, ops
+from corral.insights import looking_back, moments, ops
 from corral.library.operation import Room, read
 
 
@@ -17,4 +17,5 @@ class Insights(Room):
     costs = read(ops.costs, mode="one")
     task_costs = read(ops.task_costs)
     task_cost = read(ops.task_cost)
+    moment = read(moments.moment)
     races = read(ops.races)

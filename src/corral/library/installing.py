@@ -3,13 +3,14 @@
 import os
 import re
 import shlex
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from corral.adapters import git, marked
+from corral.adapters.hook_files import FILES, hooks_of
+from corral.adapters.providers.tools import program
 from corral.kernel.errors import Invalid, Refused
 
 
@@ -22,39 +23,8 @@ class Installed(msgspec.Struct, frozen=True):
     note: str | None = None
 
 
-class Settings(NamedTuple):
-    """Where an agent CLI keeps its hooks, and in which words."""
-
-    file: str
-    before: str
-    after: str
-    tools: str | None
-    note: str | None = None
-
-
-# Each in the file of the project that is meant for this machine, where there is one.
-SETTINGS = {
-    "claude": Settings(
-        ".claude/settings.local.json",
-        "PreToolUse",
-        "PostToolUse",
-        "Edit|Write|MultiEdit|NotebookEdit|mcp__.*",
-    ),
-    "codex": Settings(
-        ".codex/hooks.json",
-        "PreToolUse",
-        "PostToolUse",
-        "apply_patch|Edit|Write|Bash|mcp__.*",
-        "Codex runs it once you trust it: say /hooks in codex.",
-    ),
-    "copilot": Settings(".github/hooks/corral.json", "preToolUse", "postToolUse", None),
-    "gemini": Settings(
-        ".gemini/settings.json", "BeforeTool", "AfterTool", "write_file|replace|edit|mcp_.*"
-    ),
-}
-TARGETS = ("git", *SETTINGS)
+TARGETS = ("git", *FILES)
 DEFAULT = ("git", "claude")
-SECONDS = 10
 
 
 class _Change(NamedTuple):
@@ -94,7 +64,7 @@ def _carry_out(
             text = marked.read(file)
             changes.append(_Change(target, file, text, script(text, file)))
         else:
-            file = os.path.join(folder, SETTINGS[target].file)
+            file = os.path.join(folder, FILES[target].file)
             text = marked.read(file)
             changes.append(_Change(target, file, text, settings(target, text, file)))
     for change in changes:  # all could be made: now they are
@@ -105,18 +75,10 @@ def _carry_out(
             change.target,
             change.file,
             did if change.after != change.before else "unchanged",
-            SETTINGS[change.target].note if change.target in SETTINGS and did == "added" else None,
+            FILES[change.target].note if change.target in FILES and did == "added" else None,
         )
         for change in changes
     ]
-
-
-def _program() -> str:
-    """How a hook calls this very Corral, whatever its PATH is."""
-    beside = os.path.join(os.path.dirname(sys.executable), "corral")
-    if os.access(beside, os.X_OK):
-        return shlex.quote(beside)
-    return f"{shlex.quote(sys.executable)} -m corral"
 
 
 def _ours(target: str) -> re.Pattern[str]:
@@ -124,22 +86,8 @@ def _ours(target: str) -> re.Pattern[str]:
 
 
 def _with_settings(target: str, text: str, file: str) -> str:
-    known = SETTINGS[target]
-    hooks = {
-        event: _entry(target, known, f"{_program()} hook {target} {when}-tool-use")
-        for event, when in ((known.before, "pre"), (known.after, "post"))
-    }
     new = '{"version": 1}' if target == "copilot" else "{}"
-    return marked.with_hooks(text, hooks, _ours(target), file, new=new)
-
-
-def _entry(target: str, known: Settings, command: str) -> dict[str, Any]:
-    if target == "copilot":
-        return {"type": "command", "bash": command, "timeoutSec": SECONDS}
-    # Gemini CLI counts in milliseconds, the others in seconds.
-    timeout = SECONDS * 1_000 if target == "gemini" else SECONDS
-    hook = {"type": "command", "command": command, "timeout": timeout}
-    return {"matcher": known.tools, "hooks": [hook]}
+    return marked.with_hooks(text, hooks_of(target), _ours(target), file, new=new)
 
 
 def _without_settings(target: str, text: str, file: str) -> str:
@@ -156,7 +104,8 @@ def _git_hook(folder: str) -> str | None:
     if not f"{os.path.realpath(hooks)}/".startswith((f"{main}/", f"{os.path.realpath(top)}/")):
         raise Refused(
             f"This repository's hooks are in {hooks}, which others use too; let the pre-commit "
-            f"hook there run `{_program()} hook git pre-commit || exit 1` if you want that.",
+            f"hook there run `{shlex.join(program())} hook git pre-commit || exit 1` if you want "
+            "that.",
             dir=hooks,
         )
     return os.path.join(hooks, "pre-commit")
@@ -169,9 +118,9 @@ def _with_git_hook(text: str, file: str) -> str:
             "first.",
             file=file,
         )
-    program = _program()
-    test = program if program.endswith(("/corral", "/corral'")) else program.partition(" -m ")[0]
-    lines = f"if [ -x {test} ]; then {program} hook git pre-commit || exit 1; fi\n"
+    words = program()
+    called = shlex.join([*words, "hook", "git", "pre-commit"])
+    lines = f"if [ -x {shlex.quote(words[0])} ]; then {called} || exit 1; fi\n"
     return marked.with_block(text, lines, file)
 
 

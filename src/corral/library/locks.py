@@ -175,6 +175,13 @@ class Locks(Room):
 
         return forecast(self._database, os.fspath(folder), tell=tell)
 
+    def forecast_live(self) -> Sequence["Clash"]:
+        """The same for all repositories on this machine in which runs are at work in worktrees of
+        their own; their owners are told, once for the same two."""
+        from corral.library.forecasting import forecast_live
+
+        return forecast_live(self._database)
+
     def end_of_run(self, run: str) -> Sequence[Lock]:
         """Give back everything that a run has locked, or waits for; done at its end."""
         return self._release_of_run(run) if self._has_any_of_run(run) else []

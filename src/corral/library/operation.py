@@ -1,10 +1,11 @@
 """How an operation of a room becomes a method of the library: one call, one transaction."""
 
 from collections.abc import Callable
-from typing import Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from corral.db.database import Database
 from corral.db.tx import Mode, Tx
+from corral.kernel.deadline import is_late
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +37,7 @@ class Operation(Generic[P, R]):
         durable: bool = False,
         repeatable: bool = False,
         repeatable_by: str | None = None,
+        timely: bool = False,
     ) -> None:
         self.function = function
         self.kind = kind
@@ -43,6 +45,7 @@ class Operation(Generic[P, R]):
         self.durable = durable
         self.repeatable = repeatable
         self.repeatable_by = repeatable_by
+        self.timely = timely
         self.name = ""
         self.__doc__ = function.__doc__
 
@@ -60,8 +63,10 @@ class Operation(Generic[P, R]):
         if self.kind == "read":
             read = room._database.read
 
-            def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            def look(*args: P.args, **kwargs: P.kwargs) -> R:
                 return read(lambda tx: function(tx, *args, **kwargs), mode=mode)
+
+            call = _in_time(room, look) if self.timely else look
         else:
             write = room._database.write
             durable, repeatable, by = self.durable, self.repeatable, self.repeatable_by
@@ -80,9 +85,28 @@ class Operation(Generic[P, R]):
         return call
 
 
-def read(function: Callable[Concatenate[Tx, P], R], *, mode: Mode = "many") -> Operation[P, R]:
-    """One call, one snapshot."""
-    return Operation(function, "read", mode=mode)
+def _in_time(room: Any, look: Callable[P, R]) -> Callable[P, R]:
+    """A look that finds nothing whose deadline has passed without a word: that is said first."""
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        found: Any = look(*args, **kwargs)
+        now = room._database.clock.now()
+        if not any(is_late(each, now) for each in getattr(found, "items", [found])):
+            first: R = found
+            return first
+        while room.expire_due():
+            pass
+        return look(*args, **kwargs)
+
+    return call
+
+
+def read(
+    function: Callable[Concatenate[Tx, P], R], *, mode: Mode = "many", timely: bool = False
+) -> Operation[P, R]:
+    """One call, one snapshot. With `timely`, what ends at a deadline is ended before it is shown
+    (`expire_due` of the room), so that a row is true though nobody swept."""
+    return Operation(function, "read", mode=mode, timely=timely)
 
 
 def write(

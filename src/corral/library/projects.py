@@ -59,6 +59,17 @@ class Projects(Room):
     archive = write(ops.archive)
     _delete = write(delete)
 
+    def configure(self, folder: str | Path) -> Project:
+        """Make a folder a project, as its `.corral/config.toml` tells; one that says nothing is
+        written where there is none. All of it counts, or nothing."""
+        from corral.library import configuring
+
+        real = ops.real_dir(folder, must_exist=True)
+        config = configuring.read(real)
+        project = self._database.write(lambda tx: configuring.configure(tx, real, config))
+        configuring.write(real)
+        return project
+
     def equip(self, folder: str | Path, *, remove: bool = False) -> "Sequence[Equipped]":
         """Write what agents read of Corral into a folder (a section of AGENTS.md, a skill), or take
         it out again."""

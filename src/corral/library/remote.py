@@ -271,7 +271,10 @@ def _sent(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
         raise TypeError(f"{call.name} takes {len(call.positional)} arguments by position")
     given = dict(zip(call.positional, args, strict=False)) | kwargs
     if given.pop("claimed", False):
-        raise Refused("A run is kept where the store is; run this there, or queue it by runs.ask.")
+        raise Refused(
+            "A run is begun on a machine that has the store; type this there, or begin it from the "
+            "dashboard."
+        )
     known = {field.name: field for field in call.fields}
     sent: dict[str, Any] = {}
     for name, value in given.items():

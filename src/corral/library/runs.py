@@ -9,7 +9,7 @@ import msgspec
 from corral.adapters import process
 from corral.config import run_folder
 from corral.db.tx import Tx
-from corral.kernel.errors import Conflict, NotFound, Refused
+from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.text import clean_text
 from corral.library.operation import Room, read, write
 from corral.library.outputs import Outputs
@@ -231,8 +231,15 @@ class Runs(Room):
         if run.host == process.host():
             with suppress(OSError):
                 typed = words + ("\r" if enter and run.mode is Mode.PTY else "")
-                if control.ask(run_folder(run.id), op="send", text=typed).get("ok"):
+                told = control.ask(run_folder(run.id), op="send", text=typed)
+                if told.get("ok"):
                     return Sent(run.id, "typed", None)
+                if told.get("asks"):
+                    raise Invalid(
+                        f"{run.id} asks something, and that is no answer to it; answer with yes, "
+                        f"no, or one of: {', '.join(told['asks'])}.",
+                        id=run.id,
+                    )
         if run.session_id is None:
             raise Refused(
                 f"{run.id} takes no input; start it with --pty to type into it.", id=run.id

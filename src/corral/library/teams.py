@@ -3,11 +3,13 @@
 All that a file asks for is one transaction; starting it again starts only those who do not run.
 """
 
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
+from corral.adapters.providers import registry
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.keep import KEEP
@@ -70,6 +72,7 @@ class Teams(Room):
         """Make a team's agents as they are described, declare its tasks, and start each that does
         not run yet, with its identity and Corral's tools. `dir` is its project's directory."""
         wanted = _read(team)
+        _check_programs(wanted)
         found = self._database.write(lambda tx: _queue(tx, wanted, dir))
         Runs(self._database).start_queued()
         return [self._as_it_is(each) for each in found]
@@ -103,6 +106,21 @@ def _read(given: Mapping[str, Any]) -> Team:
                 name=member.name,
             )
     return team
+
+
+def _check_programs(team: Team) -> None:
+    """A team whose lead would wait for somebody who cannot be started is not begun."""
+    for member in (team.lead, *team.workers):
+        if member.provider is None or member.command is not None or "PATH" in member.env:
+            continue
+        program = registry.find(member.provider).program
+        if program and shutil.which(program) is None:
+            raise Refused(
+                f"{program} is not on the PATH, so {member.name} could not be started, and nobody "
+                f"was; install it, or give {member.name} another provider or a command.",
+                name=member.name,
+                program=program,
+            )
 
 
 def _queue(tx: Tx, team: Team, dir: str) -> list[Started]:

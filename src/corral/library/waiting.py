@@ -1,10 +1,11 @@
 """Waiting until something is over, woken by commits."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from corral.db.database import Database
+from corral.kernel.deadline import Pending
 from corral.kernel.errors import Refused
 
 # Behind a wake-up that never came.
@@ -12,21 +13,7 @@ LONGEST_SLEEP = 1.0
 SHORTEST_SLEEP = 0.001
 
 
-class Pending(Protocol):
-    """Something that ends, at its deadline at the latest."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def deadline_at(self) -> int | None: ...
-    @property
-    def ended_at(self) -> int | None: ...
-
-
 T = TypeVar("T", bound=Pending)
-R = TypeVar("R")
 
 
 def until_over(database: Database, look: Callable[[], T], timeout_ms: int | None) -> T:
@@ -48,15 +35,3 @@ def until_over(database: Database, look: Callable[[], T], timeout_ms: int | None
                 due = (found.deadline_at - database.clock.now()) / 1_000
                 left = min(left, max(due, SHORTEST_SLEEP))
             listener.wait(min(left, LONGEST_SLEEP))
-
-
-def in_time(
-    read: Callable[[], R], is_late: Callable[[R], bool], end_late: Callable[[], Sequence[object]]
-) -> R:
-    """What `read` finds; where a deadline has passed and nobody has said so, that is said first."""
-    found = read()
-    if not is_late(found):
-        return found
-    while end_late():
-        pass
-    return read()

@@ -41,6 +41,8 @@ CREATE UNIQUE INDEX tasks_keys ON tasks (key, project_id) WHERE archived_at IS N
 CREATE INDEX tasks_by_project ON tasks (project_id, id) WHERE archived_at IS NULL;
 CREATE INDEX tasks_by_state ON tasks (project_id, state, id) WHERE archived_at IS NULL;
 CREATE INDEX tasks_archived ON tasks (project_id, id) WHERE archived_at IS NOT NULL;
+CREATE INDEX tasks_archived_since ON tasks (project_id, archived_at, id)
+    WHERE archived_at IS NOT NULL;
 CREATE INDEX tasks_by_agent ON tasks (agent_id, id) WHERE agent_id IS NOT NULL;
 CREATE INDEX tasks_to_take ON tasks (project_id, priority DESC, ready_at, id)
     WHERE state = 'ready' AND held_by IS NULL AND assignee_id IS NULL;
@@ -56,6 +58,8 @@ CREATE INDEX tasks_held ON tasks (held_by) WHERE held_by IS NOT NULL;
 CREATE INDEX tasks_by_cause ON tasks (cause_id) WHERE cause_id IS NOT NULL;
 CREATE INDEX tasks_to_check ON tasks (submitted_at)
     WHERE state = 'submitted' AND check_command IS NOT NULL;
+CREATE INDEX tasks_to_judge ON tasks (submitted_at, id)
+    WHERE state = 'submitted' AND check_command IS NULL;
 CREATE INDEX tasks_ended ON tasks (ended_at, id) WHERE ended_at IS NOT NULL;
 
 -- Which task waits for which. Writer: tasks.

@@ -28,6 +28,7 @@ CREATE INDEX locks_due ON locks (lease_until) WHERE ended_at IS NULL;
 CREATE INDEX locks_of_owner ON locks (owner, seq) WHERE ended_at IS NULL;
 CREATE INDEX locks_of_run ON locks (run_id) WHERE run_id IS NOT NULL AND ended_at IS NULL;
 CREATE INDEX locks_by_project ON locks (project_id, seq);
+CREATE INDEX locks_granted ON locks (project_id, held_at) WHERE held_at IS NOT NULL;
 
 -- Who changed which file. Writer: locks.
 CREATE TABLE touches (

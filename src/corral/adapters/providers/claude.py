@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.adapters import hook_files
 from corral.adapters.providers import tools
 from corral.adapters.providers.facts import Fact, Finished, LimitReached, Logged, SessionNamed, Used
 from corral.adapters.providers.limits import limit_in
@@ -56,6 +57,8 @@ class Claude(Cli):
             args += [f"--append-system-prompt={ask.instructions}"]
         if ask.tools:
             args += [f"--mcp-config={tools.as_json()}"]
+        if ask.hooks:
+            args += [f"--settings={hook_files.as_json(self.name)}"]
         args += permissions(ask) + list(ask.extra)
         prompt, to_type = words(ask), None
         if ask.interactive:

@@ -7,6 +7,7 @@ input holds what came from the cache. The stream does not say the model; the rol
 from pathlib import Path
 from typing import Any
 
+from corral.adapters import hook_files
 from corral.adapters.providers import tools
 from corral.adapters.providers.facts import Fact, Finished, Logged, SessionNamed, Used
 from corral.adapters.providers.limits import limit_in
@@ -75,7 +76,9 @@ class Codex(Cli):
             args += [f"--model={ask.model}"]
         if ask.instructions:
             args += ["-c", f"developer_instructions={_quoted(ask.instructions)}"]
-        for setting in tools.as_toml() if ask.tools else ():
+        given = tools.as_toml() if ask.tools else []
+        given += hook_files.as_toml("codex") if ask.hooks else []
+        for setting in given:
             args += ["-c", setting]
         if "all" in ask.approvals:
             args += ["--dangerously-bypass-approvals-and-sandbox"]

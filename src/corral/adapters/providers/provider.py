@@ -45,6 +45,8 @@ class Ask(msgspec.Struct, frozen=True):
     deny: tuple[str, ...] = ()
     tools: bool = False
     """Whether it gets Corral's own tools."""
+    hooks: bool = False
+    """Whether it gets the hooks that keep to locks, where it takes them when it is started."""
     extra: tuple[str, ...] = ()
     """The user's own arguments for the CLI."""
 

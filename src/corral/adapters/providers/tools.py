@@ -18,12 +18,17 @@ VARIABLES = (
 )
 
 
-def server() -> list[str]:
-    """The command that serves them: this very Corral, whatever the PATH and the directory are."""
+def program() -> list[str]:
+    """How this very Corral is called, whatever the PATH and the directory are."""
     beside = os.path.join(os.path.dirname(sys.executable), "corral")
     if os.access(beside, os.X_OK):
-        return [beside, "mcp"]
-    return [sys.executable, "-P", "-m", "corral", "mcp"]
+        return [beside]
+    return [sys.executable, "-P", "-m", "corral"]
+
+
+def server() -> list[str]:
+    """The command that serves them."""
+    return [*program(), "mcp"]
 
 
 def as_json() -> str:

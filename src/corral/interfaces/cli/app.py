@@ -19,7 +19,7 @@ class App:
         self.url: str | None = None
         self.json = False
         self._store: Corral | None = None
-        self._agents: dict[str, str] = {}
+        self._names: dict[str, str] = {}
 
     @property
     def store(self) -> "Corral":
@@ -37,7 +37,7 @@ class App:
         from corral import config
         from corral.kernel.errors import Invalid
 
-        if config.store_url(self.url).startswith(("http://", "https://")):
+        if config.is_afar(config.store_url(self.url)):
             raise Invalid("This is done where the store is; name the store, not its daemon.")
         return self.store
 
@@ -69,13 +69,52 @@ class App:
         projects = self.store.projects
         return (projects.by_dir(typed) if os.path.isdir(typed) else projects.get(typed)).id
 
+    def project_here(self) -> str | None:
+        """The id of the project that this directory is in, if it is in one."""
+        from corral.kernel.errors import NotFound
+
+        try:
+            return self.project_id(".")
+        except NotFound:
+            return None
+
     def agent_name(self, id: str | None) -> str | None:
         """What an agent is called, for people."""
-        if id is None:
-            return None
-        if id not in self._agents:
-            self._agents[id] = self.store.agents.get(id).name
-        return self._agents[id]
+        return self._name(self.store.agents.get, id)
+
+    def project_name(self, id: str | None) -> str | None:
+        """What a project is called, for people."""
+        return self._name(self.store.projects.get, id)
+
+    def task_key(self, id: str | None) -> str | None:
+        """What a task is called in its project, for people."""
+        return self._name(self.store.tasks.get, id, "key")
+
+    def _name(self, get: Callable[[str], Any], id: str | None, of: str = "name") -> str | None:
+        """Asked for once; what is not there any more keeps its id."""
+        from corral.kernel.errors import NotFound
+
+        if id is not None and id not in self._names:
+            try:
+                self._names[id] = getattr(get(id), of)
+            except NotFound:
+                self._names[id] = id
+        return None if id is None else self._names[id]
+
+    def scope_id(self, typed: str) -> str:
+        """What money is counted for: an agent by its name, a project by its directory, or ids."""
+        kind, _, name = typed.partition(":")
+        if kind == "agent" and name:
+            return f"agent:{self.store.agents.get(name).id}"
+        if kind == "project" and name:
+            return f"project:{self.project_id(name)}"
+        is_place = typed in (".", "..") or "/" in typed
+        return f"project:{self.project_id(typed)}" if is_place and kind != "model" else typed
+
+    def scope_name(self, scope: str) -> str:
+        """What money is counted for, for people."""
+        kind, _, id = scope.partition(":")
+        return f"agent:{self.agent_name(id)}" if kind == "agent" else scope
 
     def show(self, record: Any, columns: "Columns | None" = None) -> None:
         """One record: as JSON, or its fields one below the other."""
@@ -147,7 +186,8 @@ def common_options() -> list[click.Parameter]:
             metavar="URL",
             expose_value=False,
             callback=_set_store,
-            help="sqlite:///relative.db, sqlite:////absolute.db or postgresql://user@host/db.",
+            help="sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/db, or a "
+            "daemon: http://host:7717.",
         ),
         click.Option(
             ["--json"],

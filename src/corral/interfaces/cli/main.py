@@ -63,6 +63,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "completion": ("completion", "Shell completion for bash, zsh or fish."),
 }
 
+# What the help calls the commands from this one on.
+SECTIONS = {
+    "run": "Runs",
+    "init": "Projects, agents, sessions",
+    "task": "Working as a team",
+    "ask": "Asking, deciding, talking, remembering",
+    "mail": "Letters, now and later",
+    "stats": "How it goes, what it costs",
+    "setting": "Setting up",
+    "db": "The store and the daemon",
+}
+
 EXIT_CODES = {
     "invalid": 2,
     "not_found": 3,
@@ -99,8 +111,15 @@ class Root(click.Group):
         return super().resolve_command(context, args)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items() if help])
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, (_, help) in COMMANDS.items():
+            if name in SECTIONS:
+                rows = sections.setdefault(SECTIONS[name], [])
+            if help:
+                rows.append((name, help))
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def _version(context: click.Context, _: click.Parameter, given: bool) -> None:
@@ -192,6 +211,7 @@ def _answer(error: Exception, arguments: list[str]) -> int:
 
 def _usage(error: click.ClickException) -> str:
     sentence = error.format_message().replace("\n", " ")
+    sentence += "" if sentence.endswith((".", "?", "?)")) else "."
     context = getattr(error, "ctx", None)
     where = context.command_path if context else "corral"
     return sentence if "--help" in sentence else f"{sentence} See `{where} --help`."

@@ -72,7 +72,9 @@ WRAPPED = frozenset({"FOUND", "MEANING"})
 # What a narrow terminal does without, the first first; --json has it all.
 # After these, the last ones.
 LEFT_OUT = (
+    "TASK ID",
     "PID",
+    "PRIORITY",
     "SHARE",
     "TIMED OUT",
     "CANCELLED",
@@ -218,6 +220,8 @@ def as_text(value: object) -> str:
         return "-"
     if isinstance(value, str):
         return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
     return msgspec.json.encode(value).decode()

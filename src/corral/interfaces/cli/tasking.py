@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.interfaces.cli.app import App, read_body
+from corral.interfaces.cli.app import App, Columns, read_body
+from corral.interfaces.cli.render import readable
 from corral.kernel.errors import Invalid
 
 if TYPE_CHECKING:
@@ -70,3 +71,39 @@ def _loader() -> "type[yaml.SafeLoader]":
             return super().compose_node(parent, index)
 
     return Plain
+
+
+def task_fields(app: App) -> Columns:
+    """One task for a person; --json has all that is kept of it."""
+    return (
+        ("key", lambda task: task.key),
+        ("title", lambda task: task.title),
+        ("description", lambda task: task.description),
+        ("state", lambda task: task.state),
+        ("reason", lambda task: task.reason),
+        ("needs", lambda task: ", ".join(task.depends_on) or None),
+        ("role", lambda task: task.role),
+        ("for", lambda task: app.agent_name(task.assignee_id)),
+        ("doer", lambda task: app.agent_name(task.agent_id)),
+        ("run", lambda task: task.run_id),
+        ("directory", lambda task: task.dir),
+        ("files", lambda task: ", ".join(task.files) or None),
+        ("check", lambda task: task.check_command),
+        ("lead", lambda task: task.lead),
+        ("priority", lambda task: task.priority),
+        ("declared", lambda task: readable("created_at", task.created_at)),
+        ("started", lambda task: readable("started_at", task.started_at)),
+        ("submitted", lambda task: readable("submitted_at", task.submitted_at)),
+        ("ended", lambda task: readable("ended_at", task.ended_at)),
+        ("says", lambda task: task.evidence and task.evidence.text),
+        ("commits", lambda task: task.evidence and (", ".join(task.evidence.commits) or None)),
+        ("shows", lambda task: task.evidence and (", ".join(task.evidence.files) or None)),
+        ("ran", lambda task: task.evidence and _ran(task.evidence.commands)),
+        ("checked", lambda task: task.evidence and _ran(task.evidence.checks)),
+        ("project", lambda task: app.project_name(task.project_id)),
+        ("id", lambda task: task.id),
+    )
+
+
+def _ran(commands: Any) -> str | None:
+    return "; ".join(f"{ran.command} (exit code {ran.exit_code})" for ran in commands) or None

@@ -236,6 +236,7 @@ def _type(kind: Any) -> str:
 
 
 _HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Corral: the API</title>
+<link rel="icon" href="/static/icon.svg" type="image/svg+xml">
 <meta name="viewport" content="width=device-width"><style>
 :root { color-scheme: light dark } body { font: 15px/1.5 system-ui; max-width: 60rem; margin: 2rem
 auto; padding: 0 1rem } code { font-size: .95em } td { padding: 0 1rem 0 0; vertical-align: top }

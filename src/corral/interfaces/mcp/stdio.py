@@ -107,9 +107,10 @@ class Serving:
 
         def work() -> None:
             told = self._work(line, message, gone)
-            self._waiting.pop(id, None)
-            if not gone.is_set():
-                self._tell(told)
+            # Who has no more to ask may still listen; who has cancelled does not.
+            if self._waiting.pop(id, None) is not None:
+                with suppress(BrokenPipeError):
+                    self._tell(told)
 
         thread = threading.Thread(target=work, daemon=True)
         self._waiting[id] = gone, thread
@@ -117,7 +118,7 @@ class Serving:
 
     def _notice(self, message: Message) -> None:
         if message.method == "notifications/cancelled" and message.params.request_id is not None:
-            waiting = self._waiting.get(message.params.request_id)
+            waiting = self._waiting.pop(message.params.request_id, None)
             if waiting is not None:
                 waiting[0].set()
 
@@ -137,7 +138,7 @@ def run(url: str | None = None) -> int:
     from corral import config
 
     address = config.store_url(url)
-    if address.startswith(("http://", "https://")):
+    if config.is_afar(address):
         from corral.interfaces.mcp.afar import Afar
 
         work = Afar(address, config.token()).answer

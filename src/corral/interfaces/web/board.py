@@ -1,5 +1,6 @@
 """A project's tasks: as a board, as a graph, along time, by cost; and one of them."""
 
+from datetime import UTC, datetime
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ from starlette.responses import Response
 
 from corral.insights.lanes import in_lanes
 from corral.insights.layers import HEIGHT, WIDTH, lay_out
+from corral.insights.model import Moment, Then
 from corral.interfaces.web.visit import Visit
 from corral.kernel.errors import Invalid
 from corral.rooms.projects.model import Project
@@ -22,6 +24,9 @@ DRAWN = 300
 """Tasks of a graph; those that are not over come first."""
 BARS = 200
 EVENTS = 50
+THEN = 1_000
+"""Tasks of a board of the past."""
+LATELY = 8
 
 VIEWS = {"Board": "/board", "Graph": "/board/graph", "Timeline": "/board/timeline"}
 VIEWS |= {"Costs": "/board/costs"}
@@ -142,17 +147,59 @@ def show_graph(visit: Visit) -> Response:
 
 
 def show_timeline(visit: Visit) -> Response:
+    """Who did what along time; and the board as it was at any moment of it."""
     projects, project = _project(visit)
+    now = visit.store.now()
+    at = _moment(visit, now)
     tasks = visit.store.tasks.graph(project.id).tasks if project else []
     begun = [task for task in tasks if task.started_at is not None]
     begun.sort(key=lambda task: -(task.started_at or 0))
+    start = min((task.created_at for task in tasks), default=now)
+    then = None
+    if project is not None and at is not None and visit.part != "live":
+        then = visit.store.insights.moment(project.id, at, limit=THEN)
     return visit.show(
         "timeline.html",
-        found=in_lanes(begun[:BARS], visit.store.now()),
+        found=in_lanes(begun[:BARS], now),
         left_out=max(len(begun) - BARS, 0),
         names=visit.names(_ids(begun[:BARS])),
+        span=(min(start, at or now), now),
+        then=then,
+        columns=_columns_then(then) if then else [],
+        lately=_lately(then) if then else [],
         **_head(projects, project, "Timeline"),
     )
+
+
+def _moment(visit: Visit, now: int) -> int | None:
+    """The moment that was asked for: as a time in UTC, or by the slider in milliseconds."""
+    if time := visit.asked("time"):
+        try:
+            asked = datetime.fromisoformat(time)
+            return round(asked.replace(tzinfo=asked.tzinfo or UTC).timestamp() * 1_000)
+        except (ValueError, OverflowError, OSError):
+            raise Invalid(f"{time[:50]!r} is no moment; write one like 2027-01-15T09:00.") from None
+    if (at := visit.asked("at")) is None:
+        return None
+    if not (at.isascii() and at.isdigit()) or len(at) > 15:
+        raise Invalid(f"{at[:50]!r} is no moment in milliseconds.", at=at[:50])
+    # The slider ends where the browser's page began, which may be a moment ahead of the store.
+    return min(int(at), now)
+
+
+def _columns_then(then: Moment) -> list[tuple[Column, list[Then]]]:
+    unknown = Column("unknown", "Not known", ())
+    found = [
+        (column, [task for task in then.tasks if task.state in column.states]) for column in COLUMNS
+    ]
+    lost = [task for task in then.tasks if task.state is None]
+    return [*found, (unknown, lost)] if lost else found
+
+
+def _lately(then: Moment) -> list[Then]:
+    """What had happened last."""
+    moved = [task for task in then.tasks if task.since is not None]
+    return sorted(moved, key=lambda task: -(task.since or 0))[:LATELY]
 
 
 def show_costs(visit: Visit) -> Response:

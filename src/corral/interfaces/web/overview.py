@@ -30,7 +30,7 @@ def show(visit: Visit) -> Response:
     decisions = [each for each in decisions if for_people(each)]
     active = store.insights.races(state="active", limit=ASKED).items
     races = [race for race in active if race.waits]
-    needs = len(questions) + len(decisions) + len(races)
+    needs = len(questions) + len(decisions) + len(races) + found.submitted_tasks
     needs += len(asking) + len(found.failed) + len(spent)
     needs += bool(found.dead_letters) + bool(found.doubtful_letters)
     by_day = {total.day: total for total in store.charges.days("all", limit=DAYS).items}
@@ -46,6 +46,9 @@ def show(visit: Visit) -> Response:
         races=races,
         needs=needs,
         bars=bars(list(zip(days, costs, strict=True))),
-        names=visit.names(budget.scope.partition(":")[2] for budget in spent),
+        names=visit.names(
+            (budget.scope.partition(":")[2] for budget in spent),
+            (task.agent_id for task in found.submitted),
+        ),
         empty=not (found.active or found.recent or found.queued),
     )

@@ -91,7 +91,7 @@ def select(visit: Visit) -> Response:
 
 
 def graft(visit: Visit) -> Response:
-    id, attempt, files = _race(visit), _attempt(visit), visit.all("files")
+    id, attempt, files = _race(visit), _attempt(visit), visit.picked()
     if not files:
         raise Invalid("No file is marked; mark those that are to be put onto the winner.")
     store = visit.store

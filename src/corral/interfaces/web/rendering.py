@@ -22,6 +22,7 @@ from corral.interfaces.web.navigation import NAVIGATION
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
 from corral.kernel.money import MICROS, format_usd
 from corral.kernel.text import printable
+from corral.rooms.mail.model import gist
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -145,6 +146,7 @@ def environment() -> Environment:
         tone=lambda state: TONES.get(str(state), "off"),
         short=short,
         readable=readable,
+        gist=gist,
         label=label,
     )
     made.globals.update(asset=asset, navigation=NAVIGATION, version=__version__)

@@ -28,4 +28,4 @@ def as_typed(name: str, value: object) -> str:
         return ", ".join(as_typed(name, part) for part in value)
     if name.endswith("_ms") and isinstance(value, int):
         return format_duration(value)
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

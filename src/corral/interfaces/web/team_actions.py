@@ -49,11 +49,18 @@ def answer_question(visit: Visit) -> Response:
 
 
 def judge_decision(visit: Visit) -> Response:
-    store, id = visit.store, visit.must("id", "The decision")
-    by = _answering(visit, store.decisions.get(id).answerers)
-    verdict = visit.must("verdict", "The verdict")
-    (decision,) = store.decisions.judge([id], verdict, reason=visit.given("reason"), by=by)
-    return visit.done(f"{decision.title} is {decision.state}.")
+    """One decision, or all that were chosen: all of them, or none."""
+    store, verdict = visit.store, visit.must("verdict", "The verdict")
+    ids = [given] if (given := visit.given("id")) else visit.picked()
+    if not ids:
+        raise Invalid("Choose the decisions that are meant.")
+    answering = {_answering(visit, store.decisions.get(id).answerers) for id in ids}
+    if len(answering) > 1:
+        raise Invalid("These are for different people to judge; choose those of one.")
+    judged = store.decisions.judge(ids, verdict, reason=visit.given("reason"), by=answering.pop())
+    if len(judged) > 1:
+        return visit.done(f"{len(judged)} decisions are {judged[0].state}.")
+    return visit.done(f"{judged[0].title} is {judged[0].state}.")
 
 
 def _answering(visit: Visit, answerers: Sequence[str]) -> str | None:

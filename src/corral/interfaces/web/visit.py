@@ -1,6 +1,6 @@
 """One request for a page, as the page's function sees it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -14,17 +14,18 @@ from corral.kernel.errors import Invalid
 from corral.library import Corral
 
 MAX_FORM = 1024 * 1024
-MAX_FIELDS = 1_000
+MAX_FIELDS = 300
 THEMES = ("light", "dark")
+PICK = "pick:"
+"""What the boxes are called by which one chooses among many; behind it is an id."""
 
 
 class Visit:
-    def __init__(self, request: Request, fields: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, request: Request, form: Mapping[str, str]) -> None:
         self.request = request
         self.store: Corral = request.state.store
         self.who: Any = request.state.who
-        self._fields = fields
-        self._form = dict(fields)
+        self._form = form
 
     @property
     def may_act(self) -> bool:
@@ -82,9 +83,9 @@ class Visit:
             raise Invalid(f"{value[:50]!r} is no number of {of}.", field=name)
         return int(value)
 
-    def all(self, name: str) -> list[str]:
-        """Everything that a form says under a name, as it is."""
-        return [value for field, value in self._fields if field == name and value]
+    def picked(self) -> list[str]:
+        """The ids, or names, of what was chosen by its box."""
+        return [name[len(PICK) :] for name in self._form if name.startswith(PICK)]
 
     def link(self, **changed: str | None) -> str:
         """This page with some of what was asked for changed; paging starts anew."""
@@ -133,18 +134,20 @@ def endpoint(show: Show) -> Callable[[Request], Any]:
     """A page's function as a handler; it runs on a thread, because the library waits."""
 
     async def answer(request: Request) -> Response:
-        fields: list[tuple[str, str]] = []
+        form: dict[str, str] = {}
         if request.method == "POST":
-            fields = _fields(await request.body())
-        return await to_thread.run_sync(lambda: show(Visit(request, fields)))
+            form = _form(await request.body())
+        return await to_thread.run_sync(lambda: show(Visit(request, form)))
 
     return answer
 
 
-def _fields(body: bytes) -> list[tuple[str, str]]:
+def _form(body: bytes) -> dict[str, str]:
     if len(body) > MAX_FORM:
         raise Invalid(f"A form holds up to {MAX_FORM:,} bytes; put the text into a file.")
     try:
-        return parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        return dict(
+            parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        )
     except ValueError:
         raise Invalid("The form cannot be read; send it from the page.") from None

@@ -12,6 +12,7 @@ from corral.kernel.ids import number_of
 from corral.kernel.money import MOST, check_micros, format_usd
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text
+from corral.rooms.agents import ops as agents
 from corral.rooms.charges import sql
 from corral.rooms.charges.counters import Figures, difference, difference_of_cost
 from corral.rooms.charges.model import (
@@ -234,7 +235,7 @@ def list_charges(
 
 def total(tx: Tx, scope: str = "all", *, day: str | None = None) -> Total:
     """What the charges of a scope add up to, since ever or on one day (2027-01-31, in UTC)."""
-    check_scope(scope)
+    scope = _by_id(tx, check_scope(scope))
     key = clean_text(day, "The day", most=MAX_NAME) if day else ""
     return tx.one(sql.TOTAL, scope=scope, day=key) or Total(scope, key, 0, 0, 0, 0, 0, 0, 0, None)
 
@@ -242,7 +243,7 @@ def total(tx: Tx, scope: str = "all", *, day: str | None = None) -> Total:
 def days(tx: Tx, scope: str = "all", *, after: str | None = None, limit: int = 50) -> Page[Total]:
     """What the charges of everything, a project, an agent or a model add up to, day by day,
     newest first."""
-    check_scope(scope)
+    scope = _by_id(tx, check_scope(scope))
     (before,) = decode_cursor(after, _LAST_DAY)
     rows = tx.all(sql.DAYS, scope=scope, before=before, limit=check_limit(limit) + 1)
     return page_of(rows, limit, lambda found: (found.day,))
@@ -264,6 +265,7 @@ def set_budget(tx: Tx, scope: str, limit_micros: int, *, period: str = "total") 
     Runs that go on are stopped when it is spent; those that start must fit into what is left.
     """
     kind = check_budget(scope, period)
+    scope = _by_id(tx, scope)
     limit = check_micros(limit_micros, "The limit")
     tx.run(sql.SET_BUDGET, scope=scope, period=kind, limit_micros=limit, now=tx.now, actor=tx.actor)
     tx.note(
@@ -279,6 +281,7 @@ def set_budget(tx: Tx, scope: str, limit_micros: int, *, period: str = "total") 
 def get_budget(tx: Tx, scope: str, *, period: str = "total") -> Budget:
     """A budget, with what is spent of it and what is reserved."""
     kind = check_budget(scope, period)
+    scope = _by_id(tx, scope)
     found = tx.one(sql.GET_BUDGET, scope=scope, period=kind, today=day_of(tx.now), run_id="")
     if found is None:
         raise _no_budget(scope, kind)
@@ -302,6 +305,7 @@ def list_budgets(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[B
 def remove_budget(tx: Tx, scope: str, *, period: str = "total") -> None:
     """Take a budget back: what it covered is not limited by it any more."""
     kind = check_budget(scope, period)
+    scope = _by_id(tx, scope)
     if not tx.run(sql.REMOVE_BUDGET, scope=scope, period=kind):
         raise _no_budget(scope, kind)
     tx.note("budget", "remove", f"{scope}/{kind}", project_id=_project_of(scope))
@@ -341,7 +345,7 @@ def reserve(
     wanted = 0 if own is None else max(own - (total(tx, f"run:{run_id}").cost_micros or 0), 0)
     for budget in covering:
         if budget.left_micros <= 0 or wanted > budget.left_micros:
-            raise _refusal(budget, wanted)
+            raise _refusal(tx, budget, wanted)
     if own is None:
         return []
     set_budget(tx, f"run:{run_id}", own)
@@ -386,8 +390,9 @@ def over_budget(
     return min(spent, key=lambda over: (scopes.index(over.scope), over.period), default=None)
 
 
-def _refusal(budget: Budget, wanted: int) -> Refused:
-    of = named(budget.scope, budget.period)
+def _refusal(tx: Tx, budget: Budget, wanted: int) -> Refused:
+    scope = _for_people(tx, budget.scope)
+    of = named(scope, budget.period)
     left = max(budget.left_micros, 0)
     asks = f" and the run asks for {format_usd(wanted)}" if wanted > left else ""
     later = " or wait until tomorrow" if budget.period is Period.DAY else ""
@@ -395,7 +400,7 @@ def _refusal(budget: Budget, wanted: int) -> Refused:
         f"The budget of {of} has {format_usd(left)} left{asks} "
         f"({format_usd(budget.spent_micros)} of {format_usd(budget.limit_micros)} is spent, "
         f"{format_usd(budget.reserved_micros)} reserved by other runs); give the run a smaller "
-        f"budget{later}, or raise this one: `corral budget set {budget.scope} USD --period "
+        f"budget{later}, or raise this one: `corral budget set {scope} USD --period "
         f"{budget.period}`.",
         scope=budget.scope,
         period=budget.period,
@@ -413,6 +418,26 @@ def _no_budget(scope: str, period: Period) -> NotFound:
         scope=scope,
         period=period,
     )
+
+
+def _by_id(tx: Tx, scope: str) -> str:
+    """A scope as it is charged and counted: an agent that was named by its name, by its id.
+
+    What nobody is called is refused: a budget for it would hold nobody back.
+    """
+    kind, _, name = scope.partition(":")
+    if kind != "agent" or name.startswith("agt_"):
+        return scope
+    return f"agent:{agents.get(tx, name).id}"
+
+
+def _for_people(tx: Tx, scope: str) -> str:
+    """A scope with the name of its agent, which may be typed in again."""
+    kind, _, id = scope.partition(":")
+    try:
+        return f"agent:{agents.get(tx, id).name}" if kind == "agent" else scope
+    except NotFound:
+        return scope
 
 
 def _project_of(scope: str) -> str | None:

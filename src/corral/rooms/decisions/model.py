@@ -55,11 +55,3 @@ class Decision(msgspec.Struct, frozen=True):
     deadline_at: int | None
     created_at: int
     ended_at: int | None
-
-    def is_late(self, now: int) -> bool:
-        """Whether its deadline has passed and nobody has said so yet."""
-        return (
-            self.state is DecisionState.PROPOSED
-            and self.deadline_at is not None
-            and self.deadline_at <= now
-        )

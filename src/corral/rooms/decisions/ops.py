@@ -4,8 +4,10 @@ import re
 from collections.abc import Sequence
 from typing import NoReturn
 
+from corral.adapters.redaction import clean_words
 from corral.db.moves import create, move
 from corral.db.tx import Tx
+from corral.kernel.deadline import is_late
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
@@ -41,7 +43,7 @@ def record(
     run: str | None = None,
     key: str | None = None,
 ) -> Decision:
-    """Record what was decided, why, and what else there was.
+    """Record what was decided, why, and what else there was; secrets are taken out.
 
     With `confirm` it is only proposed: nothing may be done on it until one of `answerers` (else a
     person) confirms it. Without that in time it is rejected, or dismissed if `at_deadline` says so.
@@ -60,8 +62,8 @@ def record(
         "run_id": clean_text(run, "The run", most=MAX_NAME) if run else None,
         "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
         "category": _category(category),
-        "title": clean_text(title, "The title", most=MAX_TITLE),
-        "rationale": clean_text(rationale, "The rationale") if rationale else "",
+        "title": clean_words(title, "The title", most=MAX_TITLE),
+        "rationale": clean_words(rationale, "The rationale") if rationale else "",
         "alternatives": encode_json(_alternatives(alternatives), "The alternatives"),
         "answerers": encode_json(check_answerers(answerers), "Who may confirm"),
         "at_deadline": at_deadline,
@@ -112,7 +114,7 @@ def expire_due(tx: Tx, *, limit: int = 100) -> list[Decision]:
     """End the proposed decisions that nobody confirmed in time, and tell their authors."""
     return [
         _end(tx, late.at_deadline, late, None, NOBODY)
-        for late in tx.all(sql.DUE, now=tx.now, limit=check_limit(limit))
+        for late in tx.all(sql.WAITING.due, now=tx.now, limit=check_limit(limit))
     ]
 
 
@@ -152,20 +154,20 @@ def list_decisions(
 
 def next_due(tx: Tx) -> int | None:
     """The moment at which `expire_due` will next have something to do."""
-    moment: int | None = tx.value(sql.NEXT_DUE)
+    moment: int | None = tx.value(sql.WAITING.next)
     return moment
 
 
 def dismiss_all(tx: Tx, project_id: str) -> None:
     """Let nobody wait for a project that is being deleted."""
-    for (id,) in tx.run(sql.PROPOSED_OF_PROJECT, project_id=project_id):
+    for (id,) in tx.run(sql.WAITING.of_project, project_id=project_id):
         _end(tx, "dismiss", get(tx, id), tx.actor, "its project was deleted")
 
 
 def _propose(tx: Tx, made: Decision, deadline_ms: int | None) -> Decision:
     scope = {"agent": agent_of(made.author), "project": made.project_id}
     most = settings.value(tx, "decisions.max_proposed", **scope)
-    if tx.value(sql.COUNT_PROPOSED, author=made.author) >= most:
+    if tx.value(sql.WAITING.count_of, whose=made.author) >= most:
         raise Refused(
             f"{made.author} has {most} decisions waiting, and more are not allowed; wait for the "
             "first ones (`corral decision list --proposed`).",
@@ -183,10 +185,10 @@ def _judge(tx: Tx, verb: str, decision: str, reason: str | None, by: str | None)
     found = get(tx, decision)
     who = clean_text(by or tx.actor, "Who decides", most=MAX_NAME)
     check_may_answer(found.id, who, asker=found.author, answerers=found.answerers)
-    why = clean_text(reason, "The reason") if reason else None
+    why = clean_words(reason, "The reason") if reason else None
     if found.state == MOVES[verb].to and found.decided_by == who:
         return found
-    if found.ended_at is not None or found.is_late(tx.now):
+    if found.ended_at is not None or is_late(found, tx.now):
         _refuse_late(found)
     try:
         return _end(tx, verb, found, who, why)
@@ -258,4 +260,4 @@ def _category(given: str) -> str:
 def _alternatives(given: Sequence[str]) -> list[str]:
     if isinstance(given, str) or len(given) > MAX_ALTERNATIVES:
         raise Invalid(f"Alternatives are a list of at most {MAX_ALTERNATIVES} texts.")
-    return [clean_text(each, "An alternative", most=MAX_TITLE) for each in given]
+    return [clean_words(each, "An alternative", most=MAX_TITLE) for each in given]

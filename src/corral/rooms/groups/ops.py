@@ -211,8 +211,8 @@ def require_member(tx: Tx, group: Group, member: str) -> Member:
 
 def close_letters(tx: Tx, group: Group, member: str, *, behind: int, upto: int) -> None:
     """Take the letters of these posts out of a member's mailbox, as far as nobody has them out."""
-    for number in range(max(behind, upto - MOST_LETTERS) + 1, upto + 1):
-        mail.close_unread(tx, member, letter_key(group.id, number))
+    numbers = range(max(behind, upto - MOST_LETTERS) + 1, upto + 1)
+    mail.close_unread(tx, member, [letter_key(group.id, number) for number in numbers])
 
 
 def prune(tx: Tx, *, before: int, after: Key | None = None, count_only: bool = False) -> Piece:

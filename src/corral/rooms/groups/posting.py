@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from corral.adapters.redaction import clean_words
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Invalid, NotFound, Refused
@@ -40,6 +41,7 @@ def post(
     project: str | None = None,
 ) -> Post:
     """Say something in a group that one is in; every other member gets it as a letter, in order.
+    Secrets are taken out.
 
     The same `key` of the same author gives back the first post.
     """
@@ -169,7 +171,7 @@ def _post(
 ) -> Post:
     check_open(group)
     ops.require_member(tx, group, check_member(author))
-    clean_text(text, "The post")
+    words = clean_words(text, "The post")
     named = clean_text(key, "The key", most=MAX_NAME) if key else None
     # One at a time: a member's mailbox has the posts in the order of their numbers.
     tx.serialize(f"posts:{group.id}")
@@ -186,7 +188,7 @@ def _post(
             "id": id,
             "group_id": group.id,
             "author": author,
-            "text": text,
+            "text": words,
             "reply_to": reply_to,
             "key": named,
             "now": tx.now,
@@ -196,7 +198,7 @@ def _post(
         check_open(ops.get(tx, group.id))
         raise sql.GROUPS.missing(group.id)
     number, at = row
-    made = Post(id, group.id, number, author, text, reply_to, named, at, {})
+    made = Post(id, group.id, number, author, words, reply_to, named, at, {})
     tx.run(sql.MARK_OWN, group_id=group.id, member=author, number=made.number)
     tx.note("post", "post", id, project_id=group.project_id, data={"group": group.id, "by": author})
     _tell(tx, group, made)
@@ -213,20 +215,18 @@ def _tell(tx: Tx, group: Group, made: Post) -> None:
         "text": made.text,
         "reply_to": made.reply_to,
     }
-    key = letter_key(group.id, made.number)
-    for other in tx.all(sql.MEMBERS, group_id=group.id, after="", limit=_END):
-        if other.member != made.author:
-            mail.put(
-                tx,
-                other.member,
-                body,
-                key=key,
-                # Told when it never arrives; a group would be told of everyone who is away.
-                sender=made.author if group.kind is Kind.DIRECT else None,
-                due_at=made.at,  # rises with the number, as a transaction's own time may not
-                expires_at=made.at + LETTER_MS,
-                project=group.project_id,
-            )
+    members = tx.all(sql.MEMBERS, group_id=group.id, after="", limit=_END)
+    mail.put_all(
+        tx,
+        [other.member for other in members if other.member != made.author],
+        body,
+        key=letter_key(group.id, made.number),
+        # Told when it never arrives; a group would be told of everyone who is away.
+        sender=made.author if group.kind is Kind.DIRECT else None,
+        due_at=made.at,  # rises with the number, as a transaction's own time may not
+        expires_at=made.at + LETTER_MS,
+        project=group.project_id,
+    )
 
 
 def _with_reactions(tx: Tx, posts: Sequence[Said]) -> list[Post]:

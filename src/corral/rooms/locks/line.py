@@ -6,8 +6,8 @@ an order: a lock is not passed by a later one that meets it, and is passed by al
 
 from collections.abc import Sequence
 
+from corral.kernel.patterns import meet
 from corral.rooms.locks.model import Lock, LockState, Mode
-from corral.rooms.locks.patterns import meet
 
 
 def same_owner(one: Lock, other: Lock) -> bool:

@@ -7,7 +7,8 @@ from corral.db.tx import Tx
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import Invalid
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
-from corral.rooms.locks import line, naming, patterns, sql
+from corral.kernel.patterns import WHOLE, head_of, meet
+from corral.rooms.locks import line, naming, sql
 from corral.rooms.locks.model import InTheWay, Lock, LockState, Touch
 from corral.rooms.settings import ops as settings
 
@@ -70,7 +71,7 @@ def _of_others(locks: Sequence[Lock], owner: str, run: str | None) -> list[Lock]
 
 def _holds(lock: Lock, pattern: str, now: int) -> bool:
     held = lock.state is LockState.HELD and lock.lease_until > now
-    return held and patterns.meet(lock.path, pattern)
+    return held and meet(lock.path, pattern)
 
 
 def list_live(
@@ -84,9 +85,7 @@ def list_live(
     else:
         statement, of = sql.LIST_OF_PROJECT, naming.project_of(tx, project).id
     rows = tx.all(statement, project_id=of, limit=check_limit(limit) + 1, **place)
-    return page_of(
-        rows, limit, lambda lock: (lock.project_id, patterns.head_of(lock.path), lock.fence)
-    )
+    return page_of(rows, limit, lambda lock: (lock.project_id, head_of(lock.path), lock.fence))
 
 
 def list_all(
@@ -130,7 +129,7 @@ def touch(tx: Tx, project: str, path: str, agent: str) -> Touch:
 def touches(
     tx: Tx,
     project: str,
-    path: str = patterns.WHOLE,
+    path: str = WHOLE,
     *,
     agent: str | None = None,
     after: str | None = None,
@@ -139,7 +138,7 @@ def touches(
     """Who changed a file, or the files below a folder: by path, of everybody or of one owner."""
     where = naming.project_of(tx, project)
     pattern = naming.pattern_of(where, path).rstrip("/")
-    whole = pattern == patterns.WHOLE
+    whole = pattern == WHOLE
     last_path, last_owner = decode_cursor(after, "", "")
     span: dict[str, Any] = {
         "project_id": where.id,

@@ -9,6 +9,7 @@ from corral.db.tx import Tx
 from corral.kernel.clock import SECOND, format_duration
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.ids import number_of
+from corral.kernel.patterns import head_of, heads_above
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.locks import line, patterns, sql
 from corral.rooms.locks.model import Lock, LockState, Mode
@@ -129,9 +130,9 @@ def read_near(tx: Tx, project_id: str, path: str) -> list[Lock]:
 
 @lru_cache(1_024)
 def _around(path: str) -> dict[str, Any]:
-    head = patterns.head_of(path)
+    head = head_of(path)
     return {
-        "heads": encode_json(patterns.heads_above(head), "The path"),
+        "heads": encode_json(heads_above(head), "The path"),
         "low": head,
         "high": f"{head[:-1]}0" if head else ABOVE_ALL,  # "0" is what follows "/"
     }

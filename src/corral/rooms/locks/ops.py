@@ -11,8 +11,9 @@ from corral.kernel.errors import Conflict, IllegalMove, Refused
 from corral.kernel.ids import number_of
 from corral.kernel.lease import lease_end
 from corral.kernel.page import check_limit
+from corral.kernel.patterns import head_of
 from corral.kernel.text import MAX_NAME, clean_text
-from corral.rooms.locks import line, naming, patterns, sql
+from corral.rooms.locks import line, naming, sql
 from corral.rooms.locks.model import Lock, LockState
 from corral.rooms.mail import ops as mail
 
@@ -153,7 +154,7 @@ def _create(tx: Tx, wanted: Lock, verb: str, **other: Any) -> Lock:
     values = {
         "project_id": wanted.project_id,
         "path": wanted.path,
-        "head": patterns.head_of(wanted.path),
+        "head": head_of(wanted.path),
         "mode": wanted.mode,
         "owner": wanted.owner,
         "run_id": wanted.run_id,

@@ -1,24 +1,14 @@
-"""Which paths a lock covers, and whether two locks can meet in one file.
-
-A pattern is a path relative to its project, its parts divided by `/`. With a slash at its end it is
-a folder and covers everything below it; so do `src/*` and `src/**`, which are the same. `.` is the
-whole project. `*` stands for any characters of one part, `?` for one, and a part `**` for any
-number of parts. Brackets are plain characters: they stand in the names of real files
-(`app/[id]/page.tsx`) more often than anybody means a choice.
-
-Whether two patterns meet is decided by a table of their parts and, where both have wildcards, of
-their characters: no pattern, however wild, makes it take longer than the product of the lengths.
-"""
+"""The one pattern that a path has in a project: written in any way, resolved, and never outside."""
 
 import os
 from functools import lru_cache
 from stat import S_IFDIR, S_ISDIR, S_ISLNK
 
 from corral.kernel.errors import Invalid
+from corral.kernel.patterns import WHOLE, is_wild, without_stars_at_end
 from corral.kernel.text import clean_text
 
 MAX_PATTERN = 500
-WHOLE = "."
 
 
 def normalise(given: str, root: str, *, folded: bool = False, lockable: bool = True) -> str:
@@ -35,10 +25,9 @@ def normalise(given: str, root: str, *, folded: bool = False, lockable: bool = T
             "leave it out.",
             path=given,
         )
-    plain, wild = _divided(given)
-    folder = given.endswith("/")
-    while wild and wild[-1] in ("*", "**"):
-        folder, wild = True, wild[:-1]
+    plain, parts = _divided(given)
+    wild, has_stars = without_stars_at_end(parts)
+    folder = has_stars or given.endswith("/")
     inside = root if root.endswith("/") else root + "/"
     real, is_folder = _resolved(inside, plain)
     if real != root and not real.startswith(inside):
@@ -126,105 +115,3 @@ def _divided(given: str) -> tuple[str, tuple[str, ...]]:
         if part != "**" or wild[-1:] != ["**"]:
             wild.append(part)
     return "/".join(parts[:first]) or ("/" if first and given.startswith("/") else ""), tuple(wild)
-
-
-def parts_of(pattern: str) -> list[str]:
-    if pattern == WHOLE:
-        return ["**"]
-    parts = pattern.split("/")
-    return [*parts[:-1], "**"] if not parts[-1] else parts
-
-
-@lru_cache(1_024)
-def head_of(pattern: str) -> str:
-    """The parts before the first wildcard, each with a slash behind it.
-
-    Two patterns can meet only where the head of one begins with the head of the other, so locks are
-    found by it.
-    """
-    head = ""
-    for part in parts_of(pattern):
-        if is_wild(part):
-            break
-        head += part + "/"
-    return head
-
-
-def heads_above(head: str) -> list[str]:
-    """The head itself and those of the folders above it, up to that of the whole project."""
-    ends = [number + 1 for number, character in enumerate(head) if character == "/"]
-    return ["", *(head[:end] for end in ends)]
-
-
-def is_wild(part: str) -> bool:
-    return "*" in part or "?" in part
-
-
-def meet(one: str, other: str) -> bool:
-    """Whether any path can be covered by both patterns.
-
-    Of two plain paths one may be below the other: what is a file today can be a folder tomorrow.
-    """
-    if one == other:
-        return True
-    if not is_wild(one) and not is_wild(other) and WHOLE not in (one, other):
-        above, below = sorted((f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"), key=len)
-        return below.startswith(above)
-    b = parts_of(other)
-    # Behind each part of the one: the parts of the other that may come next.
-    open_ = {0}
-    for part in parts_of(one):
-        nexts: set[int] = set()
-        for place in range(len(b) + 1):
-            if place not in open_:
-                continue
-            if part == "**" or b[place : place + 1] == ["**"]:
-                nexts.add(place)  # one of them stands for nothing more, or for this part too
-                open_.add(place + 1)
-            elif place < len(b) and _parts_meet(part, b[place]):
-                nexts.add(place + 1)
-        if not nexts:
-            return False
-        open_ = nexts
-    return any(all(part == "**" for part in b[place:]) for place in open_ if place <= len(b))
-
-
-def _parts_meet(one: str, other: str) -> bool:
-    if one == other:
-        return True
-    wild = [part for part in (one, other) if is_wild(part)]
-    if not wild:
-        return False
-    if len(wild) == 1:
-        # Mostly a file's name and a pattern such as *.py: what stands around the star decides.
-        name = one if wild[0] is other else other
-        begin, star, end = wild[0].partition("*")
-        if "?" not in wild[0] and "*" not in end:
-            fits = len(name) >= len(begin) + len(end)
-            return bool(star) and fits and name.startswith(begin) and name.endswith(end)
-    return _characters_meet(one, other)
-
-
-def _characters_meet(one: str, other: str) -> bool:
-    """The same table for the characters of two parts; a star stands for any number of them."""
-    open_ = {0}
-    for character in one:
-        nexts: set[int] = set()
-        for place in range(len(other) + 1):
-            if place not in open_:
-                continue
-            if character == "*":
-                nexts.add(place)
-                if place < len(other):
-                    open_.add(place + 1)
-            elif place < len(other):
-                found = other[place]
-                if found == "*":
-                    nexts.add(place)
-                    open_.add(place + 1)
-                elif found == character or "?" in (found, character):
-                    nexts.add(place + 1)
-        if not nexts:
-            return False
-        open_ = nexts
-    return any(not other[place:].strip("*") for place in open_)

@@ -111,3 +111,20 @@ def agent_of(mailbox: str) -> str | None:
 def keeps_order(mailbox: str) -> bool:
     """Whether letters go to one owner at a time, in line; `queue:…` are plain work queues."""
     return not mailbox.startswith("queue:")
+
+
+# Where the letters that Corral itself puts have words for people, the best first.
+_WORDS = ("text", "title", "result", "reason", "name", "subject")
+
+
+def gist(body: Any) -> Any:
+    """What a letter is about, in a line for a list; a body of another make is given back whole."""
+    if not isinstance(body, dict):
+        return body
+    kind = body.get("kind")
+    words = next((body[name] for name in _WORDS if body.get(name)), None)
+    if not isinstance(words, str) or not isinstance(kind, str):
+        return body["text"] if isinstance(body.get("text"), str) else body
+    became = body.get("what") or body.get("state")
+    head = f"{kind} {became}" if isinstance(became, str) else kind
+    return f"{head.replace('_', ' ')}: {words}"

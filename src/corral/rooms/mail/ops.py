@@ -1,10 +1,9 @@
 """Putting letters, claiming them, and saying how it went."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
-from corral.db.moves import create, move
+from corral.db.moves import create, create_many, encode_rows, move, move_many
 from corral.db.tx import Tx
 from corral.kernel.clock import YEAR
 from corral.kernel.errors import Held, IllegalMove, Invalid
@@ -34,6 +33,7 @@ LISTED_STATES = (
     LetterState.EXPIRED,
 )
 _END = 1 << 62
+_UNLESS_KEYED = "(mailbox, key) WHERE key IS NOT NULL"
 
 
 def put(
@@ -53,24 +53,62 @@ def put(
     It is claimed from `due_at` on and not delivered after `expires_at`. `sender` is the mailbox
     that is told should the letter never arrive.
     """
-    check_mailbox(mailbox)
+    values = {"mailbox": check_mailbox(mailbox)} | _values(
+        tx,
+        body,
+        key=key,
+        due_at=due_at,
+        priority=priority,
+        sender=sender,
+        expires_at=expires_at,
+        project=project,
+    )
+    letter = None
+    while letter is None:
+        if key is None:
+            letter = create(tx, sql.LETTERS, values)
+        else:
+            # Found neither free nor taken: the first one was forgotten (pruned) in between.
+            letter = create(tx, sql.LETTERS, dict(values), unless=_UNLESS_KEYED) or tx.one(
+                sql.BY_KEY, mailbox=mailbox, key=key
+            )
+    return letter
+
+
+def put_all(tx: Tx, mailboxes: Sequence[str], body: Any, *, key: str, **how: Any) -> None:
+    """Put the same letter into several mailboxes, at the price of a statement or two; the options
+    are those of `put`. A mailbox that has seen the key keeps its first letter."""
+    values = _values(tx, body, key=key, **how)
+    if rows := [{"mailbox": check_mailbox(mailbox)} for mailbox in mailboxes]:
+        create_many(tx, sql.LETTERS, rows, {"mailbox": "text"}, unless=_UNLESS_KEYED, **values)
+
+
+def _values(
+    tx: Tx,
+    body: Any,
+    *,
+    key: str | None = None,
+    due_at: int | None = None,
+    priority: int = 0,
+    sender: str | None = None,
+    expires_at: int | None = None,
+    project: str | None = None,
+) -> dict[str, Any]:
+    """The columns of a new letter, its mailbox left out."""
     due = tx.now if due_at is None else check_int(due_at, "The due time")
     if not 0 <= due <= tx.now + YEAR:
         raise Invalid(
             "A letter may be due within a year at the latest; use a schedule for what comes later.",
             due_at=due_at,
         )
-    latest = due + 10 * YEAR
-    if expires_at is not None and not (
-        max(due, tx.now) < check_int(expires_at, "The expiry") <= latest
-    ):
+    least, most = max(due, tx.now), due + 10 * YEAR
+    if expires_at is not None and not least < check_int(expires_at, "The expiry") <= most:
         raise Invalid(
             "A letter expires after it is due, and within ten years; give another moment.",
             expires_at=expires_at,
             due_at=due,
         )
-    values = {
-        "mailbox": mailbox,
+    return {
         "sender": check_mailbox(sender) if sender else None,
         "project_id": clean_text(project, "The project", most=MAX_NAME) if project else None,
         "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
@@ -83,16 +121,6 @@ def put(
         "attempts": 0,
         "created_at": tx.now,
     }
-    letter = None
-    while letter is None:
-        if key is None:
-            letter = create(tx, sql.LETTERS, values)
-        else:
-            # Found neither free nor taken: the first one was forgotten (pruned) in between.
-            letter = create(
-                tx, sql.LETTERS, dict(values), unless="(mailbox, key) WHERE key IS NOT NULL"
-            ) or tx.one(sql.BY_KEY, mailbox=mailbox, key=key)
-    return letter
 
 
 def claim(
@@ -281,16 +309,10 @@ def expire_due(tx: Tx, *, limit: int = 100) -> list[Letter]:
     ]
 
 
-def close_unread(tx: Tx, mailbox: str, key: str) -> bool:
-    """End a letter that nobody has out: what it tells was learned in another way, or is over."""
-    letter = tx.one(sql.BY_KEY, mailbox=mailbox, key=key)
-    if letter is None or letter.state is not LetterState.WAITING or letter.is_out(tx.now):
-        return False
-    with suppress(Held, IllegalMove):  # somebody takes it out this moment
-        number = number_of("let", letter.id)
-        move(tx, sql.LETTERS, "ack", number, guard=letter.fence, ended_at=tx.now)
-        return True
-    return False
+def close_unread(tx: Tx, mailbox: str, keys: Sequence[str]) -> None:
+    """End letters that nobody has out: what they tell was learned in another way, or is over."""
+    found = tx.run(sql.UNREAD, mailbox=mailbox, keys_=encode_rows(keys), now=tx.now)
+    move_many(tx, sql.LETTERS, "ack", [seq for (seq,) in found], ended_at=tx.now)
 
 
 def get(tx: Tx, id: str) -> Letter:

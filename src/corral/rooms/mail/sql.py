@@ -19,6 +19,14 @@ LETTERS = StateTable(
 
 BY_KEY = Query(Letter, f"SELECT {_COLUMNS} FROM letters WHERE mailbox = :mailbox AND key = :key")
 
+# Whoever takes one out this moment keeps it.
+UNREAD = Statement("""
+    SELECT seq FROM letters
+    WHERE mailbox = :mailbox AND key IS NOT NULL AND key {is_listed} AND state = 'waiting'
+      AND (owner IS NULL OR due_at <= :now)
+    {skip_locked}
+""")
+
 # The highest priority (the lowest rank) at which a letter is due, found by one look-up for each
 # one in use: a backlog of letters for tomorrow, at whatever priority, costs nothing today.
 _LEVEL = """

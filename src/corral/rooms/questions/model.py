@@ -55,10 +55,6 @@ class Question(msgspec.Struct, frozen=True):
     created_at: int
     ended_at: int | None
 
-    def is_late(self, now: int) -> bool:
-        """Whether its deadline has passed and nobody has said so yet."""
-        return self.state is QuestionState.OPEN and self.deadline_at <= now
-
 
 MAX_ANSWERERS = 20
 

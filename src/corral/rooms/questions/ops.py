@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
+from corral.adapters.redaction import clean_words
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
+from corral.kernel.deadline import is_late
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
@@ -44,7 +46,7 @@ def ask(
     run: str | None = None,
     key: str | None = None,
 ) -> Question:
-    """Ask something: with options to choose from, or for any text.
+    """Ask something: with options to choose from, or for any text; secrets are taken out.
 
     The answer goes to the mailbox `asker` (else whoever calls) as a letter, also when the asker has
     died meanwhile. `answerers` may answer and are told; without any, every person may. Without an
@@ -61,7 +63,7 @@ def ask(
         "asker": whose,
         "run_id": _name(run, "The run"),
         "key": _name(key, "The key"),
-        "text": clean_text(text, "The question"),
+        "text": clean_words(text, "The question"),
         "options": encode_json(choices, "The options"),
         "free": int(bool(free) or not choices),
         "answerers": encode_json(check_answerers(answerers), "Who may answer"),
@@ -92,7 +94,7 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
     said = _chosen(answer, found.options, found.free)
     if found.state is S.ANSWERED and (found.answered_by, found.answer) == (who, said):
         return found
-    if found.state is not S.OPEN or found.deadline_at <= tx.now:
+    if found.ended_at is not None or is_late(found, tx.now):
         _refuse_late(found)
     try:
         ended = move(
@@ -136,7 +138,7 @@ def expire_due(tx: Tx, *, limit: int = 100) -> list[Question]:
                 ended_at=tx.now,
             ),
         )
-        for late in tx.all(sql.DUE, now=tx.now, limit=check_limit(limit))
+        for late in tx.all(sql.WAITING.due, now=tx.now, limit=check_limit(limit))
     ]
 
 
@@ -179,18 +181,18 @@ def list_questions(
 
 def next_due(tx: Tx) -> int | None:
     """The moment at which `expire_due` will next have something to do."""
-    moment: int | None = tx.value(sql.NEXT_DUE)
+    moment: int | None = tx.value(sql.WAITING.next)
     return moment
 
 
 def withdraw_all(tx: Tx, project_id: str) -> None:
     """Take back what is still asked in a project that is being deleted."""
-    for (id,) in tx.run(sql.OPEN_OF_PROJECT, project_id=project_id):
+    for (id,) in tx.run(sql.WAITING.of_project, project_id=project_id):
         _take_back(tx, id, tx.actor, "its project was deleted")
 
 
 def _take_back(tx: Tx, id: str, who: str, reason: str | None) -> Question:
-    said = clean_text(reason, "The reason") if reason else None
+    said = clean_words(reason, "The reason") if reason else None
     note = {"by": who, "reason": said}
     gone = _tell(tx, move(tx, sql.QUESTIONS, "withdraw", id, note=note, ended_at=tx.now))
     if who == gone.asker:
@@ -202,8 +204,7 @@ def call_on(
     tx: Tx, id: str, answerers: Sequence[str], body: dict[str, object], *, until: int
 ) -> None:
     """Put a letter to each of those who may answer; it is of no use after the deadline."""
-    for answerer in answerers:
-        mail.put(tx, answerer, body, key=id, expires_at=until)
+    mail.put_all(tx, answerers, body, key=id, expires_at=until)
 
 
 def report(
@@ -217,13 +218,13 @@ def report(
 ) -> None:
     """Tell whoever asked how it ended, once; whoever was called on need not look any more."""
     for answerer in answerers:
-        mail.close_unread(tx, answerer, id)
+        mail.close_unread(tx, answerer, [id])
     mail.put(tx, to, body, key=_letter_key(id), expires_at=tx.now + LETTER_MS, project=project)
 
 
 def close_report(tx: Tx, id: str, to: str) -> None:
     """Take the letter of `report` out of the mailbox: it was learned in another way."""
-    mail.close_unread(tx, to, _letter_key(id))
+    mail.close_unread(tx, to, [_letter_key(id)])
 
 
 def _tell(tx: Tx, ended: Question) -> Question:
@@ -268,7 +269,7 @@ def _refuse_late(found: Question) -> NoReturn:
 
 def _check_room(tx: Tx, asker: str, project: str | None) -> None:
     most = settings.value(tx, "questions.max_open", agent=agent_of(asker), project=project)
-    if tx.value(sql.COUNT_OPEN, asker=asker) >= most:
+    if tx.value(sql.WAITING.count_of, whose=asker) >= most:
         raise Refused(
             f"{asker} has {most} questions open, and more are not allowed; wait for answers, or "
             "withdraw one (`corral question list`).",
@@ -280,7 +281,7 @@ def _check_room(tx: Tx, asker: str, project: str | None) -> None:
 def _options(given: Sequence[str]) -> list[str]:
     if isinstance(given, str) or len(given) > MAX_OPTIONS:
         raise Invalid(f"Options are a list of at most {MAX_OPTIONS} texts.")
-    options = [clean_text(option, "An option", most=MAX_OPTION) for option in given]
+    options = [clean_words(option, "An option", most=MAX_OPTION) for option in given]
     if len({*options}) < len(options):
         raise Invalid("Two options are the same; leave one out.", options=options)
     return options
@@ -288,7 +289,7 @@ def _options(given: Sequence[str]) -> list[str]:
 
 def _chosen(given: str, options: Sequence[str], free: bool) -> str:
     """The option that was meant, by its words or its number; else the text, where it is free."""
-    text = clean_text(given, "The answer")
+    text = clean_words(given, "The answer")
     if text in options or not options:
         return text
     if text.isascii() and text.isdigit() and len(text) < 3 and 1 <= int(text) <= len(options):

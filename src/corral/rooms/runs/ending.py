@@ -2,7 +2,7 @@
 
 from corral.kernel.clock import SECOND
 from corral.kernel.end import End
-from corral.kernel.text import MAX_NAME
+from corral.kernel.text import MAX_NAME, abridged
 from corral.rooms.runs.model import RunState, Stop
 
 QUICK_MS = 3 * SECOND
@@ -49,7 +49,7 @@ def storable(text: str | None) -> str | None:
     """An agent's own words, cut to what can be stored; whatever it says, its run must end."""
     if text is None:
         return None
-    return text.encode("utf-8", "replace").decode().replace("\0", "")[:MAX_NAME] or None
+    return abridged(text.encode("utf-8", "replace").decode().replace("\0", ""), MAX_NAME) or None
 
 
 def quick_failures(before: int, end: End, lasted_ms: int) -> int:

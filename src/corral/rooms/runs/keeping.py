@@ -232,38 +232,28 @@ def add_sample(tx: Tx, run: Run, sample: Sample) -> None:
 
 def park(tx: Tx, run: Run, *, until: int, reason: str) -> Run:
     """Let it wait for its provider's quota, and go on with the same conversation then."""
-    return move(
+    return _back_in_line(
         tx,
-        sql.RUNS,
-        "requeue",
-        run.id,
-        guard=run.fence,
-        fence=run.fence + 1,
+        run,
+        storable(reason),
+        {"until": until},
         due_at=max(until, tx.now),
-        lease_until=None,
         attention=Attention.PARKED,
         attention_at=tx.now,
-        reason=storable(reason),
-        note={"until": until},
     )
 
 
 def try_again(tx: Tx, run: Run, end: End, *, reason: str | None, quick_failures: int) -> Run:
     """Put a run back in line whose keeper died with its agent, for its next attempt: on the same
     machine, where its output is."""
-    return move(
+    return _back_in_line(
         tx,
-        sql.RUNS,
-        "requeue",
-        run.id,
-        guard=run.fence,
-        fence=run.fence + 1,
-        quick_failures=quick_failures,
+        run,
+        reason,
+        {"after": {"exit_code": end.exit_code, "signal": end.signal}, "reason": reason},
         due_at=tx.now + pause_ms(quick_failures),
-        lease_until=None,
+        quick_failures=quick_failures,
         attention=None,
-        reason=reason,
-        note={"after": {"exit_code": end.exit_code, "signal": end.signal}, "reason": reason},
     )
 
 
@@ -275,6 +265,21 @@ def requeue(tx: Tx, run: Run, *, reason: str) -> Run:
     """
     with suppress(NotFound):
         outputs.lose(tx, run.id, reason)
+    return _back_in_line(
+        tx,
+        run,
+        reason,
+        {"reason": reason},
+        due_at=tx.now,
+        host=runs.launch_of(tx, run.id).host,
+        node_id=None,
+    )
+
+
+def _back_in_line(
+    tx: Tx, run: Run, reason: str | None, note: dict[str, Any], **columns: Any
+) -> Run:
+    """Nobody holds it any more, and whoever did has no say in it."""
     return move(
         tx,
         sql.RUNS,
@@ -282,10 +287,8 @@ def requeue(tx: Tx, run: Run, *, reason: str) -> Run:
         run.id,
         guard=run.fence,
         fence=run.fence + 1,
-        due_at=tx.now,
-        host=runs.launch_of(tx, run.id).host,
-        node_id=None,
         lease_until=None,
         reason=reason,
-        note={"reason": reason},
+        note=note,
+        **columns,
     )

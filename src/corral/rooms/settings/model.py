@@ -272,6 +272,13 @@ KNOWN: dict[str, Known] = {
     "notes.max": Known(
         int, 500, 1, 5_000, "Notes that are remembered for an agent, a project, or everyone."
     ),
+    "notes.tokens": Known(
+        int,
+        1_200,
+        0,
+        10_000,
+        "Tokens of notes that an agent is given when it is started; 0: none.",
+    ),
     "notes.keep_ms": Known(
         int,
         90 * DAY,

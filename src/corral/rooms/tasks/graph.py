@@ -1,12 +1,11 @@
 """Graphs of tasks, as such: order, cycles, the critical path, and files that two tasks share."""
 
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 
 from corral.kernel.errors import Invalid
+from corral.kernel.patterns import covering, meet
 
-_GLOB = re.compile(r"[*?\[]")
 NAMED = 8
 """How many tasks of a cycle its refusal names."""
 
@@ -78,20 +77,5 @@ def check_path(path: str) -> str:
 
 
 def share_files(some: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether two tasks may change the same file.
-
-    Of a pattern only what stands before its first wildcard counts: it holds back rather too much.
-    """
-    return any(_overlap(one, other) for one in map(_stem, some) for other in map(_stem, others))
-
-
-def _stem(path: str) -> str:
-    if path == ".":
-        return ""
-    found = _GLOB.search(path)
-    return path if found is None else path[: found.start()].rpartition("/")[0]
-
-
-def _overlap(one: str, other: str) -> bool:
-    short, long = sorted((one, other), key=len)
-    return not short or long == short or long.startswith(f"{short}/")
+    """Whether two tasks may change the same file; a path that both name may be a folder."""
+    return any(meet(covering(one), covering(other)) for one in some for other in others)

@@ -60,7 +60,7 @@ def show(app: App, charge: str) -> None:
 @pass_app
 def total(app: App, scope: str, day: str | None) -> None:
     """What SCOPE has used: all, or run:, session:, project:, agent:, model: and an id or name."""
-    app.show(app.store.charges.total(scope, day=day), TOTAL)
+    app.show(app.store.charges.total(app.scope_id(scope), day=day), TOTAL)
 
 
 @command.command()
@@ -69,7 +69,7 @@ def total(app: App, scope: str, day: str | None) -> None:
 @pass_app
 def days(app: App, scope: str, after: str | None, limit: int) -> None:
     """What SCOPE has used, day by day, newest first."""
-    page = app.store.charges.days(scope, after=after, limit=limit)
+    page = app.store.charges.days(app.scope_id(scope), after=after, limit=limit)
     app.show_page(page, TOTAL, empty="Nothing was charged yet.")
 
 

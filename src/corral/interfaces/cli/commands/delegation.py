@@ -1,20 +1,22 @@
 import click
 
 from corral.interfaces.cli import identity
-from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.app import DURATION, App, Columns, Noun, paging, pass_app, read_body
 from corral.interfaces.cli.render import ago
 from corral.interfaces.cli.tasking import as_agent, with_reason
 
-COLUMNS = [
-    ("ID", lambda each: each.id),
-    ("STATE", lambda each: each.state),
-    ("FROM", lambda each: each.from_mailbox),
-    ("TO", lambda each: each.to_mailbox),
-    ("SINCE", lambda each: ago(each.created_at)),
-    ("TASK", lambda each: each.task_id),
-    ("WHAT", lambda each: each.text),
-    ("REASON", lambda each: each.reason),
-]
+
+def _columns(app: App) -> Columns:
+    return [
+        ("ID", lambda each: each.id),
+        ("STATE", lambda each: each.state),
+        ("FROM", lambda each: each.from_mailbox),
+        ("TO", lambda each: each.to_mailbox),
+        ("SINCE", lambda each: ago(each.created_at)),
+        ("TASK", lambda each: app.task_key(each.task_id)),
+        ("WHAT", lambda each: each.text),
+        ("REASON", lambda each: each.reason),
+    ]
 
 
 @click.group("delegation", cls=Noun, help="Work that one handed to another.")
@@ -76,7 +78,7 @@ def list_(
     page = app.store.delegations.list(
         to=to, sender=sender, parent=parent, all=all_, after=after, limit=limit
     )
-    app.show_page(page, COLUMNS, empty="Nothing is delegated.")
+    app.show_page(page, _columns(app), empty="Nothing is delegated.")
 
 
 @command.command()

@@ -1,6 +1,7 @@
 import click
 
 from corral.interfaces.cli.app import App, Verb, pass_app
+from corral.interfaces.cli.render import write_line
 
 
 @click.command("init", cls=Verb)
@@ -12,11 +13,12 @@ from corral.interfaces.cli.app import App, Verb, pass_app
 )
 @pass_app
 def command(app: App, dir: str, agents: bool | None) -> None:
-    """Make DIR a project, and perhaps tell the agents that work there how to work together."""
-    project = app.store_here.projects.register(dir)
+    """Make DIR a project, as its .corral/config.toml tells (it is written where there is none), and
+    perhaps tell the agents that work there how to work together."""
+    projects = app.store_here.projects
+    project = projects.register(dir) if agents is False else projects.configure(dir)
     did = [] if agents is None else app.store.projects.equip(project.dir, remove=not agents)
-    words = [f"{each.file}: {each.did}" for each in did]
-    app.say(
-        "\n".join([f"{project.dir} is project {project.id}.", *words]),
-        {"project": project, "files": did},
-    )
+    app.say(f"{project.dir} is project {project.id}.", {"project": project, "files": did})
+    if not app.json:
+        for each in did:
+            write_line(f"{each.file}: {each.did}")

@@ -5,21 +5,24 @@ from typing import Any
 import click
 
 from corral import config
-from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app
+from corral.interfaces.cli.app import DURATION, App, Columns, Noun, paging, pass_app
 from corral.interfaces.cli.render import ago
 from corral.kernel.errors import Refused
 
-COLUMNS = [
-    ("ID", lambda lock: lock.id),
-    ("PATH", lambda lock: lock.path),
-    ("STATE", lambda lock: lock.state),
-    ("MODE", lambda lock: lock.mode),
-    ("OWNER", lambda lock: lock.owner),
-    ("UNTIL", lambda lock: ago(lock.ended_at or lock.lease_until)),
-    ("RUN", lambda lock: lock.run_id),
-    ("PROJECT", lambda lock: lock.project_id),
-    ("REASON", lambda lock: lock.reason),
-]
+
+def _columns(app: App) -> Columns:
+    return [
+        ("ID", lambda lock: lock.id),
+        ("PATH", lambda lock: lock.path),
+        ("STATE", lambda lock: lock.state),
+        ("MODE", lambda lock: lock.mode),
+        ("OWNER", lambda lock: lock.owner),
+        ("UNTIL", lambda lock: ago(lock.ended_at or lock.lease_until)),
+        ("RUN", lambda lock: lock.run_id),
+        ("PROJECT", lambda lock: app.project_name(lock.project_id)),
+        ("REASON", lambda lock: lock.reason),
+    ]
+
 
 TOUCHES = [
     ("PATH", lambda touch: touch.path),
@@ -41,7 +44,7 @@ INSTALLED = [
     ("TARGET", lambda one: one.target),
     ("DID", lambda one: one.did),
     ("PATH", lambda one: one.file),
-    ("", lambda one: one.note),
+    ("NOTE", lambda one: one.note),
 ]
 
 
@@ -56,6 +59,11 @@ CLASHES = [
 @click.group("lock", cls=Noun, help="Locks on files: take, wait, release; hooks that keep to them.")
 def command() -> None:
     pass
+
+
+def _left(lock: Any) -> str:
+    """How long a lock lasts if nobody renews it."""
+    return ago(lock.lease_until).removeprefix("in ")
 
 
 def owner_of(app: App, agent: str | None) -> str:
@@ -110,7 +118,7 @@ def acquire(app: App, /, path: str, wait: bool, timeout: int | None, **given: An
     """Lock PATH: a file, a folder, or a pattern such as 'src/**/*.py'."""
     who, how = _wanted(app, path, given)
     lock = app.store.locks.acquire(*who, wait=wait, timeout_ms=timeout, **how)
-    app.say(f"{lock.path} is yours until {ago(lock.lease_until)} ({lock.id}).", lock)
+    app.say(f"{lock.path} is yours for {_left(lock)} ({lock.id}).", lock)
 
 
 @command.command()
@@ -123,7 +131,7 @@ def request(app: App, /, path: str, patience: int, **given: Any) -> None:
     who, how = _wanted(app, path, given)
     lock = app.store.locks.request(*who, wait_ms=patience, **how)
     if lock.state == "held":
-        app.say(f"{lock.path} is yours until {ago(lock.lease_until)} ({lock.id}).", lock)
+        app.say(f"{lock.path} is yours for {_left(lock)} ({lock.id}).", lock)
     else:
         app.say(f"{lock.id} waits for {lock.path}; `corral lock wait {lock.id}` waits too.", lock)
 
@@ -135,7 +143,7 @@ def request(app: App, /, path: str, patience: int, **given: Any) -> None:
 def wait(app: App, lock: str, timeout: int | None) -> None:
     """Wait until a lock in line is granted."""
     held = app.store.locks.wait(lock, timeout_ms=timeout)
-    app.say(f"{held.path} is yours until {ago(held.lease_until)} ({held.id}).", held)
+    app.say(f"{held.path} is yours for {_left(held)} ({held.id}).", held)
 
 
 @command.command()
@@ -146,7 +154,7 @@ def wait(app: App, lock: str, timeout: int | None) -> None:
 def renew(app: App, lock: str, agent: str | None, ttl: int | None) -> None:
     """Keep a lock, or a place in line, for longer."""
     renewed = app.store.locks.renew(lock, agent=owner_of(app, agent), ttl_ms=ttl)
-    app.say(f"{renewed.id} is {renewed.state} until {ago(renewed.lease_until)}.", renewed)
+    app.say(f"{renewed.id} is {renewed.state} for {_left(renewed)}.", renewed)
 
 
 @command.command()
@@ -163,7 +171,7 @@ def release(app: App, locks: tuple[str, ...], all_: bool, agent: str | None) -> 
         released = []
         while mine := app.store.locks.list(agent=me, limit=200).items:
             released += [app.store.locks.release(lock) for lock in mine]
-        app.show_all(released, COLUMNS, empty=f"{me} has no locks.")
+        app.show_all(released, _columns(app), empty=f"{me} has no locks.")
         return
     released = [app.store.locks.release(lock, agent=me) for lock in locks]
     app.say(
@@ -195,7 +203,9 @@ def list_(
     page = app.store.locks.list(
         project=app.project_id(project), agent=agent, all=all_, after=after, limit=limit
     )
-    app.show_page(page, COLUMNS, empty="Nothing is locked; `corral lock acquire PATH` does it.")
+    app.show_page(
+        page, _columns(app), empty="Nothing is locked; `corral lock acquire PATH` does it."
+    )
 
 
 @command.command()
@@ -213,7 +223,7 @@ def show(app: App, lock: str) -> None:
 def holders(app: App, path: str, project: str | None) -> None:
     """Who holds PATH, or anything that it covers."""
     held = app.store.locks.holders(*place_of(app, project, path))
-    app.show_all(held, COLUMNS, empty=f"Nobody holds {path}.")
+    app.show_all(held, _columns(app), empty=f"Nobody holds {path}.")
 
 
 @command.command()

@@ -15,6 +15,12 @@ def shown_state(letter: "Letter") -> str:
     return "out" if letter.is_out(render.now()) else str(letter.state)
 
 
+def _gist(letter: "Letter") -> object:
+    from corral.rooms.mail.model import gist
+
+    return gist(letter.body)
+
+
 COLUMNS = [
     ("ID", lambda letter: letter.id),
     ("MAILBOX", lambda letter: letter.mailbox),
@@ -22,7 +28,7 @@ COLUMNS = [
     ("TRIES", lambda letter: letter.attempts),
     ("DUE", lambda letter: ago(letter.due_at)),
     ("OWNER", lambda letter: letter.owner),
-    ("BODY", lambda letter: letter.body),
+    ("BODY", _gist),
     ("LAST ERROR", lambda letter: letter.last_error),
 ]
 

@@ -105,11 +105,12 @@ def list_(
 def search(
     app: App, text: tuple[str, ...], agent: str | None, project: str | None, limit: int
 ) -> None:
-    """Notes that fit TEXT best: those for everyone, the agent and the project."""
-    found = app.store.notes.search(
-        " ".join(text), agent=agent, project=app.project_id(project), limit=limit
-    )
-    app.show_all(found, FOUND, empty="No note has any of these words.")
+    """Notes that fit TEXT best: those for everyone, the agent, and the project (that of this
+    directory by default)."""
+    where = app.project_id(project) if project else app.project_here()
+    found = app.store.notes.search(" ".join(text), agent=agent, project=where, limit=limit)
+    empty = "No note for everyone, or for those you name, has any of these words."
+    app.show_all(found, FOUND, empty=empty)
 
 
 @command.command()

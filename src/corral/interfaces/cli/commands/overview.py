@@ -22,12 +22,20 @@ def show_overview(app: App) -> None:
             write_line(f"{title}:")
             write_table(runs, columns)
             write_line("")
+    if found.submitted:
+        write_line("Tasks to accept or reject:")
+        write_table(found.submitted, SUBMITTED)
+        write_line("")
     if not found.active:
         write_line("Nothing runs. `corral --help` says what there is.")
     for count, sentence in (
         (found.queued, "Queued: {}."),
         (found.open_questions, "Questions to answer: {} (`corral question list`)."),
         (found.proposed_decisions, "Decisions to confirm: {} (`corral decision list --proposed`)."),
+        (
+            max(found.submitted_tasks - len(found.submitted), 0),
+            "More tasks to accept or reject: {} (`corral task list --state submitted`).",
+        ),
         (found.dead_letters, "Letters that could not be delivered: {} (`corral mail dead`)."),
         (
             found.doubtful_letters,
@@ -53,15 +61,11 @@ def _cost(today: Any) -> str:
     return f"Today (UTC): {cost}, {today.tokens:,} tokens{without}."
 
 
-def _what(run: Any) -> str:
-    return str(run.title or run.command)
-
-
 RUNNING = [
     ("ID", lambda run: run.id),
     ("STATE", shown_state),
     ("NAME", lambda run: run.name),
-    ("WHAT", _what),
+    ("WHAT", lambda run: run.what),
     ("PROJECT", lambda run: run.project),
     ("STARTED", lambda run: ago(run.started_at) if run.started_at else "-"),
     ("COST", lambda run: format_usd(run.cost_micros)),
@@ -70,15 +74,22 @@ WAITING = [
     ("ID", lambda run: run.id),
     ("STATE", shown_state),
     ("NAME", lambda run: run.name),
-    ("WHAT", _what),
+    ("WHAT", lambda run: run.what),
     ("PROJECT", lambda run: run.project),
     ("SINCE", lambda run: ago(run.attention_at) if run.attention_at else "-"),
+]
+SUBMITTED = [
+    ("ID", lambda task: task.id),
+    ("KEY", lambda task: task.key),
+    ("TITLE", lambda task: task.title),
+    ("PROJECT", lambda task: task.project),
+    ("SINCE", lambda task: ago(task.submitted_at)),
 ]
 FAILED = [
     ("ID", lambda run: run.id),
     ("STATE", shown_state),
     ("NAME", lambda run: run.name),
-    ("WHAT", _what),
+    ("WHAT", lambda run: run.what),
     ("PROJECT", lambda run: run.project),
     ("ENDED", lambda run: ago(run.ended_at)),
     ("REASON", lambda run: run.reason),

@@ -1,17 +1,19 @@
 import click
 
 from corral.interfaces.cli import identity
-from corral.interfaces.cli.app import App, Noun, paging, pass_app
+from corral.interfaces.cli.app import App, Columns, Noun, paging, pass_app
 from corral.interfaces.cli.render import ago
 from corral.interfaces.cli.tasking import as_agent, id_of
 
-COLUMNS = [
-    ("AGENT", lambda each: each.agent_id),
-    ("SAID", lambda each: ago(each.updated_at)),
-    ("PERCENT", lambda each: each.percent),
-    ("TASK", lambda each: each.task_id),
-    ("CONTENT", lambda each: each.summary),
-]
+
+def _columns(app: App) -> Columns:
+    return [
+        ("AGENT", lambda each: app.agent_name(each.agent_id)),
+        ("SAID", lambda each: ago(each.updated_at)),
+        ("PERCENT", lambda each: each.percent),
+        ("TASK", lambda each: app.task_key(each.task_id)),
+        ("CONTENT", lambda each: each.summary),
+    ]
 
 
 @click.group("progress", cls=Noun, help="How far agents say they have come.")
@@ -49,4 +51,4 @@ def list_(app: App, by: str | None, task: str | None, after: str | None, limit: 
     of = id_of(app, task, None) if task else None
     whole = app.store.tasks.get(of).id if of else None
     page = app.store.progress.list(agent=by, task_id=whole, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="Nobody has said anything.")
+    app.show_page(page, _columns(app), empty="Nobody has said anything.")

@@ -4,15 +4,15 @@ import click
 import msgspec
 
 from corral.interfaces.cli.app import App, Noun, pass_app
-from corral.interfaces.cli.render import readable
+from corral.interfaces.cli.render import as_text, readable
 from corral.kernel.clock import format_duration, parse_duration
 from corral.kernel.errors import Invalid
 
 
-def shown_value(setting: Any) -> object:
+def shown_value(setting: Any) -> str:
     if setting.name.endswith("_ms") and isinstance(setting.value, list):
         return " ".join(map(format_duration, setting.value))
-    return readable(setting.name, setting.value)
+    return as_text(readable(setting.name, setting.value))
 
 
 COLUMNS = [
@@ -24,7 +24,7 @@ COLUMNS = [
 
 
 def scope_options(function: Any) -> Any:
-    project = click.option("--project", metavar="ID", help="For one project.")
+    project = click.option("--project", metavar="ID|DIR", help="For one project.")
     agent = click.option("--agent", metavar="NAME", help="For one agent.")
     return project(agent(function))
 

@@ -26,6 +26,7 @@ KINDS: dict[str, Callable[["Corral", str], Any]] = {
     "rac": lambda store, id: store.races.get(id),
     "tsk": lambda store, id: store.tasks.get(id),
     "dlg": lambda store, id: store.delegations.get(id),
+    "lck": lambda store, id: store.locks.get(id),
     "alr": lambda store, id: store.alerts.get(id),
 }
 
@@ -45,5 +46,7 @@ def command(app: App, id: str) -> None:
             f"{id!r} does not say what it is; ids begin with {', '.join(f'{k}_' for k in KINDS)}."
         )
     from corral.interfaces.cli.commands.ps import run_fields
+    from corral.interfaces.cli.tasking import task_fields
 
-    app.show(find(app.store, id), run_fields(app) if find is KINDS["run"] else None)
+    fields = {KINDS["run"]: run_fields, KINDS["tsk"]: task_fields}.get(find)
+    app.show(find(app.store, id), fields(app) if fields else None)

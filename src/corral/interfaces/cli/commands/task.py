@@ -3,9 +3,18 @@ from typing import Any
 import click
 
 from corral.interfaces.cli import identity
-from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.app import (
+    DURATION,
+    MOMENT,
+    App,
+    Columns,
+    Noun,
+    paging,
+    pass_app,
+    read_body,
+)
 from corral.interfaces.cli.commands.task_leading import LEADING
-from corral.interfaces.cli.render import write_line
+from corral.interfaces.cli.render import ago, write_line, write_table
 from corral.interfaces.cli.tasking import (
     as_agent,
     id_of,
@@ -13,20 +22,52 @@ from corral.interfaces.cli.tasking import (
     on_task,
     project_of,
     read_list,
+    task_fields,
     with_fence,
     with_reason,
 )
+from corral.kernel.errors import Invalid
+from corral.kernel.page import Page
 
-COLUMNS = [
+
+def _columns(app: App) -> Columns:
+    return [
+        ("KEY", lambda task: task.key),
+        ("STATE", lambda task: task.state),
+        ("ROLE", lambda task: task.role),
+        ("PRIORITY", lambda task: task.priority or None),
+        ("NEEDS", _needs),
+        ("DOER", lambda task: app.agent_name(task.agent_id or task.assignee_id)),
+        ("TITLE", lambda task: task.title),
+        ("REASON", lambda task: task.reason or _held(app, task)),
+        ("TASK ID", lambda task: task.id),
+    ]
+
+
+def _needs(task: Any) -> str | None:
+    return ", ".join(task.depends_on[:5]) + (" …" * (len(task.depends_on) > 5)) or None
+
+
+def _held(app: App, task: Any) -> str | None:
+    return f"shares files with {app.task_key(task.held_by)}" if task.held_by else None
+
+
+THEN = [
     ("KEY", lambda task: task.key),
-    ("STATE", lambda task: task.state),
-    ("ROLE", lambda task: task.role),
-    ("PRIORITY", lambda task: task.priority or None),
-    ("NEEDS", lambda task: ", ".join(task.depends_on[:5]) + (" …" * (len(task.depends_on) > 5))),
-    ("AGENT", lambda task: task.agent_id),
+    ("STATE", lambda task: task.state or "unknown"),
+    ("AGENT", lambda task: task.agent),
+    ("LAST", lambda task: task.verb),
+    ("BY", lambda task: task.actor),
+    ("SINCE", lambda task: ago(task.since) if task.since else None),
     ("ID", lambda task: task.id),
     ("TITLE", lambda task: task.title),
-    ("REASON", lambda task: task.reason or (task.held_by and f"shares files with {task.held_by}")),
+]
+HELD = [
+    ("LOCKED", lambda lock: lock.path),
+    ("MODE", lambda lock: lock.mode),
+    ("OWNER", lambda lock: lock.owner),
+    ("SINCE", lambda lock: ago(lock.held_at)),
+    ("ID", lambda lock: lock.id),
 ]
 
 TEMPLATES = [
@@ -119,7 +160,7 @@ def apply(
     made = app.store.tasks.apply(
         project_of(app, project), template, title, agent=identity.agent(agent), **options
     )
-    app.show_all(made, COLUMNS, empty="It has no tasks.")
+    app.show_all(made, _columns(app), empty="It has no tasks.")
 
 
 @command.command("list")
@@ -127,22 +168,47 @@ def apply(
 @click.option("--state", help="Only those in a state.")
 @click.option("--by", metavar="AGENT", help="Those that an agent has or had, of all projects.")
 @click.option("--archived", is_flag=True, help="Those that are archived instead.")
+@click.option("--at", type=MOMENT, metavar="TIME", help="The whole board as it was at a moment.")
 @paging
 @pass_app
-def list_(app: App, /, project: str | None, by: str | None, **options: Any) -> None:
+def list_(app: App, /, project: str | None, by: str | None, at: int | None, **options: Any) -> None:
     """Tasks, in the order in which they were declared."""
+    if at is not None:
+        _list_then(app, project_of(app, project), at, by, **options)
+        return
     app.store.tasks.release_due()
     of = project_of(app, project) if by is None or project is not None else None
     page = app.store.tasks.list(project=of, agent=by, **options)
-    app.show_page(page, COLUMNS, empty="No task yet; `corral task add` or `declare` makes some.")
+    app.show_page(
+        page, _columns(app), empty="No task yet; `corral task add` or `declare` makes some."
+    )
+
+
+def _list_then(
+    app: App,
+    project: str,
+    at: int,
+    by: str | None,
+    state: str | None,
+    archived: bool,
+    **paging: Any,
+) -> None:
+    if by or state or archived:
+        raise Invalid("The board of a moment is shown whole; leave --by, --state and --archived.")
+    found = app.store.insights.moment(project, at, **paging)
+    page = Page(found.tasks, found.next)
+    app.show_page(page, THEN, empty="No task was on the board then.")
+    if found.locks and not app.json:
+        write_line("")
+        write_table(found.locks, HELD)
 
 
 @command.command()
 @on_task
 @pass_app
 def show(app: App, task: str, project: str | None, agent: str | None) -> None:
-    """One task, whole."""
-    app.show(app.store.tasks.get(id_of(app, task, project)))
+    """One task; --json has all that is kept of it."""
+    app.show(app.store.tasks.get(id_of(app, task, project)), task_fields(app))
 
 
 @command.command()
@@ -259,8 +325,10 @@ def submit(
             for ran, code in commands
         ]
     id = id_of(app, task, project)
+    before = app.store.tasks.get(id).submitted_at
     submitted = app.store.tasks.submit(id, shown, agent=identity.agent(agent), fence=fence)
-    app.say(f"{submitted.key} is {submitted.state}.", submitted)
+    again = " already; what it was submitted with first counts" * (before == submitted.submitted_at)
+    app.say(f"{submitted.key} is {submitted.state}{again}.", submitted)
 
 
 @command.command()
@@ -322,4 +390,4 @@ def check(app: App, task: str | None, project: str | None) -> None:
         app.say(f"{judged.key} is {judged.state}.", judged)
         return
     found = list(iter(app.store.tasks.check_next, None))
-    app.show_all(found, COLUMNS, empty="No check waits to be run.")
+    app.show_all(found, _columns(app), empty="No check waits to be run.")

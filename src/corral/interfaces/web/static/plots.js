@@ -13,7 +13,7 @@ const fade = (rgb, part) => rgb.replace(/^rgb\((.*)\)$/, `rgba($1, ${part})`);
 
 function figure(value, unit) {
   if (value == null) return "–";
-  const text = value >= 100 ? value.toFixed(0) : value >= 1 ? value.toFixed(2) : String(Number(value.toPrecision(2)));
+  const text = value >= 100 ? value.toFixed(0) : value >= 0.1 ? value.toFixed(2) : String(Number(value.toPrecision(2)));
   return unit === "$" ? `$${text}` : `${text} ${unit}`;
 }
 

@@ -1,0 +1,106 @@
+"""Fifty agents, each a process, that claim, lock and post on one store: is each served, in time?"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from tests.support import crowd
+from tests.support.crowd import Shift, Worker
+
+from bench.crew import Crew, Task
+from bench.harness import Bar, Bench, Row, Spread
+from bench.opponents import open_store
+
+TITLE = "Fifty agents on one store"
+ABOUT = """
+    Each agent is a process that takes the next task, locks one of twenty files, gives it back,
+    posts to the group of all fifty (a letter to each of the others) and submits, as fast as it can,
+    and now and then reads what the others said. Given out twice counts tasks, and locks that two
+    had at the same moment, seen by a file that only one of them can make. Lost counts posts that
+    are not in the group and in the mailbox of every other member exactly once, and tasks that were
+    submitted and are not done. The wait is that of any call, its own work and a turn of the
+    processor included.
+"""
+AGENTS = 50
+
+
+def measure(bench: Bench) -> list[Row]:
+    url = bench.server.new_database()
+    return [
+        *_measured(bench, "SQLite", f"sqlite:///{bench.new_file()}"),
+        *_measured(bench, "PostgreSQL", url),
+        Row("PostgreSQL: deadlocks that it ended", _one(_deadlocks(url)), Bar("=", 0), ""),
+    ]
+
+
+def _measured(bench: Bench, engine: str, url: str) -> list[Row]:
+    seconds = bench.pick(60.0, 10.0)
+    bench.told(f"{AGENTS} agents on {engine} for {seconds:.0f} s")
+    folder = bench.new_file().parent
+    witnesses = folder / "witnesses"
+    witnesses.mkdir()
+    with open_store(url) as store:
+        project = crowd.gather(store, folder, AGENTS)
+    with Crew(AGENTS, hire, url, project, witnesses) as crew:
+        shifts = crew.shift(seconds)
+    with open_store(url) as store:
+        lost = crowd.lost(store, shifts)
+    for error in crowd.errors(shifts)[:5]:
+        print(error)
+    waited = crowd.longest(shifts)
+    return [
+        Row(f"{engine}: given out twice", _one(crowd.twice(shifts)), Bar("=", 0), ""),
+        Row(f"{engine}: lost, or there twice", _one(lost), Bar("=", 0), ""),
+        Row(
+            f"{engine}: errors that reached an agent",
+            _one(len(crowd.errors(shifts))),
+            Bar("=", 0),
+            "",
+        ),
+        Row(
+            f"{engine}: longest wait of any call ({waited.longest_of})",
+            _one(waited.longest_ms),
+            Bar("<", 1_000),
+            "ms",
+        ),
+        Row(
+            f"{engine}: least served over most served",
+            _one(crowd.fairness(shifts)),
+            Bar(">=", 0.3),
+        ),
+        Row(
+            f"{engine}: tasks done in {seconds:.0f} s",
+            _one(sum(len(shift.taken) for shift in shifts)),
+            unit="",
+        ),
+    ]
+
+
+def _deadlocks(url: str) -> int:
+    """How often the server had to end a transaction because two waited for each other; Corral runs
+    such a one again, so nobody is told."""
+    asked = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    with open_store(url) as store:
+        return int(store.db.sql(asked).rows[0][0])
+
+
+@contextmanager
+def hire(number: int, url: str, project: str, witnesses: Path) -> Iterator[Task]:
+    with crowd.working(url, project, crowd.names(AGENTS)[number], witnesses) as worker:
+        worker.round()  # imports and first connections are not the store's waiting
+        yield partial(_work, worker)
+
+
+def _work(worker: Worker, end: float) -> Shift:
+    while time.monotonic() < end:
+        try:
+            worker.round()
+        except Exception as error:  # whatever reaches an agent is what is counted here
+            worker.shift.errors.append(repr(error))
+    return worker.shift
+
+
+def _one(value: float) -> Spread:
+    return Spread.of([value])

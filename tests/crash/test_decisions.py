@@ -1,0 +1,97 @@
+"""Decisions and a process that dies: judged once, nothing confirmed by silence, and whoever
+proposed is told, once."""
+
+from pathlib import Path
+
+from corral.kernel.clock import HOUR
+from corral.kernel.errors import Conflict
+from corral.library import Corral
+from corral.rooms.decisions.model import Decision
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+
+ANN, ADA, LEAD = "user:ann", "agent:ada", "agent:lead"
+
+
+def made(store: Corral) -> list[Decision]:
+    return store.decisions.list().items
+
+
+def told(store: Corral, mailbox: str) -> list[tuple[str, str]]:
+    letters = store.mail.list(mailbox=mailbox, all=True).items
+    return sorted((letter.body["decision"], letter.body["state"]) for letter in letters)
+
+
+def propose(store: Corral, world: World) -> None:
+    for n in range(2):
+        decision = store.decisions.record(
+            f"Go {n}",
+            confirm=True,
+            author=ADA,
+            answerers=[LEAD, ANN],
+            deadline_ms=2 * HOUR,
+            key=f"k{n}",
+        )
+        world.note(decision.id)
+
+
+def test_what_was_proposed_is_kept_once_and_those_who_may_confirm_know(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def check(store: Corral, world: World) -> None:
+        found = sorted(decision.id for decision in made(store))
+        assert len(found) == 2
+        assert {*world.deeds} == {*found}
+        assert {decision.state for decision in made(store)} == {"proposed"}
+        assert told(store, LEAD) == [(id, "proposed") for id in found]
+
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(run=propose, recover=propose, check=check))
+
+
+def test_a_verdict_on_several_stands_for_all_of_them_or_for_none(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def confirm(store: Corral, world: World) -> None:
+        ids = [decision.id for decision in made(store)]
+        for decision in store.decisions.judge(ids, "confirm", by=ANN):
+            world.note(f"{decision.id} {decision.state}")
+            store.decisions.hear(decision.id)
+
+    def reject_otherwise(store: Corral, world: World) -> None:
+        ids = [decision.id for decision in made(store)]
+        states = {str(decision.state) for decision in made(store)}
+        assert states in ({"proposed"}, {"confirmed"}), "all or none"
+        try:
+            store.decisions.judge(ids, "reject", by=LEAD)
+        except Conflict:  # the first verdict stands
+            store.decisions.judge(ids, "confirm", by=ANN)  # the same once more
+
+    def check(store: Corral, world: World) -> None:
+        (state,) = {str(decision.state) for decision in made(store)}
+        ids = sorted(decision.id for decision in made(store))
+        assert state in ("confirmed", "rejected")
+        noted = [deed.split()[1] for deed in world.deeds if " " in deed]
+        assert {*noted} <= {state}
+        assert told(store, ADA) == [(id, state) for id in ids]
+        assert store.mail.list(mailbox=LEAD).items == []
+
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(prepare=propose, run=confirm, recover=reject_otherwise, check=check),
+    )
+
+
+def test_a_deadline_confirms_nothing_whoever_sweeps(fresh_url: FreshUrl, tmp_path: Path) -> None:
+    def sweep(store: Corral, world: World) -> None:
+        world.clock.advance(2 * HOUR)
+        while store.decisions.expire_due(limit=1):
+            pass
+
+    def check(store: Corral, world: World) -> None:
+        assert {str(decision.state) for decision in made(store)} == {"rejected"}
+        ids = sorted(decision.id for decision in made(store))
+        assert told(store, ADA) == [(id, "rejected") for id in ids]
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(prepare=propose, run=sweep, recover=sweep, check=check)
+    )

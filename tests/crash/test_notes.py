@@ -1,0 +1,79 @@
+"""Notes and a process that dies: one that counts for each key, and the search finds that one."""
+
+from pathlib import Path
+
+from corral.library import Corral
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+
+VERSIONS = ("port is 1", "port is 2", "port is 3")
+
+
+def note_all(store: Corral, world: World) -> None:
+    for text in VERSIONS:
+        world.note(store.notes.add(text, key="port", source="user:ann").text)
+
+
+def found(store: Corral, word: str) -> list[str]:
+    return [hit.subject for hit in store.search.find(word, kind="note").items]
+
+
+def check_one_counts(store: Corral, world: World) -> None:
+    (note,) = store.notes.list().items
+    assert note.text == VERSIONS[-1]
+    everything = store.notes.list(all=True).items
+    assert sum(each.state == "current" for each in everything) == 1
+    replaced = {each.supersedes for each in everything if each.supersedes is not None}
+    assert replaced == {each.id for each in everything if each.state == "superseded"}
+
+
+def test_the_latest_words_of_a_key_count_and_no_others(fresh_url: FreshUrl, tmp_path: Path) -> None:
+    def check(store: Corral, world: World) -> None:
+        check_one_counts(store, world)
+        (current,) = store.notes.list().items
+        assert found(store, "port") == [current.id]
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(run=note_all, recover=note_all, check=check)
+    )
+
+
+def test_what_was_forgotten_is_forgotten_in_the_search_too(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def prepare(store: Corral, world: World) -> None:
+        for n in range(3):
+            store.notes.add(f"secret plan {n}")
+
+    def forget(store: Corral, world: World) -> None:
+        for note in store.notes.list().items:
+            world.note(store.notes.forget(note.id).id)
+
+    def check(store: Corral, world: World) -> None:
+        assert store.notes.list(all=True).items == []
+        assert found(store, "plan") == []
+        assert len({*world.deeds}) <= 3
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(prepare=prepare, run=forget, recover=forget, check=check)
+    )
+
+
+def test_a_use_is_counted_for_all_that_were_given_or_for_none(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def prepare(store: Corral, world: World) -> None:
+        for n in range(3):
+            store.notes.add(f"fact {n}", category="core")
+
+    def give(store: Corral, world: World) -> None:
+        section = store.notes.section()
+        store.notes.use(section.notes)
+        world.note("given")
+
+    def check(store: Corral, world: World) -> None:
+        (uses,) = {note.uses for note in store.notes.list().items}
+        assert uses >= len(world.deeds) >= 1
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(prepare=prepare, run=give, recover=give, check=check)
+    )

@@ -1,0 +1,47 @@
+"""What agents and people write to each other is kept without what has the shape of a secret."""
+
+from corral.library import Corral
+from tests.support.store import contents
+
+KEY = "ghp_" + "a1B2c3D4e5F6" * 3
+
+
+def test_a_secret_in_a_post_is_kept_nowhere(store: Corral) -> None:
+    for name in ("ada", "ben"):
+        store.agents.create(name)
+    store.groups.create("crew", members=["agent:ada", "agent:ben"])
+    post = store.groups.post("crew", f"use {KEY} for it", author="agent:ada", key="k")
+    assert post.text == "use [redacted] for it"
+    assert store.groups.post("crew", f"use {KEY} for it", author="agent:ada", key="k") == post
+    store.groups.send("agent:ben", f"or {KEY}", author="agent:ada")
+    store.groups.broadcast(f"all: {KEY}", author="agent:ada")
+    assert [letter.body["text"] for letter in store.mail.list(mailbox="agent:ben").items] == [
+        "use [redacted] for it",
+        "or [redacted]",
+        "all: [redacted]",
+    ]
+    assert KEY not in str(contents(store))
+
+
+def test_a_secret_in_a_question_or_its_answer_is_kept_nowhere(store: Corral) -> None:
+    asked = store.questions.ask(f"Is {KEY} right?", options=[f"no, {KEY}2", "yes"], free=True)
+    assert asked.text == "Is [redacted] right?"
+    answered = store.questions.answer(asked.id, f"take {KEY}")
+    assert answered.answer == "take [redacted]"
+    assert store.questions.answer(asked.id, f"take {KEY}") == answered, "the same again is fine"
+    other = store.questions.ask("Which?", asker="agent:ada")
+    store.questions.withdraw(other.id, reason=f"it is {KEY}")
+    assert KEY not in str(contents(store))
+
+
+def test_a_secret_in_a_decision_is_kept_nowhere(store: Corral) -> None:
+    made = store.decisions.record(
+        f"Use {KEY}",
+        rationale=f"because of {KEY}",
+        alternatives=[f"or {KEY}"],
+        confirm=True,
+        author="agent:ada",
+    )
+    assert (made.title, made.alternatives) == ("Use [redacted]", ["or [redacted]"])
+    store.decisions.reject(made.id, reason=f"{KEY} is mine")
+    assert KEY not in str(contents(store))

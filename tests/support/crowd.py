@@ -1,0 +1,172 @@
+"""A crowd of agents on one project, each in a process of its own: they take tasks, lock files and
+post to their group, as fast as they can. For tests and for the bench.
+
+Whether two ever had the same lock is seen outside of the store: whoever has one makes a file that
+must not be there yet, and takes it away before the lock is given back.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+import corral
+from corral.kernel.errors import Held
+from corral.library import Corral
+from tests.support.store import rows
+
+T = TypeVar("T")
+GROUP = "team"
+PATHS = 20  # few enough that agents meet
+STOCK = 20  # tasks that are declared when nobody finds one
+READING = 10  # every so many rounds an agent reads what the others said
+
+
+class Shift(msgspec.Struct):
+    """What one agent did, and the longest that one call let it wait."""
+
+    rounds: int = 0
+    taken: list[str] = msgspec.field(default_factory=list)
+    posted: list[str] = msgspec.field(default_factory=list)
+    declared: int = 0
+    locked: int = 0
+    refused: int = 0
+    held_twice: int = 0
+    longest_ms: float = 0.0
+    longest_of: str = ""
+    errors: list[str] = msgspec.field(default_factory=list)
+
+    def timed(self, what: str, call: Callable[[], T]) -> T:
+        began = time.monotonic()
+        try:
+            return call()
+        finally:
+            took = (time.monotonic() - began) * 1_000
+            if took > self.longest_ms:
+                self.longest_ms, self.longest_of = took, what
+
+
+def names(count: int) -> list[str]:
+    return [f"agent-{number:02}" for number in range(count)]
+
+
+def gather(store: Corral, folder: Path, count: int) -> str:
+    """A project with its agents, who are all in one group; what they submit is accepted by rule."""
+    (folder / "src").mkdir(parents=True, exist_ok=True)
+    project = store.projects.register(folder).id
+    store.settings.set("tasks.auto_accept", True, scope=f"project:{project}")
+    for name in names(count):
+        store.agents.create(name)
+    store.groups.create(GROUP, members=[f"agent:{name}" for name in names(count)])
+    return project
+
+
+class Worker:
+    """One agent of the crowd."""
+
+    def __init__(self, store: Corral, project: str, name: str, witnesses: Path) -> None:
+        self._store = store
+        self._project = project
+        self._name = name
+        self._witnesses = witnesses
+        self._turn = int(name.rpartition("-")[2])  # agents do not read in step with each other
+        self.shift = Shift()
+
+    def round(self) -> None:
+        """Take a task, change a file under its lock, tell the others, submit."""
+        store, shift, name = self._store, self.shift, self._name
+        shift.rounds += 1
+        task = shift.timed("claim", partial(store.tasks.claim, self._project, name))
+        if task is None:
+            self._declare()
+            return
+        shift.taken.append(task.id)
+        self._change(f"src/{shift.rounds * 7 % PATHS}.py")
+        said = f"{name} {shift.rounds}"
+        shift.timed("post", partial(store.groups.post, GROUP, said, key=said))
+        shift.posted.append(said)
+        done = {"commands": [{"command": "make test", "exit_code": 0}]}
+        shift.timed("submit", partial(store.tasks.submit, task, done))
+        if (shift.rounds + self._turn) % READING == 0:
+            self._catch_up()
+
+    def _declare(self) -> None:
+        first = self.shift.declared
+        wanted = [{"key": f"{self._name}-{first + number}"} for number in range(STOCK)]
+        self.shift.timed("declare", partial(self._store.tasks.declare, self._project, wanted))
+        self.shift.declared += STOCK
+
+    def _change(self, path: str) -> None:
+        locks, shift = self._store.locks, self.shift
+        try:
+            lock = shift.timed("lock", partial(locks.acquire, self._project, path, self._name))
+        except Held:
+            shift.refused += 1
+            return
+        shift.locked += 1
+        witness = self._witnesses / path.replace("/", "-")
+        try:
+            os.close(os.open(witness, os.O_CREAT | os.O_EXCL))
+            witness.unlink()
+        except FileExistsError:
+            shift.held_twice += 1
+        shift.timed("release", partial(locks.release, lock))
+
+    def _catch_up(self) -> None:
+        groups, shift, me = self._store.groups, self.shift, f"agent:{self._name}"
+        page = shift.timed("read", partial(groups.read, GROUP, member=me, limit=500))
+        if page.items:
+            newest = page.items[-1].number
+            shift.timed("mark", partial(groups.mark, GROUP, newest, member=me))
+
+
+@contextmanager
+def working(url: str, project: str, name: str, witnesses: Path) -> Iterator[Worker]:
+    with corral.open(url, actor=f"agent:{name}") as store:
+        yield Worker(store, project, name, witnesses)
+
+
+def twice(shifts: Sequence[Shift]) -> int:
+    """Tasks that were given to more than one, and locks that two had."""
+    taken = Counter(id for shift in shifts for id in shift.taken)
+    return sum(times - 1 for times in taken.values()) + sum(each.held_twice for each in shifts)
+
+
+def lost(store: Corral, shifts: Sequence[Shift]) -> int:
+    """Posts that an agent was told were kept and that the group or a member's mailbox does not
+    have, or has twice; and tasks that were submitted and are not done."""
+    said = Counter(text for shift in shifts for text in shift.posted)
+    found = Counter(text for (text,) in rows(store, "SELECT text FROM posts"))
+    wanted = {
+        f"agent:{name}": said.total() - len(shift.posted)
+        for name, shift in zip(names(len(shifts)), shifts, strict=True)
+    }
+    letters = "SELECT mailbox, count(*) FROM letters GROUP BY mailbox ORDER BY mailbox"
+    arrived = {mailbox: count for mailbox, count in rows(store, letters) if mailbox in wanted}
+    done = dict(rows(store, "SELECT state, count(*) FROM tasks GROUP BY state ORDER BY state"))
+    return (
+        (said - found).total()
+        + (found - said).total()
+        + sum(abs(count - arrived.get(mailbox, 0)) for mailbox, count in wanted.items())
+        + abs(done.get("done", 0) - sum(len(shift.taken) for shift in shifts))
+    )
+
+
+def fairness(shifts: Sequence[Shift]) -> float:
+    served = [shift.rounds for shift in shifts]
+    return min(served) / max(served)
+
+
+def longest(shifts: Sequence[Shift]) -> Shift:
+    """The shift of whoever waited for longest in one call."""
+    return max(shifts, key=lambda shift: shift.longest_ms)
+
+
+def errors(shifts: Sequence[Shift]) -> list[str]:
+    return [error for shift in shifts for error in shift.errors]

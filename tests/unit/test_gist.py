@@ -1,0 +1,33 @@
+"""Letters in a list: what they are about, in words."""
+
+from typing import Any
+
+import pytest
+
+from corral.rooms.mail.model import gist
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("plain words", "plain words"),
+        ({"kind": "post", "group": "grp_1", "text": "hello"}, "post: hello"),
+        ({"kind": "task", "what": "submitted", "title": "Build it"}, "task submitted: Build it"),
+        (
+            {"kind": "delegation_result", "state": "done", "result": "7"},
+            "delegation result done: 7",
+        ),
+        ({"lock": "lck_1", "state": "held", "text": "It is yours."}, "It is yours."),
+        ({"kind": "finished", "subject": "run_1", "data": {}}, "finished: run_1"),
+    ],
+)
+def test_what_corral_itself_writes_is_told_in_a_line(body: Any, words: str) -> None:
+    assert gist(body) == words
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"commit": "abc"}, [1, 2], None, 7, {"kind": 3, "title": "x"}, {"kind": "a", "text": 5}],
+)
+def test_any_other_body_is_given_back_as_it_is(body: Any) -> None:
+    assert gist(body) is body
