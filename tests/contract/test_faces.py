@@ -29,6 +29,7 @@ ELSEWHERE = {
     "insights.look_back": "`corral session retro`",
     "insights.overview": "`corral` alone",
     "insights.project": "for programs; people ask for a project's runs",
+    "insights.races": "the dashboard's list of races; people ask `corral race list`",
     "insights.stats": "`corral stats`",
     "insights.task_cost": "the dashboard's page of a task",
     "insights.task_costs": "the dashboard's costs of a board",

@@ -875,6 +875,18 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.insights.names([RUNS_PROJECT, RUN, SESSION]),
         {"projects_pkey", "agents_pkey", "sessions_pkey", "runs_pkey"},
     ),
+    "insights.races": (
+        lambda c: c.insights.races(limit=5),
+        {
+            "attempts_by_race",
+            "attempts_by_round",
+            "attempts_pkey",
+            "races_pkey",
+            "rounds_by_race",
+            "runs_pkey",
+            "verdicts_by_race",
+        },
+    ),
     "insights.crashed": (
         lambda c: c.insights.crashed(limit=5),
         {"runs_by_state", "projects_pkey"},

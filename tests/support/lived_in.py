@@ -5,11 +5,15 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.adapters.providers.facts import Used
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
 from corral.library import Corral
+from corral.rooms.races.model import Check
 from corral.rooms.runs.model import Sample
-from tests.support.runs import add_run
+from tests.support.raced import BAD, GOOD, Raced
+from tests.support.runs import add_launch, add_run
 
 TITLES = (
     "Fix the flaky login test",
@@ -30,8 +34,12 @@ HOSTILE = (
 class LivedIn:
     """What was made, for tests that look for it."""
 
-    def __init__(self, store: Corral, folder: Path, *, seed: int = 7) -> None:
+    def __init__(
+        self, store: Corral, folder: Path, *, seed: int = 7, host: str | None = None
+    ) -> None:
+        """`host` has the worktrees of its races; this machine by itself."""
         self.store = store
+        self._host = host
         self.folder = folder
         self._chance = random.Random(seed)
         self.projects = [self._project(name) for name in ("harbour", "lighthouse", "tide-tables")]
@@ -43,6 +51,7 @@ class LivedIn:
         self.money()
         self.choices()
         self.team()
+        self.racing()
 
     def _project(self, name: str) -> Any:
         folder = self.folder / name
@@ -126,18 +135,7 @@ class LivedIn:
         return run
 
     def launch(self, run: str) -> None:
-        from corral.db.statement import Statement
-
-        with self.store.transaction() as tx:
-            tx.run(
-                Statement(
-                    "INSERT INTO launches (run_id, prompt, env, secrets, approvals, labels,"
-                    " raw, interactive, grace_ms, restarts, output_cap, environment)"
-                    " VALUES (:id, 'Please do it.', '{}', '{}', '[]', '[]', 0, 0, 10000, 0,"
-                    " 1000000, '{}')"
-                ),
-                id=run,
-            )
+        add_launch(self.store, run)
 
     def samples(self, run: Any, count: int = 60) -> None:
         """What a running run used, looked at every two seconds until now."""
@@ -287,3 +285,50 @@ class LivedIn:
         store.groups.send("agent:grace", "Hurry up.", author="agent:ada")
         self.note = store.notes.add(HOSTILE, project=project, key="stone", source="agent:grace")
         store.notes.add("The tide is highest at noon.", category="gotcha")
+
+    def racing(self) -> None:
+        """Races in all kinds of states: one that goes on and goes back, one lost, one under way."""
+        app = "".join(f"def step_{n}(x):\n    return x + {n}\n\n\n" for n in range(30))
+        files: dict[str, str | bytes] = {"app.py": app, "docs/notes.md": "# Notes\n\nNone.\n"}
+        self.raced = raced = Raced(self.store, self.folder, files, host=self._host)
+        quick = app.replace("return x + 7", "return x + 7  # cached").replace("x + 21", "21 + x")
+        race = raced.start(
+            *("ada", "grace", "linus", "ada"),
+            prompt="Make the steps faster\n\nDo not change what they give back.",
+            variations=[None, "Be bold.", HOSTILE],
+            checks=["pytest -q", "ruff check"],
+            judge="solomon",
+            budget_micros=5_000_000,
+            rounds=3,
+        )
+        lint = Check("ruff check", 0, 310)
+        raced.end(race, 1, {"app.py": quick, "docs/notes.md": "# Notes\n"}, checks=[GOOD, lint])
+        bold = {"app.py": app[: len(app) // 2], "fast.py": f"# {HOSTILE}\n" + app, "x.bin": b"\0\1"}
+        raced.end(race, 2, bold, checks=[GOOD, lint], cost_micros=480_000, took=400_000)
+        raced.end(race, 3, {"app.py": app + HOSTILE}, checks=[replace(BAD, output=HOSTILE)])
+        raced.end(race, 4, state="failed", cost_micros=None, reason=HOSTILE, exit_code=3)
+        raced.judge(race, [[1], [2]], f"A is clearer. {HOSTILE}")
+        raced.judge(race, None, "it gave no ranking")
+        race = raced.settle(race)
+        raced.choose(race, "1", reason="It is the smallest.")
+        raced.choose(race, "2", reason=f"I like it. {HOSTILE}", overrule=True)
+        raced.next(race, "grace", "linus", prompt="Now the tests")
+        raced.end(race, 1, {"tests.py": "def test_it():\n    pass\n"}, checks=[GOOD, lint])
+        raced.end(race, 2, {"tests.py": "# nothing\n"}, checks=[BAD], cost_micros=60_000)
+        raced.settle(race)
+        raced.choose(race, "1")
+        raced.next(race, "ada", "linus", from_round=1, prompt="Another way")
+        raced.end(race, 1, {"app.py": quick}, checks=[GOOD, lint])
+        raced.end(race, 2, {"app.py": quick + "\n"}, checks=[GOOD, lint], cost_micros=90_000)
+        self.race = raced.settle(race)
+        lost = raced.start("linus", "grace", prompt=HOSTILE, host="elsewhere")
+        raced.end(lost, 1, checks=[BAD])
+        raced.end(lost, 2, state="timed_out", reason="its time was over")
+        raced.settle(lost)
+        under_way = raced.start("ada", "grace", "linus", prompt="Write the manual")
+        raced.begin(under_way, 1, cost_micros=14_000)
+        raced.begin(under_way, 2)
+        raced.end(under_way, 3, {"manual.md": "# Manual\n"})
+        self.under_way = under_way
+        old = raced.start("ada", prompt="An old idea", host="elsewhere")
+        self.store.races.abandon(old.id, reason="nobody needs it")

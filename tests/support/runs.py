@@ -50,6 +50,20 @@ def add_run(store: Corral, state: str, at: int | None = None, **columns: Any) ->
         return insert_run(tx, state, store.now() if at is None else at, **columns)
 
 
+def add_launch(store: Corral, run: str) -> None:
+    """How a run that was written straight into the table was asked for."""
+    with store.transaction() as tx:
+        tx.run(
+            Statement(
+                "INSERT INTO launches (run_id, prompt, env, secrets, approvals, labels,"
+                " raw, interactive, grace_ms, restarts, output_cap, environment)"
+                " VALUES (:id, 'Please do it.', '{}', '{}', '[]', '[]', 0, 0, 10000, 0,"
+                " 1000000, '{}')"
+            ),
+            id=run,
+        )
+
+
 # -- runs that went the right way, without any process -----------------------------------------
 
 ELSEWHERE = "another-machine"  # nothing looks for processes of this one here

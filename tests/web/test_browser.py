@@ -48,7 +48,7 @@ def town(tmp_path_factory: pytest.TempPathFactory, browser: "Browser") -> Iterat
     url = f"sqlite:///{folder}/corral.db"
     machine = Machine(folder / "one", url, "one")
     with corral.open(url, actor="user:tester") as store:
-        lived_in = LivedIn(store, folder)
+        lived_in = LivedIn(store, folder, host=machine.name)
         try:
             link = machine.up()["link"]
             runs = {
@@ -150,6 +150,15 @@ def every_page(town: Town) -> dict[str, str]:
         "group": f"/groups/{town.lived_in.group.id}",
         "locks-asked": f"/locks?project={town.lived_in.projects[0].id}&path=src",
         "notes-found": "/notes?q=tide",
+    }
+    race = f"/races/{town.lived_in.race.id}"
+    found |= {
+        "race": race,
+        "race-decided": f"{race}?round=1",
+        "race-under-way": f"/races/{town.lived_in.under_way.id}",
+        "race-diff": f"{race}/diff?one=1.2&file=fast.py",
+        "race-graft": f"{race}/diff?one=2.1&other=1.1",
+        "race-statistics": "/races/statistics",
     }
     return found
 

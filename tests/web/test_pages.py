@@ -12,6 +12,7 @@ from corral.interfaces.web import rendering
 from corral.interfaces.web.actions import ACTIONS
 from corral.interfaces.web.events import KINDS
 from corral.interfaces.web.navigation import NAVIGATION
+from corral.interfaces.web.race_actions import RACING
 from corral.interfaces.web.team_actions import TEAM
 from corral.kernel.clock import DAY, HOUR, MINUTE
 from corral.library import Corral
@@ -51,6 +52,10 @@ PAGES = {link.path for group in NAVIGATION for link in group.links} | {
     "/notes?q=tide",
     "/notes?q=tide&scope=everyone",
     "/notes?category=gotcha",
+    "/races?state=active",
+    "/races/statistics",
+    "/races/statistics?by=model&days=7",
+    "/races/statistics?by=variation",
 }
 
 
@@ -76,6 +81,15 @@ def of_one(lived_in: LivedIn) -> Iterator[str]:
         yield f"/inbox/{asked.id}"
     for group in store.groups.list().items:
         yield f"/groups/{group.id}"
+    for race in store.races.list().items:
+        yield f"/races/{race.id}"
+        yield f"/races/{race.id}/diff"
+        yield f"/races?project={race.project_id}"
+    race = lived_in.race
+    yield from (f"/races/{race.id}?round={number}" for number in (1, 2, 3))
+    for asked in ("one=1.2", "one=1.2&file=fast.py", "one=1.3", "one=1.1&other=1.2"):
+        yield f"/races/{race.id}/diff?{asked}"
+    yield f"/races/{race.id}/diff?one=1.2&other=1.1&file=x.bin"
     yield f"/notes/{lived_in.note.id}"
     yield f"/notes?scope=project:{project}&q=script"
     yield f"/locks?project={project}&path=src&forecast=1"
@@ -332,7 +346,7 @@ def test_an_error_of_an_action_is_a_sentence_beside_its_form(served: Served) -> 
 
 
 def test_every_action_does_what_its_button_says(served: Served, tmp_path: object) -> None:
-    """One walk through all of them; none is forgotten. Those of a team: `test_team_pages.py`."""
+    """One walk through all of them; none is forgotten. Others have theirs beside their pages."""
     store = served.store
     done: set[str] = set()
     with served.client() as client:
@@ -428,7 +442,7 @@ def test_every_action_does_what_its_button_says(served: Served, tmp_path: object
         alert = store.alerts.add(["crashed"], target_kind="mailbox", target="user:me")
         act("alerts/test", id=alert.id)
         act("alerts/remove", id=alert.id)
-    assert done == {*ACTIONS} - {*TEAM}
+    assert done == {*ACTIONS} - {*TEAM} - {*RACING}
 
 
 def test_a_form_works_without_any_script(served: Served) -> None:

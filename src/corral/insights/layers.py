@@ -131,13 +131,14 @@ def _path(route: Sequence[str], places: Mapping[str, Place]) -> str:
     drawn = [f"M{x} {y}"]
     for bend in route[1:-1]:
         place = places[bend]
-        drawn.append(_curve(x, y, place.x, place.y))
+        drawn.append(curve(x, y, place.x, place.y))
         x, y = place.x + WIDTH, place.y
         drawn.append(f"H{x}")
-    drawn.append(_curve(x, y, last.x, last.y + HEIGHT // 2))
+    drawn.append(curve(x, y, last.x, last.y + HEIGHT // 2))
     return "".join(drawn)
 
 
-def _curve(x: int, y: int, to_x: int, to_y: int) -> str:
+def curve(x: int, y: int, to_x: int, to_y: int) -> str:
+    """How a path goes on from one point to another, level at both."""
     half = (x + to_x) // 2
     return f"C{half} {y} {half} {to_y} {to_x} {to_y}"

@@ -7,6 +7,7 @@ import msgspec
 
 from corral.rooms.charges.model import Total
 from corral.rooms.projects.model import Project
+from corral.rooms.races.model import RaceState, RoundState
 from corral.rooms.runs.model import Run
 
 
@@ -241,3 +242,35 @@ class Moment(msgspec.Struct, frozen=True):
     """Hand it back as `after` for the tasks that follow; None when there were no more."""
     locks: list[Held]
     """Newest first."""
+
+
+class RaceGlance(msgspec.Struct, frozen=True):
+    """A race, as short as a list shows it: how its latest round stands, and who won last."""
+
+    id: str
+    project_id: str
+    name: str
+    state: RaceState
+    created_at: int
+    created_by: str
+    ended_at: int | None
+    budget_micros: int | None
+    spent_micros: int | None
+    """What attempts and judges cost, as far as that is known."""
+    rounds: int
+    round_state: RoundState
+    goes_on: bool
+    """Whether something of the latest round happens by itself."""
+    attempts: int
+    """Of the latest round: all, those under way, and those that can be chosen."""
+    under_way: int
+    can_win: int
+    winner_round: int | None
+    """Who won last: in which round, as which attempt, by which agent."""
+    winner_number: int | None
+    winner_agent: str | None
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody has to choose, to try again or to give up."""
+        return self.round_state in (RoundState.SELECTING, RoundState.FAILED) and not self.goes_on

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from corral.db.moves import encode_rows
 from corral.db.statement import Query
 from corral.db.tx import Tx
 from corral.insights import sql
@@ -16,6 +17,7 @@ from corral.insights.model import (
     Named,
     Overview,
     ProjectView,
+    RaceGlance,
     Stats,
     TaskCost,
 )
@@ -25,6 +27,7 @@ from corral.kernel.page import Page, check_limit, decode_cursor, encode_cursor, 
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.charges import ops as charges
 from corral.rooms.projects import ops as projects
+from corral.rooms.races import ops as racing
 from corral.rooms.runs.model import ACTIVE, RunState
 from corral.rooms.tasks import ops as tasks
 
@@ -203,3 +206,18 @@ def task_cost(tx: Tx, task: str) -> TaskCost | None:
     """What one task cost in the run that did it last; None when no run did it."""
     found = tasks.get(tx, task)
     return tx.one(sql.COST_OF_TASK, project=found.project_id, id=found.id, limit=1)
+
+
+def races(
+    tx: Tx,
+    *,
+    project: str | None = None,
+    state: str | None = None,
+    after: str | None = None,
+    limit: int = 50,
+) -> Page[RaceGlance]:
+    """Races, newest first: all, those of a project, or those in a state; each with how its latest
+    round stands and what it cost."""
+    page = racing.list_races(tx, project=project, state=state, after=after, limit=limit)
+    keys = encode_rows([race.id for race in page.items])
+    return Page(tx.all(sql.RACES, keys_=keys) if page.items else [], page.next)

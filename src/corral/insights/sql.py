@@ -8,6 +8,7 @@ from corral.insights.model import (
     Glance,
     Held,
     Named,
+    RaceGlance,
     Stats,
     Submitted,
     TaskCost,
@@ -249,6 +250,38 @@ def _task_costs(which: str) -> Query[TaskCost]:
 
 TASK_COSTS = _task_costs("id > :after")
 COST_OF_TASK = _task_costs("id = :id")
+
+# What a running attempt costs is what its run says, on top of what earlier tries of it cost.
+RACES = Query(
+    RaceGlance,
+    """
+    SELECT r.id, r.project_id, r.name, r.state, r.created_at, r.created_by, r.ended_at,
+        r.budget_micros,
+        (SELECT CAST(sum(cost) AS BIGINT) FROM (
+            SELECT CASE WHEN u.id IS NULL THEN a.cost_micros
+                WHEN u.cost_micros IS NOT NULL OR a.earlier_micros IS NOT NULL
+                THEN coalesce(u.cost_micros, 0) + coalesce(a.earlier_micros, 0) END AS cost
+            FROM attempts AS a LEFT JOIN runs AS u ON u.id = a.run_id AND a.state = 'running'
+            WHERE a.race_id = r.id
+            UNION ALL SELECT v.cost_micros FROM verdicts AS v WHERE v.race_id = r.id
+        ) AS costs) AS spent_micros,
+        l.number AS rounds, l.state AS round_state, l.goes_on,
+        (SELECT count(*) FROM attempts AS a WHERE a.round_id = l.id) AS attempts,
+        (SELECT count(*) FROM attempts AS a WHERE a.round_id = l.id AND a.ended_at IS NULL)
+            AS under_way,
+        (SELECT count(*) FROM attempts AS a WHERE a.round_id = l.id AND a.state = 'completed'
+            AND coalesce(a.passed, 1) = 1) AS can_win,
+        d.number AS winner_round, w.number AS winner_number, w.agent AS winner_agent
+    FROM races AS r
+    JOIN rounds AS l ON l.race_id = r.id
+        AND l.number = (SELECT max(number) FROM rounds WHERE race_id = r.id)
+    LEFT JOIN rounds AS d ON d.race_id = r.id AND d.number = (
+        SELECT max(number) FROM rounds WHERE race_id = r.id AND winner_id IS NOT NULL
+    )
+    LEFT JOIN attempts AS w ON w.id = d.winner_id
+    WHERE r.id {is_listed} ORDER BY r.id DESC
+""",
+)
 
 # -- the board of the past -------------------------------------------------------------------------
 

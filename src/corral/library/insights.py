@@ -18,3 +18,4 @@ class Insights(Room):
     task_costs = read(ops.task_costs)
     task_cost = read(ops.task_cost)
     moment = read(moments.moment)
+    races = read(ops.races)

@@ -39,6 +39,7 @@ def show_all(visit: Visit) -> Response:
 KINDS = (
     "agent",
     "alert",
+    "attempt",
     "budget",
     "charge",
     "decision",
@@ -55,6 +56,8 @@ KINDS = (
     "progress",
     "project",
     "question",
+    "race",
+    "round",
     "run",
     "schedule",
     "secret",
@@ -62,6 +65,7 @@ KINDS = (
     "setting",
     "task",
     "token",
+    "verdict",
 )
 
 

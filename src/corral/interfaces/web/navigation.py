@@ -25,6 +25,7 @@ NAVIGATION = (
         "Work",
         (
             Link("Runs", "/runs", "r", "play"),
+            Link("Races", "/races", "w", "race"),
             Link("Sessions", "/sessions", "s", "chat"),
             Link("Agents", "/agents", "a", "agent"),
             Link("Projects", "/projects", "p", "folder"),

@@ -11,7 +11,8 @@ DAYS = 14
 BUDGETS = 50
 NEARLY_SPENT = 0.9
 ASKED = 50
-"""Questions and decisions that are looked at; a few are shown, all are in the inbox."""
+"""Questions, decisions and races that are looked at; a few are shown, all are in the inbox, and
+among the races."""
 
 
 def show(visit: Visit) -> Response:
@@ -27,7 +28,9 @@ def show(visit: Visit) -> Response:
     questions = [each for each in store.questions.list(limit=ASKED).items if for_people(each)]
     decisions = store.decisions.list(proposed=True, limit=ASKED).items
     decisions = [each for each in decisions if for_people(each)]
-    needs = len(questions) + len(decisions) + found.submitted_tasks
+    active = store.insights.races(state="active", limit=ASKED).items
+    races = [race for race in active if race.waits]
+    needs = len(questions) + len(decisions) + len(races) + found.submitted_tasks
     needs += len(asking) + len(found.failed) + len(spent)
     needs += bool(found.dead_letters) + bool(found.doubtful_letters)
     by_day = {total.day: total for total in store.charges.days("all", limit=DAYS).items}
@@ -40,6 +43,7 @@ def show(visit: Visit) -> Response:
         spent=spent,
         questions=questions,
         decisions=decisions,
+        races=races,
         needs=needs,
         bars=bars(list(zip(days, costs, strict=True))),
         names=visit.names(

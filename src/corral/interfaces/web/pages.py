@@ -22,6 +22,9 @@ from corral.interfaces.web import (
     notes,
     overview,
     projects,
+    race_diffs,
+    race_screens,
+    races,
     rendering,
     runs,
     schedules,
@@ -51,6 +54,10 @@ PAGES: dict[str, Show] = {
     "/board/timeline": board.show_timeline,
     "/board/costs": board.show_costs,
     "/board/{id}": board.show_one,
+    "/races": races.show_all,
+    "/races/statistics": races.show_statistics,
+    "/races/{id}": races.show_one,
+    "/races/{id}/diff": race_diffs.show,
     "/inbox": inbox.show_all,
     "/inbox/{id}": inbox.show_one,
     "/groups": groups.show_all,
@@ -74,6 +81,7 @@ def routes(status: Callable[[], Any] | None = None) -> list[BaseRoute]:
     return [
         *(Route(path, endpoint(show), methods=["GET"]) for path, show in table.items()),
         Route("/runs/{id}/terminal", terminal.stream, methods=["GET"]),
+        Route("/races/{id}/screens", race_screens.stream, methods=["GET"]),
         Route("/do/{noun}/{verb}", endpoint(actions.act), methods=["POST"]),
         Mount("/static", _Kept(directory=rendering.STATIC)),
     ]

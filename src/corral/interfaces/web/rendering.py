@@ -94,6 +94,12 @@ TONES = {
     "current": "live",
     "superseded": "off",
     "clash": "bad",
+    "preparing": "wait",
+    "checking": "live",
+    "selecting": "need",
+    "abandoned": "off",
+    "asked": "live",
+    "given": "good",
 }
 
 
@@ -144,7 +150,8 @@ def environment() -> Environment:
         label=label,
     )
     made.globals.update(asset=asset, navigation=NAVIGATION, version=__version__)
-    for name, template in (("ui", "ui"), ("board", "board_head"), ("asks", "asking")):
+    modules = {"ui": "ui", "board": "board_head", "asks": "asking", "racing": "racing"}
+    for name, template in modules.items():
         made.globals[name] = made.get_template(f"{template}.html").module
     return made
 

@@ -27,6 +27,7 @@ PAGES = {
     "dec": "/inbox/",
     "nte": "/notes/",
     "lck": "/locks#",
+    "rac": "/races/",
 }
 KINDS = ("turn", "output", "note")
 
@@ -89,6 +90,7 @@ def _exists(visit: Visit, id: str) -> bool:
         "tsk": store.tasks.get,
         "grp": store.groups.get,
         "nte": store.notes.get,
+        "rac": store.races.get,
     }.get(id.partition("_")[0])
     with suppress(CorralError):
         return find is not None and find(id) is not None

@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
@@ -44,7 +44,11 @@ async def stream(request: Request) -> Response:
     offset = int(given) if given.isdigit() and len(given) < 16 else None
     run = await to_thread.run_sync(lambda: store.runs.get(request.path_params["id"]))
     gone = threading.Event()
-    pieces = _pieces(store, run, offset, gone)
+    return sending((_event(*told) for told in tellings(store, run, offset, gone)), gone)
+
+
+def sending(pieces: Iterator[bytes], gone: threading.Event) -> Response:
+    """Server-sent events, made on a thread; `gone` is set when nobody listens any more."""
     return StreamingResponse(
         _sent(pieces, gone),
         media_type="text/event-stream",
@@ -70,7 +74,17 @@ async def _sent(pieces: Iterator[bytes], gone: threading.Event) -> AsyncIterator
         gone.set()  # whoever reads for it wakes up, and stops
 
 
-def _pieces(store: Corral, run: Run, offset: int | None, gone: threading.Event) -> Iterator[bytes]:
+class Told(NamedTuple):
+    """Something to be told of a run's output."""
+
+    name: str
+    data: bytes
+    next: int | None = None
+    """The offset to go on from."""
+
+
+def tellings(store: Corral, run: Run, offset: int | None, gone: threading.Event) -> Iterator[Told]:
+    """What there is of a run's output, then what comes, until it is over or nobody listens."""
     try:
         over = _over(store, run, gone)
         text = _opened(store, run, over, gone)
@@ -79,20 +93,25 @@ def _pieces(store: Corral, run: Run, offset: int | None, gone: threading.Event) 
         if telling is not None:
             begin = 0 if text.size <= 8 * SHOWN else text.size - 8 * SHOWN
         elif offset is None and begin:
-            yield _event("left_out", str(begin).encode())
+            yield Told("left_out", str(begin).encode())
         for piece in text.follow(begin, over=over, wait=gone.wait):
             if gone.is_set():
                 return
             if telling is not None:
                 if words := telling.feed(piece.text):
-                    yield _event("told", b64encode(words.encode()))
+                    yield Told("told", b64encode(words.encode()))
             else:
-                yield _event("output", b64encode(piece.text), piece.next)
+                yield Told("output", b64encode(piece.text), piece.next)
         if telling is not None and (words := telling.finish()):
-            yield _event("told", b64encode(words.encode()))
-        yield _event("over", b"")
+            yield Told("told", b64encode(words.encode()))
+        yield Told("over", b"")
     except CorralError as error:
-        yield _event("over", b64encode(error.message.encode()))
+        yield over_because(error)
+
+
+def over_because(error: CorralError) -> Told:
+    """Nothing can be shown, and why."""
+    return Told("over", b64encode(error.message.encode()))
 
 
 def _opened(

@@ -74,8 +74,17 @@ class Visit:
             raise Invalid(f"{what} is empty; fill it in.", field=name)
         return value
 
+    def number(self, name: str, of: str) -> int | None:
+        """A whole number that a form says; None when the field is empty."""
+        value = self.given(name)
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdigit()) or len(value) > 15:
+            raise Invalid(f"{value[:50]!r} is no number of {of}.", field=name)
+        return int(value)
+
     def picked(self) -> list[str]:
-        """The ids of what was chosen by its box."""
+        """The ids, or names, of what was chosen by its box."""
         return [name[len(PICK) :] for name in self._form if name.startswith(PICK)]
 
     def link(self, **changed: str | None) -> str:

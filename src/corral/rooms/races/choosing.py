@@ -158,6 +158,14 @@ def add_graft(
             winner_commit=commit,
         )
         _note_choice(tx, now, "graft", now.winner_id, commit, tx.actor, reason)
+    else:
+        tx.note(
+            "round",
+            "refuse_graft",
+            round.id,
+            project_id=found.project_id,
+            data={"from": attempt.id, "files": list(files)[:20], "reason": reason},
+        )
     made = tx.one(
         sql.ADD_GRAFT,
         id=tx.new_id("grf"),

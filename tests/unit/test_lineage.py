@@ -1,0 +1,76 @@
+"""The tree of a race's rounds: each to the right of what it goes on from, none upon another."""
+
+import random
+from itertools import combinations
+
+from corral.insights.lineage import ROUNDS, ROWS, WIDTH, lineage
+from corral.rooms.races.model import Attempt, AttemptState, Round, RoundState
+
+
+def attempt(round: int, number: int) -> Attempt:
+    known = dict.fromkeys(Attempt.__struct_fields__)
+    known |= {"id": f"att_{round}_{number}", "number": number, "state": AttemptState.COMPLETED}
+    return Attempt(**known)  # type: ignore[arg-type]
+
+
+def round_of(number: int, parent: int | None, attempts: int = 3, winner: int = 1) -> Round:
+    known = dict.fromkeys(Round.__struct_fields__)
+    known |= {
+        "id": f"rnd_{number}",
+        "number": number,
+        "state": RoundState.COMPLETED,
+        "parent_id": None if parent is None else f"rnd_{parent}",
+        "base_attempt_id": None if parent is None else f"att_{parent}_{winner}",
+        "winner_id": f"att_{number}_{winner}",
+        "attempts": [attempt(number, n) for n in range(1, attempts + 1)],
+    }
+    return Round(**known)  # type: ignore[arg-type]
+
+
+def test_nothing_is_nothing() -> None:
+    assert lineage([]).boxes == []
+
+
+def test_a_round_stands_to_the_right_of_its_parent_and_none_upon_another() -> None:
+    chance = random.Random(3)
+    rounds = [round_of(1, None)]
+    for number in range(2, 40):
+        rounds.append(round_of(number, chance.randrange(1, number), chance.randrange(1, 14)))
+    found = lineage(rounds)
+    boxes = {box.round.id: box for box in found.boxes}
+    assert [*boxes] == [each.id for each in rounds]
+    for box in found.boxes[1:]:
+        assert boxes[box.round.parent_id or ""].x < box.x
+        assert found.paths[box.round.id].startswith(
+            f"M{boxes[box.round.parent_id or ''].x + WIDTH}"
+        )
+    for one, other in combinations(found.boxes, 2):
+        above, below = sorted((one, other), key=lambda box: box.y)
+        assert one.x != other.x or above.y + above.height < below.y
+    assert all(box.x + WIDTH <= found.width for box in found.boxes)
+    assert all(box.y + box.height <= found.height for box in found.boxes)
+
+
+def test_going_on_is_a_line_and_going_back_is_a_branch() -> None:
+    one, two, back = lineage([round_of(1, None), round_of(2, 1), round_of(3, 1, winner=2)]).boxes
+    assert one.y == two.y
+    assert two.x == back.x
+    assert back.y > two.y + two.height
+
+
+def test_a_path_begins_at_the_attempt_that_had_won() -> None:
+    rounds = [round_of(1, None, winner=3), round_of(2, 1, winner=3)]
+    found = lineage(rounds)
+    heights = {each.id: y for each, y in found.boxes[0].rows}
+    assert found.paths["rnd_2"].startswith(f"M{WIDTH} {heights['att_1_3']}C")
+
+
+def test_of_many_the_latest_rounds_are_drawn_and_what_others_go_on_from() -> None:
+    rounds = [round_of(n, n - 1 or None, attempts=40, winner=33) for n in range(1, ROUNDS + 6)]
+    found = lineage(rounds)
+    assert (len(found.boxes), found.left_out) == (ROUNDS, 5)
+    assert found.boxes[0].round.number == 6
+    box = found.boxes[0]
+    assert (len(box.rows), box.left_out) == (ROWS, 30)
+    assert "att_6_33" in [each.id for each, _ in box.rows]
+    assert [each.number for each, _ in box.rows] == sorted(each.number for each, _ in box.rows)

@@ -1,0 +1,261 @@
+"""Races in a real browser: real attempts of a real daemon, watched, chosen, and gone on from."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from corral.rooms.races.model import Race
+from tests.support.keeping import until
+from tests.support.raced import BAD, Raced
+from tests.support.repositories import new_repository
+from tests.web.test_browser import Look, Town, look, open_window, town
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+__all__ = ["look", "open_window", "town"]
+
+# Of real worktrees, processes and checks on a machine that has other things to do.
+LONG = 60_000
+
+
+def card(page: "Page", number: int) -> "Locator":
+    return page.locator(".attempt").nth(number - 1)
+
+
+def button(page: "Page", number: int, name: str) -> "Locator":
+    return card(page, number).get_by_role("button", name=name)
+
+
+def is_in(page: "Page", number: int, state: str) -> None:
+    card(page, number).locator("header .state", has_text=state).wait_for(timeout=LONG)
+
+
+def press(page: "Page", dialog: str) -> None:
+    page.click(f"#{dialog} button:not([data-closes])")
+
+
+def notice(page: "Page", words: str) -> None:
+    page.locator("#notices", has_text=words).wait_for(timeout=LONG)
+
+
+@pytest.fixture
+def raced(town: Town, request: pytest.FixtureRequest) -> Raced:
+    """A repository of a test's own; races in it are no business of the daemon."""
+    folder = town.lived_in.folder / request.node.name
+    return Raced(town.store, folder, {"app.py": "one\ntwo\nthree\n"}, host="elsewhere")
+
+
+def settled(town: Town, raced: Raced) -> Race:
+    """A race that waits for somebody, on the daemon's machine."""
+    race = raced.start("ada", "grace", "linus", checks=["true"])
+    raced.end(race, 1, {"app.py": "one\nTWO\nthree\n"})
+    raced.end(race, 2, {"app.py": "one\n2\nthree\n", "more.py": "x = 1\n"}, cost_micros=500_000)
+    raced.end(race, 3, {"app.py": "broken\n"}, checks=[BAD])
+    raced.settle(race)
+    raced.bring(race, town.machine.name)
+    return town.store.races.get(race.id)
+
+
+def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
+    town: Town, look: Look, tmp_path: Path, pictures: Path
+) -> None:
+    store = town.store
+    go = tmp_path / "go"
+    wait = f"while [ ! -e {go} ]; do sleep 0.05; done"
+    script = f"cat >/dev/null; echo working as $0; echo made by $0 > made; {wait}; echo done $0"
+    for name in ("quick", "bold"):
+        file = tmp_path / name
+        file.write_text(script + "\n")
+        store.agents.create(name, command=f"sh {file}")
+    project = store.projects.register(new_repository(tmp_path / "repository")).id
+    page = look.go("/races")
+    page.click("text=New race")
+    page.select_option("#new-race [name=project]", project)
+    page.fill("#new-race [name=prompt]", "Make it")
+    page.fill("#new-race [name=agents]", "quick,nobody-at-all")
+    press(page, "new-race")
+    page.locator("#new-race .problem", has_text="nobody-at-all").wait_for(timeout=LONG)
+    look.faults.clear()  # a browser notes every answer of that kind
+    page.fill("#new-race [name=agents]", "quick,bold")
+    page.fill("#new-race [name=checks]", "test -s made\ntrue")
+    press(page, "new-race")
+    page.wait_for_url("**/races/rac_*", timeout=LONG)
+    page.locator("h1", has_text="Make it").wait_for()
+
+    # Both work; their terminals and what they changed so far are seen without anybody asking.
+    for number, name in ((1, "quick"), (2, "bold")):
+        is_in(page, number, "running")
+        page.wait_for_function(
+            "([n, text]) => document.querySelectorAll('.attempt')[n].querySelector('.xterm-rows')"
+            "?.innerText.includes(text)",
+            arg=[number - 1, f"working as {tmp_path}"[:20]],
+            timeout=LONG,
+        )
+        card(page, number).locator(".plus", has_text="+1").wait_for(timeout=LONG)
+        assert name in card(page, number).inner_text()
+    page.screenshot(path=pictures / "race-live.png", full_page=True)
+    go.touch()
+    page.locator(".roundline", has_text="choose the winner").wait_for(timeout=LONG)
+    assert card(page, 1).locator(".checks .state.good").count() == 2
+    assert card(page, 1).locator(".screen[data-written]").count() == 1
+
+    button(page, 2, "Choose").click()
+    assert page.input_value("#choose [name=attempt]") == "1.2"
+    page.click("#choose >> text=Cancel")
+    button(page, 2, "Choose").click()
+    page.fill("#choose [name=reason]", "bold is better")
+    press(page, "choose")
+    card(page, 2).locator(".chip", has_text="winner").wait_for(timeout=LONG)
+    page.locator(".roundline", has_text="bold is better").wait_for()
+    race = store.races.get(page.url.rpartition("/")[2])
+    assert race.latest.reason == "bold is better"
+    assert str(race.latest.decided_by).startswith("token:"), "whoever has the link"
+
+    go.unlink()
+    page.click("#verbs >> text=Next round")
+    assert page.input_value("#next [name=from]") == "1"
+    page.fill("#next [name=prompt]", "Make it again")
+    press(page, "next")
+    page.locator("h2", has_text="Round 2").wait_for(timeout=LONG)
+    assert page.locator(".lineage .node").count() == 2
+    assert page.locator(".lineage .edge").count() == 1
+    is_in(page, 1, "running")
+    button(page, 1, "End it").click()
+    press(page, "cancel")
+    is_in(page, 1, "cancelled")
+    page.click("#verbs >> text=Abandon")
+    page.fill("#abandon [name=reason]", "it was only a test")
+    press(page, "abandon")
+    page.locator("#headline", has_text="abandoned").wait_for(timeout=LONG)
+    go.touch()
+
+    def over() -> bool:
+        runs = [each.run_id for each in store.races.get(race.id).latest.attempts if each.run_id]
+        return not any(store.runs.get(run).is_live for run in runs)
+
+    until(over, "its runs have ended", 60)
+
+
+def test_a_failed_attempt_is_tried_again(town: Town, look: Look, tmp_path: Path) -> None:
+    file = tmp_path / "agent"
+    file.write_text("cat >/dev/null; exit 3\n")
+    town.store.agents.create("stumbler", command=f"sh {file}")
+    repository = str(new_repository(tmp_path / "repository"))
+    began = town.machine.json(
+        *("race", "start", "Do it", "--agents", "stumbler", "--project", repository, "--json")
+    )
+    page = look.go(f"/races/{began['id']}")
+    page.locator(".roundline", has_text="none passed").wait_for(timeout=LONG)
+    file.write_text("cat >/dev/null; echo now it works; echo x > made\n")
+    button(page, 1, "Try again").click()
+    press(page, "retry")
+    page.locator(".roundline", has_text="choose the winner").wait_for(timeout=LONG)
+    assert "try 2" in card(page, 1).inner_text()
+    page.wait_for_function(
+        "document.querySelector('.attempt .xterm-rows')?.innerText.includes('now it works')",
+        timeout=LONG,
+    )
+
+
+def test_what_another_process_does_to_a_race_is_seen_at_once(
+    town: Town, look: Look, raced: Raced
+) -> None:
+    race = raced.start("ada", "grace")
+    page = look.go(f"/races/{race.id}")
+    page.wait_for_selector("#feed[data-state=live]")
+    is_in(page, 1, "preparing")
+    raced.end(race, 1, {"a.txt": "1\n"})
+    card(page, 1).locator(".rank", has_text="Rank 1").wait_for()
+    raced.end(race, 2, {"a.txt": "2\n"}, checks=[BAD])
+    card(page, 2).get_by_text("9 of 12 passed, 3 failed").wait_for()
+    raced.settle(race)
+    page.locator(".roundline", has_text="choose the winner").wait_for()
+    card(page, 1).get_by_text("Where it is").click()
+    raced.choose(race, "1", reason="from elsewhere")
+    page.locator(".attempt.won").wait_for()
+    assert card(page, 1).get_by_text("Branch").is_visible(), "what was opened stays open"
+    raced.next(race, "linus")
+    page.locator("h2", has_text="Round 2").wait_for()
+
+
+def test_a_person_overrules_and_grafts(town: Town, look: Look, raced: Raced) -> None:
+    race = settled(town, raced)
+    page = look.go(f"/races/{race.id}")
+    button(page, 3, "Overrule").click()
+    press(page, "overrule")
+    assert page.locator("#overrule[open]").count() == 1, "it wants a reason"
+    page.fill("#overrule [name=reason]", "the check is wrong")
+    press(page, "overrule")
+    page.locator(".timeline", has_text="the check is wrong").wait_for(timeout=LONG)
+    button(page, 1, "Overrule").click()
+    page.fill("#overrule [name=reason]", "no, it is not")
+    press(page, "overrule")
+    card(page, 1).locator(".chip", has_text="winner").wait_for(timeout=LONG)
+
+    card(page, 2).get_by_role("link", name="Graft").click()
+    page.wait_for_url("**/diff?one=1.1&other=1.2")
+    page.click("text=Graft the marked files")
+    press(page, "graft")
+    page.locator("#graft .problem", has_text="No file is marked").wait_for()
+    look.faults.clear()  # a browser notes every answer of that kind
+    page.click("#graft >> text=Cancel")
+    page.check("[aria-label='Graft more.py']")
+    page.click("text=Graft the marked files")
+    press(page, "graft")
+    notice(page, "It was kept")
+    page.click(".crumb >> text=Make it faster")
+    page.locator("section:has(#grafts)", has_text="more.py").wait_for()
+    (graft,) = town.store.races.get(race.id).latest.grafts
+    assert (graft.files, graft.kept) == (["more.py"], True)
+
+
+def test_a_diff_is_walked_through_by_file_and_by_keyboard(
+    town: Town, look: Look, raced: Raced
+) -> None:
+    race = settled(town, raced)
+    page = look.go(f"/races/{race.id}/diff?one=1.2")
+    assert page.locator(".diff del").inner_text() == "two"
+    assert page.locator(".diff ins").inner_text() == "2"
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**file=more.py**")
+    assert page.locator(".diff ins").inner_text() == "x = 1"
+    page.select_option("[name=other]", "1.1")
+    page.click("main >> text=Show")
+    page.wait_for_url("**other=1.1**")
+    page.locator(".diff ins", has_text="TWO").wait_for()
+
+
+def test_the_plots_of_who_wins_show_their_numbers(town: Town, look: Look, raced: Raced) -> None:
+    race = settled(town, raced)
+    page = look.go("/races/statistics?by=agent")
+    page.wait_for_selector("#feed[data-state=live]")
+    before = page.locator("#rates circle").count()
+    assert before >= 2
+    row = page.locator("#numbers tr", has_text="linus")
+    lost = row.inner_text()
+    raced.choose(race, "1")
+    page.wait_for_function(
+        "before => ![...document.querySelectorAll('#numbers tr')]"
+        ".some(row => row.innerText === before)",
+        arg=lost,
+    )
+    page.locator("#numbers summary").click()
+    assert not row.is_visible()
+
+
+def test_a_read_token_sees_races_and_no_button(town: Town, look: Look, raced: Raced) -> None:
+    race = settled(town, raced)
+    token = town.store.tokens.create(f"looker-{race.id[-6:]}", scope="read").value
+    page = look.page
+    page.goto("about:blank")  # the page before it would ask for its parts without a token
+    page.context.clear_cookies()
+    page.goto(f"{town.base}/?token={token}")
+    page.goto(f"{town.base}/races/{race.id}")
+    page.locator(".attempt").first.wait_for()
+    assert page.locator("main button").count() == 0
+    assert page.locator("dialog:not(#keys)").count() == 0
+    assert page.locator("main >> text=Diff").count() == 3

@@ -1,0 +1,458 @@
+"""The pages of races, as a program sees them: what they show, what they do, what they refuse."""
+
+import json
+import re
+import threading
+from base64 import b64decode
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+import httpx
+import pytest
+
+from corral.interfaces.web import race_actions, race_diffs, races
+from corral.interfaces.web.race_actions import RACING
+from corral.interfaces.web.races import SCREENS, attempt_verbs, race_verbs
+from corral.kernel.errors import Refused
+from corral.library import Corral
+from corral.rooms.races.model import Race
+from tests.support.lived_in import HOSTILE
+from tests.support.raced import BAD, Raced
+from tests.support.repositories import git
+from tests.support.served import Served
+from tests.web.test_pages import as_part
+
+ODD = "odd\nname & <b>.txt"
+
+
+class Track:
+    """Races, and a way to look at them and to press buttons."""
+
+    def __init__(self, served: Served, folder: Path, client: httpx.Client) -> None:
+        self.store: Corral = served.store
+        self.client = client
+        self.raced = Raced(served.store, folder, {"app.py": "one\ntwo\nthree\n", "gone": "x\n"})
+        for name in ("ada", "grace", "linus"):
+            self.store.agents.create(name, command="true")
+        self.done: set[str] = set()
+
+    def text(self, path: str) -> str:
+        answer = self.client.get(path)
+        assert answer.status_code == 200, f"{path}: {answer.text}"
+        return answer.text
+
+    def post(self, action: str, **fields: str) -> httpx.Response:
+        return self.client.post(f"/do/races/{action}", data=fields, headers=as_part("x"))
+
+    def act(self, action: str, **fields: str) -> str:
+        answer = self.post(action, **fields)
+        assert answer.status_code == 200, f"{action}: {answer.text}"
+        assert "HX-Redirect" in answer.headers or answer.headers["HX-Trigger"] == "corral:done"
+        self.done.add(f"races/{action}")
+        return unescape(answer.text)
+
+    def refused(self, action: str, words: str, **fields: str) -> None:
+        answer = self.post(action, **fields)
+        assert 400 <= answer.status_code < 500, f"{action}: {answer.status_code}"
+        assert words in unescape(answer.text), f"{action}: {answer.text}"
+        assert 'class="problem"' in answer.text
+
+    def settled(self, *agents: str) -> Race:
+        """A race whose attempts all passed."""
+        race = self.raced.start(*agents, checks=["true"])
+        for number, agent in enumerate(agents, 1):
+            files: dict[str, str | bytes] = {"app.py": f"one\n{agent}\nthree\n"}
+            self.raced.end(race, number, files | {agent: f"{number}\n"}, provider="plain")
+        return self.raced.settle(race)
+
+
+@pytest.fixture
+def track(served: Served, tmp_path: Path) -> Iterator[Track]:
+    with served.client() as client:
+        yield Track(served, tmp_path, client)
+
+
+# -- what can be done -----------------------------------------------------------------------------
+
+
+def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
+    act, store, raced = track.act, track.store, track.raced
+    race = track.settled("ada", "grace")
+    assert "is the winner" in act("select", id=race.id, attempt="1.2", reason="it is short")
+    now = store.races.get(race.id).latest
+    assert (now.winner_id, now.reason) == (now.attempts[1].id, "it is short")
+    act("select", id=race.id, attempt="1.1", overrule="1", reason="I know better")
+    now = store.races.get(race.id).latest
+    assert (now.winner_id, [choice.verb for choice in now.choices]) == (
+        now.attempts[0].id,
+        ["select", "overrule"],
+    )
+    assert "It was kept" in act("graft", id=race.id, attempt="1.2", **{"pick:grace": "on"})
+    (graft,) = store.races.get(race.id).latest.grafts
+    assert (graft.kept, graft.files) == (True, ["grace"])
+    assert "now" in act("merge", id=race.id, into="main")
+    assert git(raced.repository, "show", "main:grace") == "2"
+    assert "already" in act("merge", id=race.id)
+    act("finish", id=race.id, reason="that is it")
+    assert store.races.get(race.id).state == "completed"
+
+    # What another machine goes on with: here only the record changes.
+    other = raced.start("ada", "grace", host="elsewhere")
+    raced.begin(other, 1)
+    act("cancel", id=other.id, attempt="1.1", reason="too slow")
+    assert store.races.get(other.id).latest.attempts[0].reason == "too slow"
+    act("retry", id=other.id, attempt="1")
+    assert store.races.get(other.id).latest.attempts[0].tries == 2
+    raced.end(other, 1)
+    raced.end(other, 2)
+    raced.settle(other)
+    store.agents.create("solomon", command="true")
+    act("judge", id=other.id, judge="solomon", rubric="is it kind?")
+    plan = store.races.get(other.id).plan
+    assert (plan.judge, plan.rubric) == ("solomon", "is it kind?")
+    raced.choose(other, "1")
+    act("next", id=other.id, prompt="Now better", **{"from": "1"}, budget="7")
+    now = store.races.get(other.id)
+    assert (now.latest.number, now.latest.prompt, now.budget_micros) == (2, "Now better", 7_000_000)
+    act("abandon", id=other.id, round="2", reason="no")
+    assert store.races.get(other.id).latest.state == "abandoned"
+    act("abandon", id=other.id, reason="enough")
+    assert (store.races.get(other.id).state, store.races.get(other.id).reason) == (
+        "abandoned",
+        "enough",
+    )
+    track.refused("start", "is no amount", project=raced.project, prompt="x", budget="much")
+    assert {*RACING} - track.done == {"races/start"}, "a real race is started in the browser"
+
+
+def test_an_error_of_an_action_is_a_sentence(track: Track) -> None:
+    refused, raced = track.refused, track.raced
+    race = raced.start("ada", "grace", "linus")
+    raced.end(race, 1)
+    raced.end(race, 2, checks=[BAD])
+    raced.end(race, 3, state="failed", reason="it fell")
+    refused("select", "Cannot select", id=race.id, attempt="1")
+    raced.settle(race)
+    refused("select", "did not pass its checks", id=race.id, attempt="2")
+    refused("select", "The reason is empty", id=race.id, attempt="2", overrule="1")
+    refused("select", "left nothing that can win", id=race.id, attempt="3")
+    refused("select", "names no attempt", id=race.id, attempt="1.9")
+    refused("select", "There is no race", id="rac_zzz", attempt="1")
+    refused("select", "The attempt is empty", id=race.id)
+    refused("graft", "No file is marked", id=race.id, attempt="2")
+    refused("graft", "has no winner yet", id=race.id, attempt="2", **{"pick:made": "on"})
+    refused("next", "is selecting; choose its winner", id=race.id)
+    refused("next", "is no number of a round", id=race.id, **{"from": "first"})
+    refused("retry", "has passed", id=race.id, attempt="1")
+    refused("cancel", "Cannot cancel", id=race.id, attempt="1")
+    refused("judge", "has no judge", id=race.id)
+    refused("finish", "choose its winner or abandon it first", id=race.id)
+    refused("abandon", "has no round 7", id=race.id, round="7")
+    refused("merge", "has no winner yet", id=race.id)
+    refused("start", "The prompt is empty", project=raced.project)
+    refused("start", "The project is empty", prompt="x")
+    track.store.races.select(race.id, "1")
+    refused("select", "Cannot select", id=race.id, attempt="1")
+    refused("graft", "is the winner itself", id=race.id, attempt="1", **{"pick:made": "on"})
+    refused("merge", "There is no branch nowhere", id=race.id, into="nowhere")
+
+
+def test_what_takes_its_time_is_answered_at_once_and_goes_on(
+    track: Track, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    race = track.settled("ada", "grace")
+    track.store.races.select(race.id, "1")
+    begun, may_go = threading.Event(), threading.Event()
+
+    def graft(*_: object, **__: object) -> object:
+        begun.set()
+        assert may_go.wait(30)
+        raise Refused("it was refused late")
+
+    monkeypatch.setattr("corral.library.finishing.graft", graft)
+    monkeypatch.setattr(race_actions, "PATIENCE", 0.05)
+    assert "takes its time" in track.act("graft", id=race.id, attempt="2", **{"pick:grace": "on"})
+    assert begun.is_set()
+    may_go.set()
+    for thread in threading.enumerate():
+        if thread.name == "race action":
+            thread.join(30)
+    assert "it was refused late" in caplog.text
+
+
+def test_what_is_offered_is_what_the_store_would_take(track: Track) -> None:
+    """Every button that an attempt and a race have, in every state that they come to."""
+    raced, store = track.raced, track.store
+    race = raced.start("ada", "grace", "linus")
+
+    def offered() -> tuple[list[set[str]], set[str]]:
+        now = store.races.get(race.id)
+        decided = [each for each in now.rounds if each.winner_id]
+        last = decided[-1] if decided else None
+        verbs = [attempt_verbs(each, now.latest, last) for each in now.latest.attempts]
+        return verbs, race_verbs(now)
+
+    assert offered() == ([{"cancel"}] * 3, {"abandon"})
+    raced.end(race, 1)
+    raced.end(race, 2, checks=[BAD])
+    raced.end(race, 3, state="failed")
+    attempts, _ = offered()
+    assert attempts == [{"diff"}, {"retry", "diff"}, {"retry"}]
+    raced.settle(race)
+    attempts, verbs = offered()
+    assert attempts == [{"select", "diff"}, {"overrule", "retry", "diff"}, {"retry"}]
+    assert verbs == {"abandon"}
+    store.races.select(race.id, "1")
+    attempts, verbs = offered()
+    assert attempts == [{"diff"}, {"overrule", "graft", "diff"}, set()]
+    assert verbs == {"abandon", "finish", "next", "merge"}
+    store.races.finish(race.id)
+    assert offered()[1] == {"next", "merge"}
+    raced.next(race, "ada")
+    raced.end(race, 1, checks=[BAD])
+    raced.settle(race)
+    attempts, verbs = offered()
+    assert attempts == [{"overrule", "retry", "graft", "diff"}]
+    assert verbs == {"abandon", "merge"}
+
+
+# -- what is shown --------------------------------------------------------------------------------
+
+
+def test_a_race_shows_its_attempts_with_checks_cost_lines_rank_and_why(track: Track) -> None:
+    raced = track.raced
+    race = raced.start("ada", "grace", "linus", checks=["pytest -q", "ruff check"])
+    raced.end(race, 1, cost_micros=990_000)
+    raced.end(race, 2, cost_micros=120_000)
+    raced.end(race, 3, checks=[BAD])
+    raced.judge(race, [[1], [2]], "clearer")
+    raced.settle(race)
+    text = unescape(re.sub(r"<[^>]+>", " ", track.text(f"/races/{race.id}")))
+    text = re.sub(r"\s+", " ", text)
+    assert "Rank 1 score 0.9" in text
+    assert "all its checks passed; judges put it before 100% of the others" in text
+    assert "judges put it before 0% of the others; cheapest" in text
+    assert "No rank score 0.30 its check `pytest -q` ended with 1" in text
+    assert "12 of 12 passed · exit code 0 · 2 s" in text
+    assert "9 of 12 passed, 3 failed · exit code 1" in text
+    assert "ruff check not run: it had lost" in text
+    assert "+3 \N{MINUS SIGN}1" in text
+    assert "$0.99" in text
+    assert "1.1, then 1.2" in text
+    assert "some was too long to be shown" in text
+
+
+def test_a_part_of_a_race_is_fetched_alone_and_shows_the_round_that_was_asked_for(
+    track: Track,
+) -> None:
+    race = track.settled("ada", "grace")
+    track.store.races.select(race.id, "2", reason="shorter")
+    track.raced.next(race, "linus")
+    part = track.client.get(f"/races/{race.id}", headers=as_part("live")).text
+    assert "<html" not in part
+    assert "Round 2</h2>" in part
+    assert "linus" in part
+    assert "from 1.2, the winner of" in part
+    first = track.client.get(f"/races/{race.id}?round=1", headers=as_part("live")).text
+    assert "Round 1</h2>" in first
+    assert "won by 1.2, chosen by user:tester: shorter" in unescape(first)
+    assert f"/races/{race.id}/screens?round=1" in first
+    assert "every 4s" in part
+    assert "every 4s" not in first
+
+
+def test_the_lineage_shows_going_on_and_going_back(track: Track) -> None:
+    race = track.settled("ada", "grace")
+    track.store.races.select(race.id, "1")
+    track.raced.next(race, "linus")
+    track.raced.end(race, 1)
+    track.raced.settle(race)
+    track.store.races.select(race.id, "1")
+    track.raced.next(race, "ada", from_round=1)
+    text = track.text(f"/races/{race.id}")
+    assert text.count('class="edge critical"') == 2
+    assert text.count('id="box-rnd_') == 3
+    assert text.count('class="winner"') == 2
+    listed = text[text.index("The same as a list") :]
+    rows = re.findall(r"<td>([\d.]+|the race's base) <code", unescape(listed))
+    assert rows == ["the race's base", "1.1", "1.1"]
+
+
+def test_text_of_agents_in_diffs_and_races_is_never_markup(track: Track) -> None:
+    raced = track.raced
+    race = raced.start("ada", prompt=HOSTILE, variations=[HOSTILE])
+    raced.end(race, 1, {ODD: f"{HOSTILE}\n", "app.py": f"one\n{HOSTILE}\nthree"})
+    raced.settle(race)
+    track.store.races.select(race.id, "1", reason=HOSTILE)
+    for path in (f"/races/{race.id}", f"/races/{race.id}/diff", "/races", "/races/statistics"):
+        text = track.text(path)
+        assert "<script>document" not in text, path
+        assert "<img" not in text, path
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text), path
+    diff = track.text(f"/races/{race.id}/diff")
+    assert "no end of line" in diff
+    links = [unescape(link) for link in re.findall(r'href="([^"]+file=[^"]+)"', diff)]
+    (odd,) = [link for link in links if "odd" in link]
+    assert "<h2 id" in track.text(odd)
+    assert "&lt;b&gt;.txt" in track.text(odd)
+
+
+def test_attempts_are_compared_with_their_base_and_with_each_other(track: Track) -> None:
+    race = track.settled("ada", "grace")
+    alone = track.text(f"/races/{race.id}/diff?one=1.1&file=app.py")
+    assert "What attempt 1.1 changed: 2 files" in alone
+    assert "<del>two</del>" in alone
+    assert "<ins>ada</ins>" in alone
+    assert "Graft" not in alone
+    both = track.text(f"/races/{race.id}/diff?one=1.1&other=1.2&file=app.py")
+    assert "How attempts 1.1 and 1.2 differ: 3 files" in both
+    assert "<del>ada</del>" in both
+    assert "<ins>grace</ins>" in both
+    track.store.races.select(race.id, "1")
+    onto = track.text(f"/races/{race.id}/diff?one=1.1&other=1.2")
+    assert "Graft the marked files" in onto
+    assert onto.count('form="graft-form"') == 3
+    same = track.text(f"/races/{race.id}/diff?one=1.1&other=1.1")
+    assert "Nothing differs." in same
+    for path, words in (
+        ("diff?one=1.9", "has no attempt"),
+        ("diff?one=1.1&other=zz", "has no attempt"),
+    ):
+        answer = track.client.get(f"/races/{race.id}/{path}")
+        assert (answer.status_code, words in unescape(answer.text)) == (404, True), path
+    said = unescape(track.text(f"/races/{race.id}/diff?one=1.1&file=nowhere"))
+    assert "nowhere is the same in both" in said
+
+
+def test_a_long_diff_is_cut_and_says_so(track: Track, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(race_diffs, "LINES", 50)
+    monkeypatch.setattr(race_diffs, "FILES", 10)
+    race = track.raced.start("ada")
+    many: dict[str, str | bytes] = {f"f{n:03}": "x\n" for n in range(30)}
+    long = "".join(f"line {n}\n" for n in range(400)) + "y" * 5_000 + "\n"
+    track.raced.end(race, 1, many | {"a-long": long, "b-wide": "z" * 5_000 + "\n"})
+    track.raced.settle(race)
+    text = track.text(f"/races/{race.id}/diff?one=1.1")
+    assert "There is more of this file than is shown here" in text
+    assert text.count("<ins>") == 50
+    assert "10 files are listed; 22 more differ." in text
+    assert "… cut" in track.text(f"/races/{race.id}/diff?one=1.1&file=b-wide")
+
+
+def test_a_race_of_another_machine_is_shown_and_its_diff_refused_in_words(track: Track) -> None:
+    race = track.raced.start("ada", host="elsewhere")
+    track.raced.end(race, 1)
+    track.raced.settle(race)
+    assert "elsewhere" in track.text(f"/races/{race.id}")
+    assert "are on elsewhere; do it there" in track.text(f"/races/{race.id}/diff")
+
+
+def test_who_wins_is_told_with_bounds_and_cost(track: Track) -> None:
+    for _ in range(3):
+        race = track.settled("ada", "grace")
+        track.store.races.select(race.id, "1")
+    race = track.settled("ada", "grace")
+    track.store.races.select(race.id, "2")
+    text = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", track.text("/races/statistics"))))
+    assert "ada 4 4 3 75.0 % 30.1 and 95.4 % $0.48 $0.16" in text
+    assert "grace 4 4 1 25.0 % 4.6 and 69.9 % $0.48 $0.48" in text
+    drawn = track.text("/races/statistics?by=model")
+    assert len(re.findall(r"<circle", drawn)) == 2
+    assert 'x1="30.06%" x2="95.44%"' in drawn
+    for path in ("/races/statistics?by=odd", "/races/statistics?days=5", "/races?state=odd"):
+        assert track.client.get(path).status_code == 400, path
+    both = track.client.get(f"/races?state=active&project={track.raced.project}")
+    assert "not for both" in both.text
+
+
+def test_a_race_that_waits_for_somebody_is_on_the_overview(track: Track) -> None:
+    race = track.settled("ada", "grace")
+    text = unescape(track.text("/"))
+    assert "2 of 2 attempts passed; choose the winner" in text
+    assert f'href="/races/{race.id}"' in text
+    track.store.races.select(race.id, "1")
+    assert "choose the winner" not in track.text("/")
+    assert track.client.get(f"/show/{race.id}").headers["location"] == f"/races/{race.id}"
+    assert track.client.get("/search", params={"q": race.id}).status_code == 303
+
+
+def test_many_attempts_are_paged_and_few_have_terminals(
+    track: Track, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    track.store.settings.set("races.max_attempts", 20)
+    race = track.raced.start(*["ada"] * 12)
+    for number in range(1, 13):
+        track.raced.begin(race, number)
+    text = track.text(f"/races/{race.id}")
+    assert text.count('class="attempt row"') == 12
+    assert text.count("data-run=") == SCREENS
+    assert f"the first {SCREENS} are shown with their terminals" in text
+    monkeypatch.setattr(races, "CARDS", 5)
+    seen: list[str] = []
+    path: str | None = f"/races/{race.id}"
+    while path is not None:
+        text = track.text(path)
+        seen += re.findall(r'class="attempt row" id="(att_[^"]+)"', text)
+        more = re.search(r'rel="next" href="([^"]+)"', text)
+        path = unescape(more[1]) if more else None
+    assert seen == [attempt.id for attempt in track.store.races.get(race.id).latest.attempts]
+    assert track.client.get(f"/races/{race.id}?after=x").status_code == 400
+
+
+def test_what_is_not_there_is_said_in_words(track: Track) -> None:
+    race = track.raced.start("ada")
+    for path in (
+        "/races/rac_zzz",
+        "/races/rac_zzz/diff",
+        "/races/rac_zzz/screens",
+        f"/races/{race.id}?round=7",
+        f"/races/{race.id}?round=x",
+        f"/races/{race.id}/screens?round=9",
+    ):
+        answer = track.client.get(path)
+        assert answer.status_code == 404, path
+        assert "Traceback" not in answer.text
+
+
+# -- what attempts write --------------------------------------------------------------------------
+
+
+def told(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
+    """The events of a stream: name, run, text."""
+    name = ""
+    for line in lines:
+        if line.startswith("event:"):
+            name = line[6:].strip()
+        elif line.startswith("data:"):
+            run, _, data = line[5:].strip().partition(" ")
+            yield name, run, b64decode(data).decode() if data else ""
+            if name == "all_over":
+                return
+
+
+def test_the_terminals_of_a_round_come_in_one_stream(
+    served: Served, track: Track, tmp_path: Path
+) -> None:
+    """Of runs that wrote, and of one whose output is gone; it ends when the round is over."""
+    race = track.settled("ada", "grace")
+    runs = [attempt.run_id for attempt in race.latest.attempts]
+    folder = tmp_path / "written"
+    folder.mkdir()
+    (folder / "output").write_bytes(b"I was here\n")
+    with track.store.transaction() as tx:
+        from corral.adapters import process
+        from corral.rooms.outputs import ops as outputs
+
+        outputs.begin(tx, str(runs[0]), folder=str(folder), host=process.host())
+    with track.client.stream("GET", f"/races/{race.id}/screens") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = [*told(answer.iter_lines())]
+    assert events[-1][0] == "all_over"
+    of_first = [(name, text) for name, run, text in events if run == runs[0]]
+    assert of_first[0] == ("begin", "")
+    assert "I was here" in json.dumps(of_first)
+    assert of_first[-1] == ("over", "")
+    name, _, why = [event for event in events if event[1] == runs[1]][-1]
+    assert name == "over"
+    assert "There is no output" in why
