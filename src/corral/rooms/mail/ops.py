@@ -13,7 +13,7 @@ from corral.kernel.lease import lease_end, taken_over
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.mail import sql
-from corral.rooms.mail.backoff import pause_ms
+from corral.rooms.mail.backoff import pause_ms as ladder_pause
 from corral.rooms.mail.model import (
     Letter,
     LetterState,
@@ -193,15 +193,26 @@ def ack_and_claim(
     return claim(tx, done.mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
 
 
-def fail(tx: Tx, letter: Letter | str, error: str, *, fence: int | None = None) -> Letter:
-    """Say that an attempt failed. The letter is due again after a pause, or dead at the limit."""
+def fail(
+    tx: Tx,
+    letter: Letter | str,
+    error: str,
+    *,
+    fence: int | None = None,
+    pause_ms: int | None = None,
+) -> Letter:
+    """Say that an attempt failed. The letter is due again after a pause, or dead at the limit.
+
+    `pause_ms` is how long whoever refused it wants to be left alone: it is at least that.
+    """
     number, guard = _claimed(letter, fence)
     found = sql.LETTERS.get(tx, number)
     reason = clean_text(error[:MAX_ERROR] or "no reason given", "The error", most=4 * MAX_ERROR)
     if found.fence == guard and found.attempts >= _max_attempts(tx, found):
         return _end(tx, "bury", number, reason, guard=guard)
     ladder = _setting(tx, "mail.backoff_ms", found)
-    due = tx.now + pause_ms(ladder, max(found.attempts, 1))
+    wanted = min(max(check_int(pause_ms, "The pause"), 0), YEAR) if pause_ms else 0
+    due = tx.now + max(ladder_pause(ladder, max(found.attempts, 1)), wanted)
     line_at = found.line_at if keeps_order(found.mailbox) else due
     return move(
         tx,
@@ -243,6 +254,11 @@ def refuse(tx: Tx, letter: Letter | str, reason: str, *, fence: int | None = Non
     """Turn a claimed letter away for good, for a reason that its sender is told."""
     number, guard = _claimed(letter, fence)
     return _end(tx, "refuse", number, clean_text(reason, "The reason", most=MAX_ERROR), guard=guard)
+
+
+def bury(tx: Tx, letter: Letter, reason: str) -> Letter:
+    """Give up a letter of which nobody can say how it went; its sender is told."""
+    return _end(tx, "bury", number_of("let", letter.id), reason[:MAX_ERROR], guard=letter.fence)
 
 
 def resend(tx: Tx, id: str) -> Letter:
@@ -301,6 +317,12 @@ def get(tx: Tx, id: str) -> Letter:
 def find(tx: Tx, number: int) -> Letter | None:
     """A letter by its number, if it is still kept."""
     return tx.one(sql.LETTERS.by_key, key_=number)
+
+
+def lines(tx: Tx, kind: str, *, after: str = "", limit: int = 1_000) -> list[str]:
+    """The mailboxes of a kind in which letters wait, by name."""
+    given = {"low": max(f"{kind}:", after), "high": f"{kind};", "limit": check_limit(limit)}
+    return [row[0] for row in tx.run(sql.LINES, **given)]
 
 
 def next_due(tx: Tx, mailbox: str) -> int | None:
