@@ -98,10 +98,12 @@ class Delivery:
         self._adapter = adapter
         self._owner = owner
 
-    def due(self) -> list[Delivered]:
-        """Send what is due in the channel's places, each in its order."""
+    def due(self, only: str | None = None) -> list[Delivered]:
+        """Send what is due in the channel's places, or in one of them, each in its order."""
         told: list[Delivered] = []
         for place in self._places():
+            if only not in (None, place.id):
+                continue
             told += self._settle(place)
             if not self._in_doubt(place):  # nothing overtakes what may have arrived
                 told += self._of_place(place)
@@ -232,7 +234,10 @@ class Delivery:
             return None
         known = self._database.read(lambda tx: sending.known_ids(tx, going.place))
         for seen in shown:
-            same = seen.text.strip() == wanted.text.strip() and seen.thread == wanted.thread
+            if seen.key is not None:
+                same = seen.key == wanted.key
+            else:
+                same = seen.text.strip() == wanted.text.strip() and seen.thread == wanted.thread
             if same and seen.id not in known:
                 return [seen.id]
         return []

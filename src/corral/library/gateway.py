@@ -76,6 +76,7 @@ class Places(Room):
 
     get = read(ops.get_place)
     list = read(ops.list_places)
+    meet = write(ops.meet, repeatable=True)
     set_policy = write(ops.set_policy, repeatable=True)
     block = write(ops.block_place)
     unblock = write(ops.unblock_place)
@@ -152,7 +153,7 @@ class Gateway(Room):
     _unshown = read(cards.unshown)
     _show = write(cards.show_open)
     _settle_cards = write(cards.settle_ended)
-    talk = read(talking.talk_of, mode="one")
+    address = read(talking.address)
     _next_due = read(talking.next_due)
 
     def wake(self) -> Runs:
@@ -168,13 +169,15 @@ class Gateway(Room):
 
         return waking.settle(self._database, lambda: Outputs(self._database))
 
-    def deliver(self, channel: str, adapter: "Adapter", *, owner: str) -> Deliveries:
-        """Send what is due to a channel's places, each in its order."""
+    def deliver(
+        self, channel: str, adapter: "Adapter", *, owner: str, place: str | None = None
+    ) -> Deliveries:
+        """Send what is due to a channel's places, or to one of them, each in its order."""
         from corral.library.delivering import Delivery
         from corral.library.mail import Mail
 
         found = Channels(self._database).get(channel)
-        return Delivery(self._database, Mail(self._database), found, adapter, owner).due()
+        return Delivery(self._database, Mail(self._database), found, adapter, owner).due(place)
 
     def take_in(self, channel: str, adapter: "Adapter", *, seconds: float = 0) -> Messages_:
         """Receive what a platform has for us, store it, and only then say how far we have read."""

@@ -149,6 +149,8 @@ class Seen(msgspec.Struct, frozen=True):
     text: str
     thread: str | None
     at: int
+    key: str | None = None
+    """The key that it was sent with, where the platform keeps such a thing."""
 
 
 class Traits(msgspec.Struct, frozen=True):

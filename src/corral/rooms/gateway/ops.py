@@ -139,6 +139,13 @@ def meet_place(
     return found
 
 
+def meet(
+    tx: Tx, channel: str, platform_id: str, *, name: str | None = None, direct: bool = False
+) -> Place:
+    """Know a place before anything was said there, by the platform's own id."""
+    return meet_place(tx, get_channel(tx, channel), platform_id, name=name, direct=direct)
+
+
 def get_place(tx: Tx, place: str) -> Place:
     """A place by its id, which may be shortened, or as CHANNEL/ID with the platform's own id."""
     channel, slash, own = place.partition("/")
@@ -264,7 +271,10 @@ def get_sender(tx: Tx, sender: str) -> Sender:
     if not slash:
         return sql.SENDERS.get(tx, sql.SENDER_IDS.resolve(tx, sender))
     whose = get_channel(tx, channel)
-    return meet_sender(tx, whose, own, None)
+    found = tx.one(sql.SENDER_BY_PLATFORM, channel_id=whose.id, platform_id=own)
+    if found is None:
+        raise NotFound(f"{own!r} has not spoken on {whose.name} yet.", channel=whose.id)
+    return found
 
 
 def list_senders(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Sender]:

@@ -333,8 +333,17 @@ def _hear_about_place(tx: Tx, question: Question, id: str) -> None:
 
 
 def approve(tx: Tx, sender: str, *, person: str | None = None, role: str | None = None) -> Sender:
-    """Say who is behind an account: it may talk, and what it said while it waited is heard now."""
-    known = ops.know(tx, ops.get_sender(tx, sender), person, role)
+    """Say who is behind an account: it may talk, and what it said while it waited is heard now.
+
+    One that has not spoken yet is named as CHANNEL/ID, with the platform's own id.
+    """
+    channel, slash, own = sender.partition("/")
+    found = (
+        ops.meet_sender(tx, ops.get_channel(tx, channel), own, None)
+        if slash
+        else ops.get_sender(tx, sender)
+    )
+    known = ops.know(tx, found, person, role)
     release(tx, known)
     return known
 

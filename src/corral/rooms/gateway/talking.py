@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
 from corral.kernel.ids import number_of
@@ -24,6 +26,20 @@ MOST_CONTEXT = 20
 def talk_of(tx: Tx, session: str) -> Talk | None:
     """What the gateway knows of a session; None: it has nothing to do with a place."""
     return tx.one(sql.TALK, session_id=session)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a session is answered."""
+
+    place: Place
+    thread: str | None
+
+
+def address(tx: Tx, session: str) -> Address | None:
+    """Where a session is answered; None: nowhere on a channel."""
+    talk = talk_of(tx, session)
+    found = sending.address_of(tx, talk) if talk is not None else None
+    return Address(*found) if found is not None else None
 
 
 def talks_of_place(tx: Tx, place_id: str) -> list[Talk]:
