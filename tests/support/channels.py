@@ -22,8 +22,11 @@ from corral.adapters.channels.contract import (
     Traits,
     Unknown,
 )
+from corral.kernel.end import End
 from corral.library import Corral
 from corral.rooms.gateway.model import Channel, Message
+from corral.rooms.runs.model import Run
+from tests.support.runs import held
 
 
 class Platform:
@@ -165,3 +168,33 @@ class Chat:
 
     def place(self, name: str = "room") -> str:
         return self.store.places.get(f"{self.channel.name}/{name}").id
+
+
+class Runner:
+    """Whoever runs what is queued, without any process: it says and does what the test tells."""
+
+    def __init__(self, store: Corral) -> None:
+        self._store = store
+        self._numbers = count(1)
+
+    def begin(self) -> Run:
+        """Take the oldest run that is queued."""
+        queued = self._store.runs.list(state="queued", limit=200).items
+        taken = self._store.runs.start(queued[-1].id, held(next(self._numbers)))
+        return self._store.runs.launch(taken)
+
+    def end(self, run: Run, text: str | None = None) -> Run:
+        """It says something and ends well."""
+        if text is not None and run.session_id is not None:
+            self._store.sessions.append(run.session_id, "assistant", text, run=run.id)
+        return self._store.runs.end(run, End(exit_code=0))
+
+    def die(self, run: Run) -> Run:
+        """It is killed."""
+        return self._store.runs.end(run, End(signal=9))
+
+    def fail(self, run: Run) -> Run:
+        return self._store.runs.end(run, End(exit_code=1))
+
+    def prompt(self, run: Run) -> str | None:
+        return self._store.runs.launch_of(run.id).prompt

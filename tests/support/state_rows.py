@@ -234,6 +234,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "wirings": {
         "id": "wir_1",
         "channel_id": "chn_1",
+        "place_id": "plc_1",
         "agent_id": "agt_1",
         "trigger": "always",
         "scope": "all",

@@ -129,6 +129,9 @@ class Delivery:
 
     def _of_place(self, place: Place) -> Iterator[Delivered]:
         for _ in range(ROUND):
+            due = self._mail.next_due(place.mailbox)
+            if due is None or due > self._database.clock.now():
+                return
             letters = self._mail.claim(place.mailbox, owner=self._owner, lease_ms=LEASE_MS)
             if not letters:
                 return

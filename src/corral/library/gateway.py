@@ -149,7 +149,9 @@ class Gateway(Room):
 
     noun = "gateway"
 
+    _behind = read(sending.behind)
     _catch_up = write(sending.catch_up)
+    _ended_cards = read(cards.ended)
     _unshown = read(cards.unshown)
     _show = write(cards.show_open)
     _settle_cards = write(cards.settle_ended)
@@ -212,10 +214,13 @@ class Gateway(Room):
         done = self._hear_owners()
         if self._unshown():
             done += len(self._show())
-        done += self._settle_cards()
+        if self._ended_cards():
+            done += self._settle_cards()
         after: str | None = "msg_0"
         while after is not None:
-            after = self._catch_up(after=after)
+            ended, after = self._behind(after=after)
+            for message in ended:
+                self._catch_up(message)
         return done
 
     def _hear_owners(self) -> int:
@@ -223,9 +228,18 @@ class Gateway(Room):
 
         letters = Mail(self._database)
         done = 0
-        while taken := letters.claim(receiving.MAILBOX, owner="gateway"):
+        while self._is_due(receiving.MAILBOX):
+            taken = letters.claim(receiving.MAILBOX, owner="gateway")
+            if not taken:
+                break
             done += self._hear(taken[0])
         return done
+
+    def _is_due(self, mailbox: str) -> bool:
+        from corral.library.mail import Mail
+
+        due = Mail(self._database).next_due(mailbox)
+        return due is not None and due <= self._database.clock.now()
 
     def _hear(self, letter: Letter) -> int:
         from corral.rooms.mail import ops as mail

@@ -76,21 +76,30 @@ def _talk_of(tx: Tx, question: Question) -> Talk | None:
     return tx.one(sql.TALK, session_id=session) if session else None
 
 
+def ended(tx: Tx) -> list[Card]:
+    """Cards that do not yet say how their question ended. While the run that asked goes on it may
+    still hear the answer by itself."""
+    found = []
+    for card in tx.all(sql.OPEN_CARDS, after="", limit=MOST):
+        question = questions.get(tx, card.question_id)
+        talk = tx.one(sql.TALK, session_id=card.session_id) if card.session_id else None
+        waits = talk is not None and talk.run_id is not None and talk.run_id == question.run_id
+        if question.state is not QuestionState.OPEN and not waits:
+            found.append(card)
+    return found
+
+
 def settle_ended(tx: Tx) -> int:
     """Let cards whose question is over say how it ended. An answer that the asking run did not live
     to hear is told in its session; gives how many were settled."""
     settled = 0
-    for card in tx.all(sql.OPEN_CARDS, after="", limit=MOST):
-        question = questions.get(tx, card.question_id)
-        if question.state is QuestionState.OPEN:
-            continue
-        talk = tx.one(sql.TALK, session_id=card.session_id) if card.session_id else None
-        if talk is not None and talk.run_id is not None and talk.run_id == question.run_id:
-            continue  # whoever asked may still hear it by itself
+    for card in ended(tx):
         if tx.one(sql.SETTLE_CARD, question_id=card.question_id) is None:
             continue
         settled += 1
+        question = questions.get(tx, card.question_id)
         _rewrite(tx, card, question)
+        talk = tx.one(sql.TALK, session_id=card.session_id) if card.session_id else None
         if talk is not None:
             _hand_over(tx, talk, question)
     return settled

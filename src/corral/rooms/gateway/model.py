@@ -255,9 +255,9 @@ M = MessageState
 MESSAGE_MOVES = Moves(
     "message",
     MessageState,
-    begin="hear",
-    initial=M.HEARD,
-    also={"hold": M.HELD, "ignore": M.UNHEARD, "turn_away": M.REFUSED, "queue": M.QUEUED},
+    begin="hold",
+    initial=M.HELD,
+    also={"turn_away": M.REFUSED, "queue": M.QUEUED},
     verbs={
         # It still waits, for another reason.
         "keep": move(M.HELD, to=M.HELD),

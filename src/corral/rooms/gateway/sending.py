@@ -268,19 +268,30 @@ def known_ids(tx: Tx, place: Place) -> set[str]:
     return {id for message in lately if message.direction == "out" for id in message.platform_ids}
 
 
-def catch_up(tx: Tx, *, after: str = "msg_0", limit: int = 200) -> str | None:
-    """Say of queued messages whose letter was dropped or ran out of time that they never arrived;
-    gives the place to go on from, None at the end."""
+def behind(tx: Tx, *, after: str = "msg_0", limit: int = 200) -> tuple[list[str], str | None]:
+    """Queued messages whose letter was dropped, or ran out of time; and the place to go on from,
+    None at the end."""
     page = tx.all(sql.QUEUED, after=number_of("msg", after), limit=limit)
-    for message in page:
-        letter = mail.find(tx, number_of("let", message.letter_id)) if message.letter_id else None
-        if letter is None or letter.ended_at is None:
-            continue
-        if letter.state is LetterState.DONE:
-            _close(tx, message.id, "deliver", None, message.platform_ids)
-        else:
-            give_up(tx, letter, message.id, letter.last_error or f"its letter was {letter.state}")
-    return page[-1].id if len(page) == limit else None
+    ended = [
+        message.id
+        for message in page
+        if message.letter_id is not None
+        and (letter := mail.find(tx, number_of("let", message.letter_id))) is not None
+        and letter.ended_at is not None
+    ]
+    return ended, page[-1].id if len(page) == limit else None
+
+
+def catch_up(tx: Tx, message: str) -> None:
+    """Say of such a message what its letter says."""
+    found = get(tx, message)
+    letter = mail.get(tx, str(found.letter_id))
+    if found.state is not MessageState.QUEUED or letter.ended_at is None:
+        return
+    if letter.state is LetterState.DONE:
+        _close(tx, found.id, "deliver", None, found.platform_ids)
+    else:
+        give_up(tx, letter, found.id, letter.last_error or f"its letter was {letter.state}")
 
 
 def _close(tx: Tx, message: str, verb: str, reason: str | None, ids: list[str]) -> Message:
