@@ -102,6 +102,7 @@ def check(store: Corral, world: World) -> None:
     assert store.mail.list().items == []
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["fake", "forgetful"])
 def test_every_message_is_answered_once_wherever_the_process_dies(
     fresh_url: FreshUrl, tmp_path: Path, kind: str

@@ -82,7 +82,6 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     reply_to: str | None = None
     """The platform's id of the message that is answered, changed or signed."""
-    files: list[File] = []
     question: str | None = None
     options: list[str] = []
     begun_at: int = 0
@@ -161,7 +160,6 @@ class Traits(msgspec.Struct, frozen=True):
     edits: bool = False
     reactions: bool = False
     typing: bool = False
-    files: bool = False
     buttons: bool = False
     idempotent: bool = False
     """Whether a repeated key is shown once, so that it may be repeated when nobody knows."""
