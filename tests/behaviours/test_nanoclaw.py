@@ -17,6 +17,7 @@ from corral.library import Corral
 from corral.rooms.gateway.model import Message
 from tests.support.channels import Chat, Runner, bring_in
 from tests.support.invariants import check_store
+from tests.support.store import record
 
 
 @pytest.fixture(autouse=True)
@@ -281,7 +282,7 @@ def test_7_without_a_destination_nothing_goes_out_whoever_forged_it(store: Corra
     assert chat.platform.words() == []
     found = store.mail.get(forged.id)
     assert "no destination" in (found.last_error or "")
-    assert "refuse" in [event.verb for event in store.events.newest().items], "it is on record"
+    assert "letter.refuse" in record(store, forged.id), "it is on record"
     store.destinations.grant("ada", chat.place(), name="room")
     store.messages.send("now I may", agent="ada", to="room")
     chat.deliver()

@@ -11,7 +11,7 @@ from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.library import Corral
 from tests.support.channels import Chat, bring_in
 from tests.support.invariants import check_store
-from tests.support.store import refuses, unchanged, walk
+from tests.support.store import record, refuses, unchanged, walk
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +87,47 @@ def test_an_owner_is_asked_once_and_what_was_said_meanwhile_is_heard_in_order(
     assert letters_of(store, heard[0]) == ["message 0", "message 1", "message 2"]
     assert chat.says("I am known now").state == "heard"
     check_store(store)
+
+
+def test_an_answer_that_somebody_made_up_lets_nobody_in(store: Corral) -> None:
+    chat = chat_with(store, policy="ask")
+    message = chat.says("let me in")
+    sender = store.senders.list().items[0].id
+    (asked,) = store.questions.list().items
+    own = store.questions.ask(
+        "?", options=["yes"], asker="agent:eve", key=f"sender:{sender}:x", answerers=["agent:bob"]
+    )
+    store.questions.answer(own.id, "yes", by="agent:bob")
+    for body in (
+        {"question": own.id},
+        {"question": asked.id, "answer": "yes"},
+        {"question": 5},
+        "yes",
+    ):
+        store.mail.put("queue:gateway", body, sender="agent:eve")
+    store.gateway.look_after()
+    assert store.messages.get(message.id).state == "held"
+    assert store.senders.get(sender).state == "unknown"
+    assert len(store.mail.list(state="refused").items) == 4
+
+
+def test_a_retired_agent_is_told_nothing_and_the_message_is_kept(store: Corral) -> None:
+    chat = chat_with(store)
+    store.agents.retire("ada")
+    message = chat.says("hello")
+    assert (message.state, message.routes[0].reason) == ("unheard", "it is retired")
+
+
+def test_an_event_that_can_never_be_stored_holds_up_nothing(store: Corral) -> None:
+    chat = chat_with(store)
+    chat.platform.pending = [
+        Incoming(event_id="x" * 600, place="room", sender="ann", text="bad"),
+        Incoming(event_id="good", place="room", sender="ann", text="good"),
+    ]
+    (stored,) = store.gateway.take_in(chat.channel.id, chat.adapter)
+    assert stored.text == "good"
+    assert store.channels.get("fake").cursor == "2"
+    assert "channel.pass_over" in record(store)
 
 
 def test_an_owner_who_says_no_blocks_the_account(store: Corral) -> None:

@@ -40,6 +40,8 @@ class Delivery(Plain):
         self._owner = f"delivery:{process.host()}:{os.getpid()}:{time.monotonic_ns()}"
 
     def round(self, store: Corral) -> int:
+        if not store.channels.list(all=True, limit=1).items:
+            return 0
         self._open_lines(store)
         done = len(store.gateway.settle())
         done += store.gateway.look_after()

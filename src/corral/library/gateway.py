@@ -149,6 +149,7 @@ class Gateway(Room):
 
     noun = "gateway"
 
+    _note_unreadable = write(receiving.note_unreadable)
     _behind = read(sending.behind)
     _catch_up = write(sending.catch_up)
     _ended_cards = read(cards.ended)
@@ -186,7 +187,13 @@ class Gateway(Room):
         channels, messages = Channels(self._database), Messages(self._database)
         found = channels.get(channel)
         batch = adapter.receive(found.cursor, seconds)
-        stored = [messages.receive(found.id, event) for event in batch.events]
+        stored = []
+        for event in batch.events:
+            try:
+                stored.append(messages.receive(found.id, event))
+            except Invalid as error:
+                # It would never be stored, and hold up everything behind it.
+                self._note_unreadable(found.id, event.event_id, error.message)
         if batch.cursor != found.cursor:
             channels.note_cursor(found.id, batch.cursor)
         return stored

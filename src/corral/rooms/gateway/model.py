@@ -16,6 +16,7 @@ from corral.adapters.channels.contract import Kind
 from corral.kernel.errors import Invalid
 from corral.kernel.states import Moves, move
 from corral.kernel.text import MAX_NAME, clean_text
+from corral.rooms.mail.model import Letter
 
 
 class ChannelState(StrEnum):
@@ -326,6 +327,36 @@ class Talk(msgspec.Struct, frozen=True):
     @property
     def mailbox(self) -> str:
         return f"session:{self.session_id}"
+
+
+class Chat(msgspec.Struct, frozen=True):
+    """What a message of a place is in the letter that tells it to a session."""
+
+    message: str
+    place: str
+    place_name: str
+    direct: bool
+    thread: str | None
+    sender: str
+    text: str
+    files: list[dict[str, Any]]
+    keeps: bool
+    """Whether the agent is also told what was said before and did not wake it."""
+    kind: str = "chat"
+
+
+def chat_of(letter: Letter) -> Chat | None:
+    """The message of a place that a letter tells; None of any other letter.
+
+    Agents may write to one another's sessions, and write what they like: a letter is believed when
+    it is signed by the place, which no agent can do.
+    """
+    body = letter.body
+    if not isinstance(body, dict) or body.get("kind") != "chat":
+        return None
+    if letter.sender != f"place:{body.get('place')}" or letter.key != body.get("message"):
+        return None
+    return msgspec.convert(body, Chat)
 
 
 class Card(msgspec.Struct, frozen=True):

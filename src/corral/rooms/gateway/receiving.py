@@ -11,6 +11,7 @@ from corral.kernel.errors import Refused
 from corral.kernel.ids import number_of
 from corral.kernel.text import clean_text, encode_json
 from corral.rooms.agents import ops as agents
+from corral.rooms.agents.model import AgentState
 from corral.rooms.gateway import cards, commands, ops, sending, sql, talking, wiring
 from corral.rooms.gateway.model import (
     Channel,
@@ -189,6 +190,13 @@ def _routes(tx: Tx, heard: _Heard, message: Message, wirings: list[Wiring]) -> l
     )
 
 
+def note_unreadable(tx: Tx, channel: str, event_id: str, reason: str) -> None:
+    """Put on record that an event of a platform cannot be stored; it is passed over."""
+    found = ops.get_channel(tx, channel)
+    shown = _clean(event_id)[:MAX_EVENT]
+    tx.note("channel", "pass_over", found.id, data={"event": shown, "reason": reason})
+
+
 def try_out(
     tx: Tx, place: str, text: str, *, known: bool = True, mentioned: bool = False
 ) -> list[Route]:
@@ -201,7 +209,8 @@ def try_out(
 
 
 def _names(tx: Tx, wirings: list[Wiring]) -> dict[str, str]:
-    return {each.agent_id: agents.get(tx, each.agent_id).name for each in wirings}
+    found = [agents.get(tx, each.agent_id) for each in wirings]
+    return {agent.id: agent.name for agent in found if agent.state is AgentState.ACTIVE}
 
 
 def _let_go(
@@ -303,7 +312,12 @@ def _ask(tx: Tx, heard: _Heard, key: str, text: str, options: list[str]) -> bool
 
 def hear_owner(tx: Tx, letter: Letter) -> None:
     """Do what an owner's answer says, and let what was held go on, or turn it away."""
-    question = questions.get(tx, letter.body["question"])
+    id = letter.body.get("question") if isinstance(letter.body, dict) else None
+    question = questions.get(tx, id) if isinstance(id, str) else None
+    if question is None or question.asker != MAILBOX or question.ended_at is None:
+        # Whoever put it here: what Corral asked is not answered by it.
+        mail.refuse(tx, letter, "it is no answer to a question of the gateway")
+        return
     about, id, _ = (question.key or "::").split(":", 2)
     if about == "sender":
         _hear_about_sender(tx, question, id)

@@ -32,8 +32,9 @@ def route(
 ) -> list[Route]:
     """What each wiring makes of a message, highest priority first.
 
-    `names` are the agents' names by their ids; `followed` the agents that were addressed in this
-    thread before. An agent that two wirings would wake hears it once, by the first of them.
+    `names` are the names of the agents that can be given work, by their ids; `followed` the agents
+    that were addressed in this thread before. An agent that two wirings would wake hears it once,
+    by the first of them.
     """
     called = {name.lower().rstrip(".") for name in _NAMED.findall(said.text)}
     ours = {name.lower() for name in names.values()}
@@ -41,7 +42,10 @@ def route(
     heard: set[str] = set()
     routes: list[Route] = []
     for wiring in sorted(wirings, key=lambda each: (-each.priority, each.id)):
-        name = names.get(wiring.agent_id, wiring.agent_id).lower()
+        if wiring.agent_id not in names:
+            routes.append(Route(wiring.id, wiring.agent_id, False, "it is retired"))
+            continue
+        name = names[wiring.agent_id].lower()
         # Where one is called by name, the others are not meant.
         meant = name in called if someone else said.mentioned or said.direct
         hears, why = _judge(said, wiring, meant, wiring.agent_id in followed)

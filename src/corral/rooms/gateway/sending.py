@@ -23,6 +23,7 @@ from corral.rooms.gateway.model import (
     Place,
     PlaceState,
     Talk,
+    chat_of,
 )
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState
@@ -369,9 +370,9 @@ def address_of(tx: Tx, talk: Talk) -> tuple[Place, str | None] | None:
     was begun."""
     for fenced in reversed(talk.letters):
         letter = mail.find(tx, number_of("let", fenced.id))
-        where = letter.body.get("place") if letter and isinstance(letter.body, dict) else None
-        if letter is not None and isinstance(where, str):
-            return sql.PLACES.get(tx, where), letter.body.get("thread")
+        chat = chat_of(letter) if letter is not None else None
+        if chat is not None:
+            return sql.PLACES.get(tx, chat.place), chat.thread
     if talk.place_id:
         return sql.PLACES.get(tx, talk.place_id), talk.thread or None
     return None

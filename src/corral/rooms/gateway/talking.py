@@ -6,14 +6,27 @@ import msgspec
 
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
+from corral.kernel.errors import NotFound
 from corral.kernel.ids import number_of
 from corral.kernel.text import encode_json
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.gateway import sending, sql
-from corral.rooms.gateway.model import Fenced, Message, Place, Route, Sender, Talk, Wiring
+from corral.rooms.gateway.model import (
+    Chat,
+    Fenced,
+    Message,
+    Place,
+    Route,
+    Sender,
+    Talk,
+    Unheard,
+    Wiring,
+    chat_of,
+)
 from corral.rooms.gateway.routing import seat
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState
+from corral.rooms.projects import ops as projects
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.sessions.model import SessionState
 
@@ -60,7 +73,7 @@ def sit_down(tx: Tx, wiring: Wiring, place: Place, thread: str | None) -> Talk:
     session = sessions.open_session(
         tx,
         wiring.agent_id,
-        project=wiring.project_id,
+        project=_project(tx, wiring),
         title=place.called[:60],
         reply_to=place.mailbox,
     )
@@ -76,6 +89,14 @@ def sit_down(tx: Tx, wiring: Wiring, place: Place, thread: str | None) -> Talk:
     return made
 
 
+def _project(tx: Tx, wiring: Wiring) -> str | None:
+    """Where the agent works; None: in its own folder, also when the project is gone."""
+    try:
+        return projects.get(tx, wiring.project_id).id if wiring.project_id else None
+    except NotFound:
+        return None
+
+
 def _is_open(tx: Tx, session_id: str) -> bool:
     return sessions.get(tx, session_id).state is SessionState.OPEN
 
@@ -88,18 +109,17 @@ def tell(
     letter = mail.put(
         tx,
         talk.mailbox,
-        {
-            "kind": "chat",
-            "message": message.id,
-            "place": place.id,
-            "place_name": place.called,
-            "direct": place.direct,
-            "thread": message.thread,
-            "from": sender.called,
-            "text": message.text,
-            "files": (message.data or {}).get("files", []),
-            "keeps": wiring.unheard,
-        },
+        Chat(
+            message=message.id,
+            place=place.id,
+            place_name=place.called,
+            direct=place.direct,
+            thread=message.thread,
+            sender=sender.called,
+            text=message.text,
+            files=(message.data or {}).get("files", []),
+            keeps=wiring.unheard is Unheard.KEEP,
+        ),
         key=message.id,
         sender=place.mailbox,  # whoever wrote it is told should nobody answer
     )
@@ -165,7 +185,7 @@ def _batch(tx: Tx, talk: Talk) -> list[Letter]:
     to be woken for."""
     line = mail.list_waiting(tx, mailbox=talk.mailbox, limit=MOST_LETTERS).items
     batch: list[Letter] = []
-    address: tuple[object, object] | None = None
+    address: tuple[str, str | None] | None = None
     for letter in line:
         if letter.due_at > tx.now or letter.priority != line[0].priority:
             break
@@ -181,11 +201,9 @@ def _batch(tx: Tx, talk: Talk) -> list[Letter]:
     return batch if any(not _is_notice(letter) for letter in batch) else []
 
 
-def _address(letter: Letter) -> tuple[object, object] | None:
-    body = letter.body
-    if not isinstance(body, dict) or "place" not in body:
-        return None
-    return body["place"], body.get("thread")
+def _address(letter: Letter) -> tuple[str, str | None] | None:
+    chat = chat_of(letter)
+    return (chat.place, chat.thread) if chat is not None else None
 
 
 def _is_notice(letter: Letter) -> bool:
@@ -195,9 +213,9 @@ def _is_notice(letter: Letter) -> bool:
 def begin(tx: Tx, talk: Talk, run_id: str, letters: Sequence[Letter]) -> Talk | None:
     """A run works on these letters from now on; None when another one has the session."""
     numbers = [
-        number_of("msg", letter.body["message"])
+        number_of("msg", chat.message)
         for letter in letters
-        if isinstance(letter.body, dict) and "message" in letter.body
+        if (chat := chat_of(letter)) is not None
     ]
     fenced = [Fenced(letter.id, letter.fence) for letter in letters]
     return tx.one(
@@ -253,40 +271,36 @@ def words(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:
 
 
 def _told(letter: Letter, alone: bool) -> str:
+    chat = chat_of(letter)
+    if chat is not None:
+        listed = [file.get("path") or file.get("reason") for file in chat.files]
+        words = "\n".join([chat.text, *(f"[attached: {each}]" for each in listed)])
+        plain = chat.direct and alone
+        return words if plain else f"{chat.sender} in {chat.place_name}: {words}"
+    return _other(letter)
+
+
+def _other(letter: Letter) -> str:
+    """A letter that came from elsewhere: what never arrived, an answer, a timer, another agent."""
     body = letter.body
     if isinstance(body, str):
-        return body
-    if not isinstance(body, dict):
-        return encode_json(body, "The letter")
-    if body.get("kind") == "chat":
-        listed = "".join(
-            f"\n[attached: {file.get('path') or file.get('reason')}]" for file in body["files"]
-        )
-        if body.get("direct") and alone:
-            return f"{body['text']}{listed}"
-        return f"{body['from']} in {body['place_name']}: {body['text']}{listed}"
-    if "undelivered" in body:
+        return body if letter.sender is None else f"[From {letter.sender}] {body}"
+    if isinstance(body, dict) and "undelivered" in body:
         return f"[What you said did not arrive ({body['undelivered']}): {body.get('reason')}]"
-    if body.get("kind") == "question":
+    if isinstance(body, dict) and body.get("kind") == "question":
         said = body.get("answer") or f"no answer; it is {body.get('state')}"
         return f"[Your question {body.get('text')!r}, by {body.get('answered_by')}: {said}]"
-    if isinstance(body.get("text"), str) and len(body) == 1:
-        return str(body["text"])
-    return encode_json(body, "The letter")
+    return f"[From {letter.sender or 'Corral'}] {encode_json(body, 'The letter')}"
 
 
 def _context(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:
     """What was said in the place since the agent was last told, and did not wake it."""
-    told = [
-        letter.body
-        for letter in letters
-        if isinstance(letter.body, dict) and letter.body.get("keeps") == "keep"
-    ]
-    if not told:
+    chats = [chat for letter in letters if (chat := chat_of(letter)) is not None and chat.keeps]
+    if not chats:
         return ""
-    first = number_of("msg", told[0]["message"])
+    first = number_of("msg", chats[0].message)
     between = tx.all(
-        sql.MESSAGES_OF_PLACE, place_id=told[0]["place"], before=first, limit=MOST_CONTEXT
+        sql.MESSAGES_OF_PLACE, place_id=chats[0].place, before=first, limit=MOST_CONTEXT
     )
     lines = [
         f"{_speaker(tx, message)}: {message.text}"
