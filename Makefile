@@ -1,7 +1,8 @@
 # Each target is one line of work; `make help` lists them.
 PYTHON ?= python3
 BIN := .venv/bin
-WORKERS ?= auto
+# Two for each core: many tests wait for processes.
+WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
 # A network of its own, with nothing but loopback, where the kernel gives one.
 OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \

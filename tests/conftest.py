@@ -1,6 +1,7 @@
 """Fixtures: every test that asks for a store runs twice, on SQLite and on a real PostgreSQL."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from corral.kernel.clock import SetClock
 from corral.library import Corral
 from tests.support import disks
 from tests.support.postgres import PostgresServer, find_binaries
+from tests.support.shelf import Shelf
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -52,6 +54,11 @@ def postgres_template(postgres_server: PostgresServer) -> str:
     return "migrated"
 
 
+@pytest.fixture(scope="session")
+def shelf(postgres_server: PostgresServer, postgres_template: str) -> Shelf:
+    return Shelf(postgres_server, postgres_template)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -69,18 +76,26 @@ def empty_url(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> It
     server.drop_database(url)
 
 
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file, copied for every test."""
+    path = tmp_path_factory.mktemp("template") / "migrated.db"
+    corral.open(path).close()
+    return path
+
+
 @pytest.fixture
 def url(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """A store with its schema, for as many processes as a test likes."""
     if engine == "sqlite":
-        path = f"sqlite:///{tmp_path}/corral.db"
-        corral.open(path).close()
-        yield path
+        path = tmp_path / "corral.db"
+        shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        yield f"sqlite:///{path}"
         return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    url = server.new_database(template=request.getfixturevalue("postgres_template"))
+    shelf: Shelf = request.getfixturevalue("shelf")
+    url = shelf.lend()
     yield url
-    server.drop_database(url)
+    shelf.take_back(url)
 
 
 @pytest.fixture

@@ -101,6 +101,15 @@ def test_an_allowed_dialog_gets_exactly_one_enter(name: str) -> None:
     assert {look.state for look in looks} == {"needs_input"}
 
 
+def test_keys_are_given_again_only_for_a_dialog_that_was_answered_and_stands() -> None:
+    reader = Reader(SCREENS["claude"], frozenset({"edit"}))
+    assert reader.again() is None
+    assert reader.look(lines_of("claude-edit")).answer == "\r"
+    assert [reader.again() for _ in range(3)] == ["\r", "\r", None]
+    reader.look(lines_of("claude-run"))  # not allowed
+    assert reader.again() is None
+
+
 def test_a_dialog_that_appears_again_is_answered_again() -> None:
     reader = Reader(SCREENS["claude"], frozenset({"run"}))
     shown = ["claude-run", "claude-run", "claude-working", "claude-run"]

@@ -23,7 +23,7 @@ from tests.support.postgres import PostgresServer, free_port
         "sqlite://corral.db",
         "sqlite:///with\0nul.db",
         "mysql://localhost/corral",
-        "http://localhost/",
+        "http://localhost/store",
         "postgresql:",
         "postgresql:corral",
         "://",

@@ -18,6 +18,7 @@ from corral.kernel.errors import CorralError
 from tests.support.invariants import check_store
 
 FreshUrl = Callable[[], str]
+POSTGRES_SHARE = 3
 
 # A story that fails is told again and again until it is short; that may take a while.
 while_it_is_made_short = pytest.mark.timeout(420)
@@ -54,10 +55,13 @@ class RoomMachine(RuleBasedStateMachine):
 def tell_stories(
     machine: Callable[[str], RoomMachine], fresh_url: FreshUrl, *, stories: int, steps: int
 ) -> None:
+    """Fewer on PostgreSQL: what is wrong in a room is found on SQLite in a tenth of the time, and
+    here it is seen that the engines agree."""
+    on_postgres = fresh_url().startswith("postgres")
     run_state_machine_as_test(
         lambda: machine(fresh_url()),
         settings=settings(
-            max_examples=stories,
+            max_examples=stories // POSTGRES_SHARE if on_postgres else stories,
             stateful_step_count=steps,
             deadline=None,
             database=None,

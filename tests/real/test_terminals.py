@@ -39,15 +39,20 @@ class Terminal:
         end = time.monotonic() + seconds
         reading = Reading("unknown")
         look_at = 0.0
+        seen: list[str] = []
         while time.monotonic() < end:
             if select.select([self.fd], [], [], 0.4)[0]:
                 self._feed(os.read(self.fd, 65_536))
                 if time.monotonic() < look_at:
                     continue
             look_at = time.monotonic() + 0.4
-            reading = self.reader.look(list(self.screen.display))
-            if reading.answer:
-                self.type(reading.answer)
+            moved, seen = seen != self.screen.display, list(self.screen.display)
+            reading = self.reader.look(seen)
+            keys = reading.answer
+            if reading.state == "needs_input" and self.typed and not moved:
+                keys = self.reader.again()
+            if keys:
+                self.type(keys)
             elif reading.state in states:
                 return reading
         shown = "\n".join(line for line in self.screen.display if line.strip())
@@ -87,7 +92,7 @@ def test_claude_asks_and_only_the_allowed_class_is_answered(
     try:
         reading = terminal.until("needs_input")
         assert (reading.kind, reading.answer) == ("run", None)
-        assert terminal.typed == ["\r"]
+        assert set(terminal.typed) == {"\r"}
         assert (machine.work / "a.txt").read_text() == "hi"
     finally:
         terminal.close()
@@ -114,7 +119,7 @@ def test_claude_works_gets_ready_and_leaves(claude: Agent, machine: Machine) -> 
         terminal.close()
 
 
-def test_codex_asks_and_is_answered_once(codex: Agent, machine: Machine) -> None:
+def test_codex_asks_and_is_answered(codex: Agent, machine: Machine) -> None:
     machine.configure(sandbox="read-only", approval="on-request")
     call = {
         "cmd": "touch a.txt",
@@ -130,6 +135,6 @@ def test_codex_asks_and_is_answered_once(codex: Agent, machine: Machine) -> None
         while not (machine.work / "a.txt").exists() and time.monotonic() < end:
             terminal.until("ready", "working", "needs_input")
         assert (machine.work / "a.txt").exists()
-        assert terminal.typed == ["\r"]
+        assert set(terminal.typed) == {"\r"}  # the first may come too early for it
     finally:
         terminal.close()

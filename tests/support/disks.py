@@ -31,4 +31,5 @@ def small_disk(folder: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    # Whoever was killed may hold a file of it for a moment longer.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)

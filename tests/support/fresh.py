@@ -8,40 +8,32 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from corral.db.schema import tables
-
-# What a migration writes belongs to every fresh store.
-_KEPT = ("migrations", "store")
+from tests.support.shelf import Shelf
 
 
 @pytest.fixture
-def fresh_url(url: str, engine: str, tmp_path: Path) -> Callable[[], str]:
+def fresh_url(
+    url: str, engine: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Callable[[], str]:
     """A function that gives the URL of an empty store whenever it is called.
 
-    On SQLite that is a new file; on PostgreSQL the same database, emptied, because that takes a
-    fifth of the time of a new one.
+    On SQLite that is a new file; on PostgreSQL the same database, emptied.
     """
     made = 0
+    shelf: Shelf | None = request.getfixturevalue("shelf") if engine == "postgres" else None
 
     def fresh() -> str:
         nonlocal made
         made += 1
-        if engine == "postgres":
+        if shelf is not None:
             wait_until_alone(url)
-            empty(url)
+            assert shelf.empty(url)
             return url
         copy = tmp_path / f"fresh-{made}.db"
         shutil.copyfile(url.removeprefix("sqlite:///"), copy)
         return f"sqlite:///{copy}"
 
     return fresh
-
-
-def empty(url: str) -> None:
-    """Take everything out of a PostgreSQL store, and let its numbers begin anew."""
-    names = ", ".join(table.name for table in tables() if table.name not in _KEPT)
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"TRUNCATE {names} RESTART IDENTITY".encode())
 
 
 def wait_until_alone(url: str, seconds: float = 10.0) -> None:

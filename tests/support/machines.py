@@ -83,3 +83,9 @@ def cpu_of(pid: int, seconds: float) -> float:
     assert before is not None
     assert after is not None
     return (after.cpu_ticks - before.cpu_ticks) / os.sysconf("SC_CLK_TCK") / seconds
+
+
+def memory_of(pid: int) -> int:
+    """The bytes of memory that a process has for itself or shares, as the kernel counts them."""
+    words = Path(f"/proc/{pid}/status").read_text().split()
+    return int(words[words.index("VmRSS:") + 1]) * 1024

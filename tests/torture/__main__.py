@@ -219,6 +219,38 @@ def recover_for_ever(url: str, seed: int) -> None:
             time.sleep(pause.uniform(0, 0.2))
 
 
+class Recoverers:
+    """Processes that recover for ever; one that dies is followed by another."""
+
+    def __init__(self, url: str, seed: int, errors: Path) -> None:
+        self.died: list[int] = []
+        self._command = [sys.executable, "-m", "tests.torture", "--recover", url, "--seed"]
+        self._seed = seed
+        self._errors = errors.open("w")
+        self._ended = threading.Event()
+        self._going = [self._start() for _ in range(RECOVERERS)]
+        self._thread = threading.Thread(target=self._replace_the_dead, daemon=True)
+        self._thread.start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        self._seed += 1
+        command = [*self._command, str(self._seed)]
+        return subprocess.Popen(command, stdout=self._errors, stderr=self._errors)
+
+    def _replace_the_dead(self) -> None:
+        while not self._ended.wait(0.5):
+            for number, one in enumerate(self._going):
+                if process.identify(one.pid) is None:
+                    self.died.append(one.pid)
+                    self._going[number] = self._start()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        for one in self._going:
+            one.kill()
+
+
 def run(count: int, seed: int, at_once: int, folder: Path) -> int:
     os.environ["CORRAL_HOME"] = str(folder / "home")
     os.environ["CORRAL_AGENT_HOME"] = str(folder / "conversations")
@@ -230,12 +262,7 @@ def run(count: int, seed: int, at_once: int, folder: Path) -> int:
     reap_for_ever()
     for env in ({}, {"CORRAL_RUN": "run_0"}, {"XCORRAL_RUN": "run_"}):
         torture.bystanders.add(env)
-    here = [sys.executable, "-m", "tests.torture", "--recover", url]
-    errors = (folder / "recoverers").open("w")
-    recoverers = [
-        subprocess.Popen([*here, "--seed", str(seed + n)], stdout=errors, stderr=errors)
-        for n in range(RECOVERERS)
-    ]
+    recoverers = Recoverers(url, seed, folder / "recoverers")
     feeders = [threading.Thread(target=torture.feed, args=(n,), daemon=True) for n in range(3)]
     began = time.monotonic()
     try:
@@ -249,19 +276,13 @@ def run(count: int, seed: int, at_once: int, folder: Path) -> int:
             deadline = time.monotonic() + LONGEST
             while store.runs.list(live=True).items and time.monotonic() < deadline:
                 time.sleep(0.1)
+            recoverers.end()
             # One that holds a run for a moment, to let it go on, may be killed as its keeper.
-            tired = [
-                one.pid
-                for one in recoverers
-                if process.identify(one.pid) is None and one.pid not in torture.killed
-            ]
-            for one in recoverers:
-                one.kill()
+            tired = [pid for pid in recoverers.died if pid not in torture.killed]
             store.runs.recover()
             return report(torture, store, time.monotonic() - began, tired, folder)
     finally:
-        for one in recoverers:
-            one.kill()
+        recoverers.end()
         torture.bystanders.end()
         for pid in _left(f"CORRAL_HOME={folder / 'home'}"):
             with suppress(OSError):

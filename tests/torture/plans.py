@@ -16,7 +16,7 @@ import os, signal, sys, time
 record, lines, pause, end = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 notes = os.open(record, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 attempt = os.pread(notes, 1 << 20, 0).count(b"begin") + 1
-os.write(notes, b"begin %d\n" % attempt)
+os.write(notes, b"begin %d %d\n" % (attempt, os.getpid()))
 for number in range(1, lines + 1):
     try:
         os.write(1, b"%d:%06d %s\n" % (attempt, number, b"x" * 40))
@@ -58,6 +58,16 @@ class Plan(msgspec.Struct):
     def begun(self) -> int:
         """How many attempts began, by the agent's own word."""
         return sum(note.startswith("begin") for note in self.notes())
+
+    def number_of(self, run: Run) -> int | None:
+        """The attempt that the run's last process was, as it counted itself: one that was killed
+        before its first word is not counted. None when that was the last one."""
+        if self.kind == "stream":
+            return 1 if self.begun else None
+        for note in self.notes():
+            if note.startswith("begin") and note.endswith(f" {run.pid}"):
+                return int(note.split()[1])
+        return None
 
     def meant(self, attempt: int) -> str | None:
         """How this attempt said that it would end, once it came to its own end."""
@@ -125,8 +135,9 @@ def _lines(data: bytes, plan: Plan) -> list[str]:
 def _end(run: Run, plan: Plan) -> list[str]:
     """Whether the store tells an end that the process can have had."""
     # The last attempt may have ended at the gate; what an earlier one returned is not its end.
-    began = run.attempts <= plan.begun
-    meant = plan.meant(run.attempts) if began else None
+    number = plan.number_of(run)
+    began = number is not None
+    meant = plan.meant(number) if number is not None else None
     if run.exit_code is not None:
         if meant != f"exit{run.exit_code}":
             return [f"exit code {run.exit_code} was never returned"]

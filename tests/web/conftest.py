@@ -53,7 +53,7 @@ def served(store: Corral) -> Iterator[Served]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its driver keeps an event loop: other tests run one of their own
 def browser() -> Iterator["Browser"]:
     with quiet_browser() as found:
         if found is None:

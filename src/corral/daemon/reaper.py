@@ -1,4 +1,5 @@
-"""Runs of this machine whose keeper ended without a word are found at once, and judged."""
+"""Runs of this machine whose keeper ended without a word are found at once, and judged; and what
+another machine wants to be stopped here is told to its keeper at once."""
 
 import os
 import select
@@ -10,7 +11,7 @@ from corral.adapters import children, process
 from corral.adapters.process import Identity
 from corral.daemon.loop import Plain
 from corral.library import Corral
-from corral.library.recovery import identity_of
+from corral.library.recovery import Recovery, identity_of
 from corral.rooms.runs.model import Mode, Run, RunState
 
 LOOK = 60.0  # behind a death that was not told
@@ -27,6 +28,7 @@ class Reaper(Plain):
 
     def __init__(self) -> None:
         self._handles: dict[Identity, int] = {}
+        self._told: set[str] = set()  # to stop
         self._next_look = 0.0
         self._next_clear = 0.0
 
@@ -66,7 +68,9 @@ class Reaper(Plain):
 
     def _watch(self, store: Corral) -> bool:
         """Watch the keeper of every run of this machine, and nobody else; whether one is gone."""
-        wanted = {identity for run in _going_here(store) if (identity := _keeper(run)) is not None}
+        runs = [*_going_here(store)]
+        self._pass_on_stops(store, runs)
+        wanted = {identity for run in runs if (identity := _keeper(run)) is not None}
         for identity in [*self._handles]:
             if identity not in wanted:
                 self._forget(identity)
@@ -78,6 +82,13 @@ class Reaper(Plain):
             elif process.tells_of_ends():
                 gone = True
         return gone
+
+    def _pass_on_stops(self, store: Corral, runs: Sequence[Run]) -> None:
+        """Whoever wants a run to end on another machine cannot reach its keeper."""
+        stopping = {run.id: run for run in runs if run.state is RunState.STOPPING}
+        for id in stopping.keys() - self._told:
+            Recovery(store.runs).see_to_the_end(stopping[id], None)
+        self._told = {*stopping}
 
     def _forget(self, identity: Identity) -> None:
         with suppress(OSError):

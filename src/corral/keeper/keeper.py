@@ -97,7 +97,7 @@ class Keeper:
         is failed then, and the store says so).
         """
         self._start(None)
-        self._line = Line(self.folder, self)
+        self._open_line()
         if watched:
             self._wait_for_watcher = time.monotonic() + WATCHER_SECONDS
 
@@ -111,7 +111,12 @@ class Keeper:
         lived = max(0, self._store.now() - (self.run.started_at or 0)) / 1_000
         self._began = time.monotonic() - lived
         self._active = time.monotonic()
+        self._open_line()
+
+    def _open_line(self) -> None:
+        """From now on it can be told things; what was wanted before that is asked of the store."""
         self._line = Line(self.folder, self)
+        self._hold.next_beat = time.monotonic()
 
     def keep(self) -> Run:
         """Stay until the run is over, or others have it; gives it back as it is then."""

@@ -17,6 +17,7 @@ from corral.rooms.runs.model import Attention
 
 BETWEEN_LOOKS = 0.2
 STANDS_STILL = 0.5  # seconds
+UNHEARD_AFTER = 1.0  # seconds in which nothing moved after an answer
 MOST_AT_ONCE = 1 << 16
 STUCK_AFTER = 300.0  # seconds in which it shows that it works, and nothing moves
 
@@ -45,6 +46,7 @@ class ScreenVoice(Voice):
         self._log = log
         self._state = "unknown"
         self._changed = False
+        self._answered: dict[str, Any] | None = None
         self._seen: list[str] = []
         self._moved = time.monotonic()
 
@@ -60,6 +62,7 @@ class ScreenVoice(Voice):
         now = time.monotonic()
         if not self._changed:
             self._type_on(now)
+            self._answer_again(now)
             self._notice_silence(now)
             return False
         self._changed = False
@@ -69,13 +72,14 @@ class ScreenVoice(Voice):
             self._seen, self._moved = lines, now
             self._read(lines)
         self.pause = STUCK_AFTER if self.is_working else None
-        if self._to_type:
+        if self._to_type or self._answered is not None:
             self.pause = BETWEEN_LOOKS
         return moved
 
     def _read(self, lines: list[str]) -> None:
         reading = self._reader.look(lines)
         self._state = reading.state
+        self._answered = None
         self.is_working = reading.state == "working"
         self.attention = Attention.NEEDS_INPUT if reading.state == "needs_input" else None
         if reading.answer is not None:
@@ -89,6 +93,18 @@ class ScreenVoice(Voice):
         self._log("info", "Answered yes, as allowed." if typed else "Could not answer.", found)
         if typed:
             self.attention = None
+            self._answered = found
+
+    def _answer_again(self, now: float) -> None:
+        """An answer after which nothing moves was not heard; after a few of them a person is
+        called."""
+        if self._answered is None or now - self._moved < UNHEARD_AFTER:
+            return
+        keys, self._moved = self._reader.again(), now
+        if keys is not None and self._type_in(keys.encode()):
+            self._log("info", "Answered again, for nothing moved.", self._answered)
+        else:
+            self.attention, self._answered, self.pause = Attention.NEEDS_INPUT, None, None
 
     def close(self) -> None:
         self._keep(self)

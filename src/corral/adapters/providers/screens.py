@@ -18,6 +18,7 @@ State = Literal["ready", "working", "needs_input", "limit", "fatal", "unknown"]
 DOWN, UP, ENTER = "\x1b[B", "\x1b[A", "\r"
 TAIL = 8  # lines from the bottom in which an interface shows how it is
 REACH = 60  # lines above its options in which a dialog's question may stand
+MOST_PRESSES = 3  # of the keys that answer one dialog
 
 
 class Dialog(msgspec.Struct, frozen=True):
@@ -208,25 +209,35 @@ class Reader:
     """Looks at one run's screen again and again, and answers each dialog once.
 
     A dialog that was answered and still stands, redrawn or moved, gets no second answer: then a
-    person must look. It may be answered again when it has been gone in between.
+    person must look. It may be answered again when it has been gone in between. Where nothing has
+    moved at all since, the keys were not heard, and `again` gives them once more.
     """
 
     def __init__(self, screen: Screen, policy: frozenset[str] = frozenset()) -> None:
         self.screen = screen
         self.policy = policy
         self._answered: tuple[str | None, list[str], list[str]] | None = None
+        self._keys: str | None = None
+        self._presses = 0
+
+    def again(self) -> str | None:
+        """The keys that answered the dialog which stands, for a caller who has seen nothing move
+        since: interfaces swallow what comes too early. None when that was tried often enough."""
+        if self._answered is None or self._presses >= MOST_PRESSES:
+            return None
+        self._presses += 1
+        return self._keys
 
     def look(self, lines: list[str]) -> Reading:
         reading = watch(self.screen, lines, self.policy)
-        if reading.state != "needs_input":
+        if reading.answer is None:  # no dialog, or one that a person must answer
             self._answered = None
             return reading
         this = (reading.question, reading.options, reading.subject)
-        if reading.answer is None:
-            return reading
         if self._answered == this:
             return msgspec.structs.replace(reading, answer=None)
         self._answered = this
+        self._keys, self._presses = reading.answer, 1
         return reading
 
 

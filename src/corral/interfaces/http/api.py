@@ -100,10 +100,14 @@ class Api:
         if call.method == "POST" and call.name not in NEVER_KEPT:
             key = _key(headers, who, scope["path"], sent)
 
-        def work() -> bytes:
+        def allowed() -> dict[str, Any]:
             given = _with_records(call, store, arguments)
             if who.agent is not None:
                 agents.check(store, who, call, given)
+            return given
+
+        def work() -> bytes:
+            given = allowed()
             room = getattr(store, call.attribute)
             if key is not None:
                 unless = NOTHING if call.name in WAITS else None
@@ -111,6 +115,7 @@ class Api:
             return _encode(getattr(room, call.verb)(**given))
 
         if call.name in WAITS:
+            await self.run(allowed)  # else its refusal would be taken for one of "not over yet"
             body = await self._wait(call, arguments, work, receive)
         else:
             body = await self.run(work, slow=call.name in SLOW)

@@ -1,0 +1,40 @@
+"""The daemon when nothing happens: what it takes of a core and of the memory."""
+
+from pathlib import Path
+
+from tests.support.machines import Machine, cpu_of, memory_of
+
+from bench.cases.history import ENGINES, Engine
+from bench.harness import Bar, Bench, Row, Spread
+
+TITLE = "An idle daemon"
+ABOUT = """
+    `corral up` on a store in which nothing happens: its share of one core over half a minute, three
+    times, once its start is over; and its memory (resident), at the end.
+"""
+SETTLE = 5.0
+MEGABYTE = 1_000_000
+
+
+def measure(bench: Bench) -> list[Row]:
+    return [row for engine in ENGINES for row in _on(bench, engine)]
+
+
+def _on(bench: Bench, engine: Engine) -> list[Row]:
+    file: Path = bench.new_file()
+    url = f"sqlite:///{file}" if engine == "sqlite" else bench.server.new_database()
+    machine = Machine(file.parent / "machine", url, "bench")
+    seconds = bench.pick(30.0, 10.0)
+    try:
+        machine.up()
+        cpu_of(machine.pid, SETTLE)
+        bench.told(f"an idle daemon on {engine}")
+        shares = [100 * cpu_of(machine.pid, seconds) for _ in range(3)]
+        megabytes = memory_of(machine.pid) / MEGABYTE
+    finally:
+        machine.end_all()
+    name = ENGINES[engine]
+    return [
+        Row(f"{name}, percent of a core", Spread.of(shares), Bar("<", 1), ""),
+        Row(f"{name}, megabytes", Spread.of([megabytes]), Bar("<", 120), ""),
+    ]
