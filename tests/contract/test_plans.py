@@ -714,7 +714,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"messages_by_place", "places_pkey"},
     ),
     "messages, an event that came before": (
-        lambda c: c.messages._receive(CHANNEL, Incoming(event_id="e10", place="p", sender="s")),
+        lambda c: c.messages._receive(CHANNEL, Incoming(event_id="e2", place="p", sender="s")),
         {"channels_pkey", "messages_by_event"},
     ),
     "messages, what is behind": (lambda c: c.gateway._behind(), {"messages_queued"}),

@@ -163,20 +163,13 @@ def _judge(tx: Tx, heard: _Heard, message: Message) -> Message:
 
 
 def _routes(tx: Tx, heard: _Heard, message: Message, wirings: list[Wiring]) -> list[Route]:
+    apart = {each.agent_id for each in wirings if each.mode is Mode.THREAD}
     followed = {
         talk.agent_id
         for talk in talking.talks_of_place(tx, heard.place.id)
-        if not message.thread or talk.thread in ("", message.thread)
-    }
-    threads = {each.agent_id for each in wirings if each.mode is Mode.THREAD}
-    if message.thread:
         # Where each thread has a session of its own, only this thread's counts.
-        exact = {
-            talk.agent_id
-            for talk in talking.talks_of_place(tx, heard.place.id)
-            if talk.thread == message.thread
-        }
-        followed = (followed - threads) | (exact & threads)
+        if talk.agent_id not in apart or talk.thread == (message.thread or "")
+    }
     return route(
         Said(
             text=message.text,

@@ -121,7 +121,7 @@ WIRINGS_OF_PLACE = Query(
     f"""
     SELECT {_WIRING} FROM wirings WHERE state = 'active' AND channel_id = :channel_id
       AND coalesce(place_id, '') IN ('', :place_id)
-    ORDER BY priority DESC, id LIMIT :limit
+    LIMIT :limit
 """,
 )
 
