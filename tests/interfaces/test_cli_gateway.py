@@ -72,6 +72,8 @@ def test_a_channel_is_added_wired_tried_and_removed(
     listed = cli.json("message", "list", "--place", place["id"])
     assert [each["id"] for each in listed][:2] == [sent["id"], said["id"]]
     assert cli.json("message", "show", sent["id"])["state"] == "queued"
+    for thing in (channel, place, sender, wiring, granted, sent):
+        assert cli.json("show", thing["id"])["id"] == thing["id"]
     assert cli.json("wiring", "remove", wiring["id"])["state"] == "removed"
     assert cli.json("channel", "remove", "chat")["state"] == "removed"
     assert cli.json("channel", "list") == []

@@ -108,6 +108,7 @@ class Wirings(Room):
     noun = "wiring"
 
     add = write(wiring.add_wiring)
+    get = read(wiring.get_wiring)
     remove = write(wiring.remove_wiring)
     list = read(wiring.list_wirings, mode="one")
     try_out = read(receiving.try_out)
@@ -118,6 +119,7 @@ class Destinations(Room):
 
     noun = "destination"
 
+    get = read(wiring.get_destination)
     grant = write(wiring.grant, repeatable=True)
     revoke = write(wiring.revoke)
     list = read(wiring.list_destinations)

@@ -128,6 +128,11 @@ def remove_wiring(tx: Tx, wiring: str) -> Wiring:
     return move(tx, sql.WIRINGS, "remove", sql.WIRING_IDS.resolve(tx, wiring), ended_at=tx.now)
 
 
+def get_wiring(tx: Tx, wiring: str) -> Wiring:
+    """A wiring by its id, which may be shortened."""
+    return sql.WIRINGS.get(tx, sql.WIRING_IDS.resolve(tx, wiring))
+
+
 def list_wirings(
     tx: Tx, *, all: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Wiring]:
@@ -208,6 +213,11 @@ def revoke(tx: Tx, agent: str, destination: str) -> Destination:
     return move(
         tx, sql.DESTINATIONS, "revoke", found.id, note={"agent": whose.name}, ended_at=tx.now
     )
+
+
+def get_destination(tx: Tx, destination: str) -> Destination:
+    """A destination by its id, which may be shortened."""
+    return sql.DESTINATIONS.get(tx, sql.DESTINATION_IDS.resolve(tx, destination))
 
 
 def list_destinations(
