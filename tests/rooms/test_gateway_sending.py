@@ -210,6 +210,15 @@ def test_where_nobody_can_tell_the_channels_rule_decides_and_it_is_said(
     assert len(store.mail.list(mailbox="agent:ada").items) == (state == "undelivered")
 
 
+def test_a_sign_where_there_are_none_is_said_to_be_unsupported(store: Corral) -> None:
+    chat = chat_with(store, "silent")
+    (sent,) = store.messages.send("hello", agent="ada", to="room")
+    chat.deliver()
+    (sign,) = store.messages.send("+", agent="ada", to="room", react=sent.id)
+    assert chat.deliver() == ["refused"]
+    assert "no signs" in (store.messages.get(sign.id).reason or "")
+
+
 def test_a_letter_that_a_person_drops_leaves_a_message_that_says_so(store: Corral) -> None:
     chat = chat_with(store)
     (sent,) = store.messages.send("hello", agent="ada", to="room")

@@ -155,6 +155,8 @@ class Delivery:
             return None  # somebody dropped it, or took it over, meanwhile
 
     def _send(self, going: Dispatch) -> Outcome:
+        if going.message.kind is Kind.REACTION and not self._adapter.traits.reactions:
+            return Unsupported(f"a channel of kind {self._channel.kind} has no signs on messages")
         try:
             return self._adapter.send(outgoing(going, self._adapter))
         except Exception as error:  # whatever an adapter does, the others are served

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Deliveries = list["Delivered"]
 Runs = list[Run]
 Talks = list[Talk]
-Messages_ = list[Message]
+Stored = list[Message]
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -184,7 +184,7 @@ class Gateway(Room):
         found = Channels(self._database).get(channel)
         return Delivery(self._database, Mail(self._database), found, adapter, owner).due(place)
 
-    def take_in(self, channel: str, adapter: "Adapter", *, seconds: float = 0) -> Messages_:
+    def take_in(self, channel: str, adapter: "Adapter", *, seconds: float = 0) -> Stored:
         """Receive what a platform has for us, store it, and only then say how far we have read."""
         channels, messages = Channels(self._database), Messages(self._database)
         found = channels.get(channel)

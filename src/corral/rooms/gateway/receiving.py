@@ -80,7 +80,7 @@ def receive(tx: Tx, channel: str, incoming: Incoming) -> Message:
     if why := _turned_away(heard):
         return _store(tx, heard, "turn_away", why)
     if heard.policy is Policy.ASK and not heard.known:
-        return _hold(tx, heard, "sender", f"nobody has said whether {sender.called} may talk here")
+        return _hold(tx, heard, f"nobody has said whether {sender.called} may talk here")
     return _judge(tx, heard, _store(tx, heard, "hold", "it is being judged"))
 
 
@@ -253,7 +253,7 @@ def _as_command(tx: Tx, heard: _Heard, message: Message, who: Person | None) -> 
 # -- asking owners --------------------------------------------------------------------------------
 
 
-def _hold(tx: Tx, heard: _Heard, about: str, why: str) -> Message:
+def _hold(tx: Tx, heard: _Heard, why: str) -> Message:
     """Hold what a stranger said, and ask an owner, once however much the stranger says."""
     waiting = tx.all(sql.HELD_OF_SENDER, sender_id=heard.sender.id, limit=MAX_HELD)
     if len(waiting) >= MAX_HELD:
@@ -265,7 +265,7 @@ def _hold(tx: Tx, heard: _Heard, about: str, why: str) -> Message:
         f"May {heard.sender.called} ({heard.sender.platform_id}) talk to agents on "
         f"{heard.channel.name}? It says in {heard.place.called}: {message.text[:200]}"
     )
-    if not _ask(tx, heard, f"{about}:{heard.sender.id}:{message.id}", text, [YES, NO]):
+    if not _ask(tx, heard, f"sender:{heard.sender.id}:{message.id}", text, [YES, NO]):
         return _let_go(tx, message, "refuse", "too many strangers wait to be let in")
     return message
 
