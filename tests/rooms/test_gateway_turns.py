@@ -162,7 +162,7 @@ def test_a_letter_that_an_agent_made_up_is_words_and_nothing_else(
 ) -> None:
     chat = chat_with(store)
     session = chat.says("hello", direct=True).routes[0].session_id
-    chat.says("a secret", place="other")
+    store.places.meet("fake", "other")
     store.sessions.set_provider_session(str(session), "scripted", "it-remembers")
     store.gateway.wake()
     runner.end(runner.begin(), "hi")
