@@ -93,7 +93,8 @@ def live(store: Corral, clock: SetClock, folder: Path) -> None:
 
 
 def chat(store: Corral) -> None:
-    store.channels.add("ünï", "terminal", policy="ask", config={"owner_place": "office"})
+    office = {"owner_place": "office"}
+    store.channels.add("ünï", "webhook", secrets={"secret": "token"}, policy="ask", config=office)
     store.wirings.add("ada", channel="ünï")
     for sender in ("eve", "mallory"):
         said = Incoming(event_id=sender, place="room", sender=sender, text="☃", files=[])
