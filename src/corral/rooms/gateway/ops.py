@@ -152,6 +152,7 @@ def get_place(tx: Tx, place: str) -> Place:
     if not slash:
         return sql.PLACES.get(tx, sql.PLACE_IDS.resolve(tx, place))
     whose = get_channel(tx, channel)
+    clean_text(own, "The place", most=MAX_PLATFORM_ID)
     found = tx.one(sql.PLACE_BY_PLATFORM, channel_id=whose.id, platform_id=own)
     if found is None:
         raise NotFound(
@@ -271,6 +272,7 @@ def get_sender(tx: Tx, sender: str) -> Sender:
     if not slash:
         return sql.SENDERS.get(tx, sql.SENDER_IDS.resolve(tx, sender))
     whose = get_channel(tx, channel)
+    clean_text(own, "The sender", most=MAX_PLATFORM_ID)
     found = tx.one(sql.SENDER_BY_PLATFORM, channel_id=whose.id, platform_id=own)
     if found is None:
         raise NotFound(f"{own!r} has not spoken on {whose.name} yet.", channel=whose.id)
@@ -286,7 +288,7 @@ def list_senders(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[S
 
 def know(tx: Tx, sender: Sender, name: str | None, role: str | None) -> Sender:
     """Say who is behind an account; without a name, a person of the account's own."""
-    who = name or sender.person or _plain_name(sender)
+    who = check_word(name or sender.person or _plain_name(sender), "The name")
     known = person(tx, who)
     if known is None or role is not None:
         set_person(tx, who, role or Role.MEMBER)

@@ -51,6 +51,8 @@ def send(
     long text becomes several messages. The same key is the same message.
     """
     whose = agents.get(tx, agent)
+    for given, what in ((to, "The destination"), (session, "The session"), (run, "The run")):
+        _short(given, what)
     place, thread = _address(tx, whose.id, to, session)
     kind, target = _about(tx, place, edit, react, reply_to)
     return queue(
@@ -63,7 +65,7 @@ def send(
         reply_to=target,
         run_id=run,
         sender=f"session:{session}" if session else f"agent:{whose.name}",
-        key=f"{whose.id}:{key}" if key else None,
+        key=f"{whose.id}:{_short(key, 'The key')}" if key else None,
     )
 
 
@@ -72,8 +74,13 @@ def say(
 ) -> list[Message]:
     """Say something in a place in Corral's own name: for people and programs, not for agents."""
     where = ops.get_place(tx, place)
-    own = f"{tx.actor}:{key}" if key else None
-    return queue(tx, where, clean_text(text, "The text", most=MAX_BODY), thread=thread, key=own)
+    own = f"{tx.actor}:{_short(key, 'The key')}" if key else None
+    words = clean_text(text, "The text", most=MAX_BODY)
+    return queue(tx, where, words, thread=_short(thread, "The thread"), key=own)
+
+
+def _short(given: str | None, what: str) -> str | None:
+    return clean_text(given, what, most=2 * MAX_NAME) if given else None
 
 
 def queue(

@@ -6,6 +6,7 @@ from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.text import MAX_NAME, clean_text
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import AgentState
 from corral.rooms.gateway import ops, sql
@@ -113,7 +114,7 @@ def check_pattern(trigger: Trigger, pattern: str | None) -> str | None:
     """A pattern that can be run, or a command's word; None where neither is wanted."""
     if trigger is Trigger.PATTERN and pattern:
         compiled(pattern)
-        return pattern
+        return clean_text(pattern, "The pattern", most=4 * MAX_NAME)
     if trigger is Trigger.COMMAND and pattern:
         return check_word(pattern.removeprefix("/"), "The command").lower()
     if trigger in (Trigger.PATTERN, Trigger.COMMAND):
@@ -203,7 +204,7 @@ def grant(tx: Tx, agent: str, place: str, *, name: str | None = None) -> Destina
 def revoke(tx: Tx, agent: str, destination: str) -> Destination:
     """Let an agent send there no more, at once: what already waits is refused, too."""
     whose = agents.get(tx, agent)
-    found = destination_of(tx, whose.id, destination)
+    found = destination_of(tx, whose.id, clean_text(destination, "The name", most=MAX_NAME))
     if found is None:
         raise NotFound(
             f"{whose.name} has no destination {destination!r}; `corral destination list --agent "
