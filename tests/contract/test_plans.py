@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 import corral
+from corral.adapters.channels.contract import Incoming
 from corral.adapters.providers.facts import Used
 from corral.kernel.clock import SetClock
 from corral.kernel.end import End
@@ -21,6 +22,8 @@ from corral.library import Corral
 from corral.library.once import Key, once
 from corral.rooms.charges.model import Price
 from corral.rooms.decisions import ops as decisions
+from corral.rooms.gateway import talking
+from corral.rooms.mail import ops as mail
 from corral.rooms.questions import ops as questions
 from corral.rooms.races import choosing, doing, holding
 from corral.rooms.runs.model import Attention, Sample
@@ -83,6 +86,8 @@ PROJECT = "prj_7x"
 QUESTION = "qst_40x"
 DECISION = "dec_40x"
 GROUP = "grp_20x"
+CHANNEL = "chn_20x"
+PLACE = f"plc_7x{'0' * 24}"
 LETTER = {"mailbox": "queue:other", "body": 1}
 SCHEDULE = "sch_4x"
 RUN = "run_7x" + "0" * 24
@@ -750,6 +755,37 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "groups.unread": (
         lambda c: c.groups.unread(member="agent:a5", limit=5),
         {"an open group", "members_by_member"},
+    ),
+    "messages.list": (lambda c: c.messages.list(limit=5), {"messages_pkey"}),
+    "messages.list of a place": (
+        lambda c: c.messages.list(place=PLACE, limit=5),
+        {"messages_by_place", "places_pkey"},
+    ),
+    "messages, an event that came before": (
+        lambda c: c.messages._receive(CHANNEL, Incoming(event_id="e2", place="p", sender="s")),
+        {"channels_pkey", "messages_by_event"},
+    ),
+    "messages, what is behind": (lambda c: c.gateway._behind(), {"messages_queued"}),
+    "gateway, sessions whose run goes on": (
+        lambda c: c._database.read(talking.busy),
+        {"talks_busy"},
+    ),
+    "gateway, a session's talk": (
+        lambda c: c._database.read(lambda tx: talking.talk_of(tx, SESSION)),
+        {"talks_pkey"},
+    ),
+    "gateway, places with letters": (
+        lambda c: c._database.read(lambda tx: mail.lines(tx, "place")),
+        {"letters_line"},
+    ),
+    "channels.list": (lambda c: c.channels.list(limit=5), {"channels_by_name"}),
+    "places.list of a channel": (
+        lambda c: c.places.list(channel=CHANNEL, limit=5),
+        {"channels_pkey", "places_channel_id_platform_id_key"},
+    ),
+    "destinations.list": (
+        lambda c: c.destinations.list(agent=AGENT, limit=5),
+        {"agents_pkey", "agent_versions_pkey", "destinations_by_name"},
     ),
     "groups.list": (lambda c: c.groups.list(limit=5), {"groups_open"}),
     "notes.add": (

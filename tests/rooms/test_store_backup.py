@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import corral
+from corral.adapters.channels.contract import Incoming
 from corral.adapters.providers.facts import Said, Used
 from corral.adapters.transcripts.transcript import Head, Item
 from corral.db.copy import FENCE_LEAP
@@ -88,6 +89,18 @@ def live(store: Corral, clock: SetClock, folder: Path) -> None:
     key = Key("tok_1", "k", "f")
     sent = {"mailbox": "queue:y", "body": "ünï"}
     once(store.mail, "put", sent, key=key, encode=msgspec.json.encode)
+    chat(store)
+
+
+def chat(store: Corral) -> None:
+    office = {"owner_place": "office"}
+    store.channels.add("ünï", "webhook", secrets={"secret": "token"}, policy="ask", config=office)
+    store.wirings.add("ada", channel="ünï")
+    for sender in ("eve", "mallory"):
+        said = Incoming(event_id=sender, place="room", sender=sender, text="☃", files=[])
+        if sender == "eve":
+            store.senders.approve("ünï/eve", person="eve", role="owner")
+        store.messages.receive("ünï", said)
 
 
 def imports(store: Corral, clock: SetClock) -> None:

@@ -31,6 +31,8 @@ NOTHING = {
         "tasks",
         "questions",
         "decisions",
+        "messages",
+        "cards",
         "posts",
         "reactions",
         "groups",

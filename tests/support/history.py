@@ -198,6 +198,61 @@ _FILL = [
     {_SERIES.format(count=MANY * 4)}
     SELECT 'pst_' || substr((i / 4) || 'x0000000000000000000000000', 1, 26), '+' || (i % 4),
         'user:x', {{now}} FROM n""",
+    f"""INSERT INTO channels (id, name, kind, policy, in_doubt, config, secrets, state, created_at,
+        created_by, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'chn_' || substr(i || 'x0000000000000000000000000', 1, 26), 'c' || i, 'terminal',
+        'public', 'give_up', '{{}}', '{{}}', CASE i % 10 WHEN 0 THEN 'active' ELSE 'removed' END,
+        {{now}}, 'u', CASE WHEN i % 10 > 0 THEN {{now}} END FROM n""",
+    f"""INSERT INTO places (id, channel_id, platform_id, direct, state, created_at, updated_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'plc_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'chn_' || substr((i % 200 * 10) || 'x0000000000000000000000000', 1, 26), 'p' || i, 1,
+        'open', {{now}}, {{now}} FROM n""",
+    f"""INSERT INTO senders (id, channel_id, platform_id, person, state, created_at, updated_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'snd_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'chn_' || substr((i % 200 * 10) || 'x0000000000000000000000000', 1, 26), 's' || i,
+        'n' || i, 'known', {{now}}, {{now}} FROM n""",
+    f"""INSERT INTO people (name, role, created_at, updated_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'n' || i, 'member', {{now}}, {{now}} FROM n""",
+    f"""INSERT INTO wirings (id, channel_id, place_id, agent_id, trigger, scope, unheard, mode,
+        priority, state, created_at, created_by, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'wir_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'chn_' || substr((i % 200 * 10) || 'x0000000000000000000000000', 1, 26),
+        'plc_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'agt_' || substr((i % 50 + 1) || 'x0000000000000000000000000', 1, 26), 'always', 'all',
+        'drop', 'shared', 0, CASE i % 10 WHEN 0 THEN 'active' ELSE 'removed' END, {{now}}, 'u',
+        CASE WHEN i % 10 > 0 THEN {{now}} END FROM n""",
+    f"""INSERT INTO destinations (id, agent_id, name, place_id, state, created_at, created_by)
+    {_SERIES.format(count=MANY)}
+    SELECT 'dst_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'agt_' || substr((i % 50 + 1) || 'x0000000000000000000000000', 1, 26), 'd' || i,
+        'plc_' || substr(i || 'x0000000000000000000000000', 1, 26), 'granted', {{now}}, 'u'
+    FROM n""",
+    f"""INSERT INTO messages (channel_id, place_id, direction, kind, event_id, platform_ids,
+        sender_id, run_id, text, state, routes, at, created_at, ended_at)
+    {_SERIES.format(count=LETTERS)}
+    SELECT 'chn_' || substr((i % 200 * 10) || 'x0000000000000000000000000', 1, 26),
+        'plc_' || substr((i % 2000) || 'x0000000000000000000000000', 1, 26), 'in', 'text',
+        'in:e' || i, '[]', 'snd_' || substr((i % 2000) || 'x0000000000000000000000000', 1, 26),
+        CASE i % 5 WHEN 0 THEN 'run_' || i END, 'words',
+        CASE i % 1000 WHEN 1 THEN 'held' WHEN 2 THEN 'queued' ELSE 'heard' END, '[]', {{now}},
+        {{now}} - i, CASE WHEN i % 1000 NOT IN (1, 2) THEN {{now}} END FROM n""",
+    f"""INSERT INTO talks (session_id, agent_id, place_id, thread, run_id, letters, seen,
+        created_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'ses_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'agt_' || substr((i % 50 + 1) || 'x0000000000000000000000000', 1, 26),
+        'plc_' || substr(i || 'x0000000000000000000000000', 1, 26), '',
+        CASE i % 400 WHEN 1 THEN 'run_' || i END, '[]', 0, {{now}} FROM n""",
+    f"""INSERT INTO cards (question_id, place_id, message, settled, created_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'qst_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'plc_' || substr(i || 'x0000000000000000000000000', 1, 26), i,
+        CASE i % 400 WHEN 1 THEN 0 ELSE 1 END, {{now}} FROM n""",
     f"""INSERT INTO notes (id, scope, project_id, category, key, text, source, confidence, uses,
         state, expires_at, created_at, ended_at)
     {_SERIES.format(count=MANY)}

@@ -27,6 +27,17 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": 1,
         "updated_at": 1,
     },
+    "channels": {
+        "id": "chn_1",
+        "name": "chat",
+        "kind": "terminal",
+        "policy": "ask",
+        "in_doubt": "give_up",
+        "config": "{}",
+        "secrets": "{}",
+        "created_at": 1,
+        "created_by": "user:tester",
+    },
     "delegations": {
         "id": "dlg_1",
         "project_id": "prj_1",
@@ -47,6 +58,14 @@ ROWS: dict[str, dict[str, Any]] = {
         "answerers": "[]",
         "at_deadline": "reject",
         "created_at": 1,
+    },
+    "destinations": {
+        "id": "dst_1",
+        "agent_id": "agt_1",
+        "name": "room",
+        "place_id": "plc_1",
+        "created_at": 1,
+        "created_by": "user:tester",
     },
     "groups": {
         "id": "grp_1",
@@ -92,6 +111,18 @@ ROWS: dict[str, dict[str, Any]] = {
         "tells": 0,
         "created_at": 1,
     },
+    "messages": {
+        "channel_id": "chn_1",
+        "place_id": "plc_1",
+        "direction": "in",
+        "kind": "text",
+        "event_id": "in:1",
+        "platform_ids": "[]",
+        "text": "hello",
+        "routes": "[]",
+        "at": 1,
+        "created_at": 1,
+    },
     "nodes": {
         "id": "nod_1",
         "name": "host",
@@ -113,6 +144,14 @@ ROWS: dict[str, dict[str, Any]] = {
         "cut_bytes": 0,
         "sha256": "0",
         "created_at": 1,
+    },
+    "places": {
+        "id": "plc_1",
+        "channel_id": "chn_1",
+        "platform_id": "room",
+        "direct": 0,
+        "created_at": 1,
+        "updated_at": 1,
     },
     "projects": {
         "id": "prj_1",
@@ -212,6 +251,14 @@ ROWS: dict[str, dict[str, Any]] = {
         "overlap": "allow",
         "created_at": 1,
     },
+    "senders": {
+        "id": "snd_1",
+        "channel_id": "chn_1",
+        "platform_id": "ann",
+        "person": "ann",
+        "created_at": 1,
+        "updated_at": 1,
+    },
     "sessions": {
         "id": "ses_1",
         "project_id": "prj_1",
@@ -235,6 +282,19 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": 1,
         "created_by": "user:tester",
     },
+    "wirings": {
+        "id": "wir_1",
+        "channel_id": "chn_1",
+        "place_id": "plc_1",
+        "agent_id": "agt_1",
+        "trigger": "always",
+        "scope": "all",
+        "unheard": "drop",
+        "mode": "shared",
+        "priority": 0,
+        "created_at": 1,
+        "created_by": "user:tester",
+    },
     "tokens": {
         "id": "tok_1",
         "name": "script",
@@ -246,12 +306,19 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 # Columns in which two rows of a table must differ.
-NAMES = ("id", "dir", "key", "name", "run_id", "hash", "race_id", "round_id")
+NAMES = (
+    "id", "dir", "key", "name", "run_id", "hash", "race_id", "round_id",
+    "platform_id", "event_id", "place_id",
+)  # fmt: skip
 
 # Columns that the table's own rules tie to the state.
 TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     "alerts": lambda state: {"ended_at": None if state == "active" else 9},
+    "channels": lambda state: {"ended_at": None if state == "active" else 9},
     "delegations": lambda state: {"ended_at": None if state == "active" else 9},
+    "destinations": lambda state: {"ended_at": None if state == "granted" else 9},
+    "messages": lambda state: {"ended_at": None if state in ("held", "queued") else 9},
+    "wirings": lambda state: {"ended_at": None if state == "active" else 9},
     "decisions": lambda state: {"ended_at": None if state in ("recorded", "proposed") else 9},
     "groups": lambda state: {"ended_at": None if state == "open" else 9},
     "notes": lambda state: {"ended_at": None if state == "current" else 9},

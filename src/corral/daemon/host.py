@@ -18,6 +18,7 @@ from corral import __version__
 from corral.adapters import process
 from corral.adapters.process import Identity, Standing
 from corral.daemon.courier import Courier
+from corral.daemon.delivery import Delivery
 from corral.daemon.examiner import Examiner
 from corral.daemon.forecaster import Forecaster
 from corral.daemon.foreman import Foreman
@@ -66,6 +67,7 @@ def all_loops() -> list[Loop]:
         Reaper(),
         Scheduler(),
         Courier(),
+        Delivery(),
         Indexer(),
         Janitor(),
         Lookout(),

@@ -32,6 +32,7 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     "charges_keep_newest": {"sqlite": _keep_newest("charges"), "postgres": ""},
     "locks_keep_newest": {"sqlite": _keep_newest("locks"), "postgres": ""},
     "turns_keep_newest": {"sqlite": _keep_newest("turns"), "postgres": ""},
+    "messages_keep_newest": {"sqlite": _keep_newest("messages"), "postgres": ""},
     # 64 bits on both; PostgreSQL's INTEGER would overflow on milliseconds.
     "integer": {"sqlite": "INTEGER", "postgres": "BIGINT"},
     # Text that is compared and ordered byte by byte, whatever the server's language.

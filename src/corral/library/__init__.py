@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from corral.library.charges import Budgets, Charges
     from corral.library.decisions import Decisions
     from corral.library.events import Events
+    from corral.library.gateway import (
+        Channels,
+        Destinations,
+        Gateway,
+        Messages,
+        People,
+        Places,
+        Senders,
+        Wirings,
+    )
     from corral.library.groups import Groups
     from corral.library.guard import Guard
     from corral.library.imports import Imports
@@ -275,6 +285,54 @@ class Corral:
         from corral.library.tokens import Tokens
 
         return Tokens(self._database)
+
+    @cached_property
+    def channels(self) -> "Channels":
+        from corral.library.gateway import Channels
+
+        return Channels(self._database)
+
+    @cached_property
+    def places(self) -> "Places":
+        from corral.library.gateway import Places
+
+        return Places(self._database)
+
+    @cached_property
+    def senders(self) -> "Senders":
+        from corral.library.gateway import Senders
+
+        return Senders(self._database)
+
+    @cached_property
+    def people(self) -> "People":
+        from corral.library.gateway import People
+
+        return People(self._database)
+
+    @cached_property
+    def wirings(self) -> "Wirings":
+        from corral.library.gateway import Wirings
+
+        return Wirings(self._database)
+
+    @cached_property
+    def destinations(self) -> "Destinations":
+        from corral.library.gateway import Destinations
+
+        return Destinations(self._database)
+
+    @cached_property
+    def messages(self) -> "Messages":
+        from corral.library.gateway import Messages
+
+        return Messages(self._database)
+
+    @cached_property
+    def gateway(self) -> "Gateway":
+        from corral.library.gateway import Gateway
+
+        return Gateway(self._database)
 
     @cached_property
     def db(self) -> "Store":

@@ -22,6 +22,7 @@ from corral.rooms.charges import ops as charges
 from corral.rooms.decisions import ops as decisions
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.events import ops as events
+from corral.rooms.gateway import ops as gateway
 from corral.rooms.groups import ops as groups
 from corral.rooms.imports import ops as imports
 from corral.rooms.locks import ops as locks
@@ -326,6 +327,8 @@ KEPT: tuple[Retention | Kept, ...] = (
     locks.TOUCHES_KEPT,
     questions.KEPT,
     decisions.KEPT,
+    gateway.KEPT,
+    gateway.CARDS_KEPT,
     groups.POSTS_KEPT,
     groups.REACTIONS_KEPT,
     Kept("groups", "groups.keep_ms", groups.prune),

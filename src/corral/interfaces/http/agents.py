@@ -123,6 +123,14 @@ def _writing(store: Corral, who: Who, arguments: Arguments) -> None:
         arguments["key"] = f"{who.actor}:{arguments['key']}"
 
 
+def _sending(store: Corral, who: Who, arguments: Arguments) -> None:
+    """In its own name, and answered where its own session is."""
+    arguments["agent"] = who.agent
+    if arguments.get("session"):
+        _own_session(store, who, arguments)
+    arguments.pop("run", None)  # another's run would take its words for an answer
+
+
 def _asking(store: Corral, who: Who, arguments: Arguments) -> None:
     arguments["asker"] = who.actor
 
@@ -266,6 +274,8 @@ RULES: dict[str, Rule] = {
     "plans.set": _as_itself,
     "progress.list": _anything,
     "progress.report": _as_itself,
+    "destinations.list": _as_itself,
+    "messages.send": _sending,
     "notes.add": _noting,
     "notes.search": _recalling,
     "notes.section": _recalling,

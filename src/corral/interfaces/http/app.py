@@ -63,6 +63,13 @@ def create_app(
         text = await api.run(lambda: metrics.text(store, feed))
         return Response(text, media_type="text/plain; version=0.0.4")
 
+    async def called(request: Request) -> Response:
+        """What a platform tells us: it is answered when it is stored."""
+        name, headers = request.path_params["channel"], dict(request.headers)
+        body = await request.body()
+        accepted = await api.run(lambda: store.gateway.accept(name, headers, body))
+        return Response(accepted.answer, media_type=accepted.content_type)
+
     @asynccontextmanager
     async def serving(_: Starlette) -> AsyncIterator[None]:
         await feed.start()
@@ -77,6 +84,7 @@ def create_app(
             Mount("/api", app=api),
             Route("/healthz", health.healthz),
             Route("/metrics", told),
+            Route("/channels/{channel}", called, methods=["POST"]),
             *pages,
         ],
         middleware=[

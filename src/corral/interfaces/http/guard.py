@@ -37,13 +37,15 @@ log = logging.getLogger("corral.http")
 COOKIE = "corral_token"
 MAX_BODY = 10 * 1024 * 1024
 LOOKS = "/static/"  # what a page looks like; a stranger is told that a token is needed in style
+CALLED = "/channels/"  # platforms call there; they sign what they say, and have no token
 AGENTS = ("/api/", "/mcp")  # what an agent's own token opens
 READS = frozenset({"GET", "HEAD"})
-PROGRAMS = ("/api", "/healthz", "/mcp", "/metrics")  # who asks there wants JSON, not a page
+PROGRAMS = ("/api", CALLED, "/healthz", "/mcp", "/metrics")  # who asks there wants JSON, not a page
 
 # How much a caller may ask for; a page, its parts and what it fetches are many calls at once.
 RATES = {"full": Rate(5_000, 10_000), "read": Rate(5_000, 10_000), "agent": Rate(100, 400)}
 STRANGERS = Rate(20, 100)
+PLATFORMS = Rate(500, 5_000)
 STRANGER = "stranger:"
 MOST_OF_AGENT = 16  # calls of one agent at once: those that wait have 64 threads for all
 BODY_SECONDS = 30.0  # a body of which nothing comes for so long never will
@@ -111,8 +113,7 @@ class Guard:
         given = _given_in_link(scope)
         who = await self._who(scope, given or secret)
         if who is None:
-            if scope["path"] != "/healthz" and not scope["path"].startswith(LOOKS):
-                raise _unknown(headers)
+            self._check_stranger(scope, headers)
         else:
             self._check_scope(scope, who)
             if given is not None:
@@ -154,6 +155,14 @@ class Guard:
                 f"That is more than {rate.per_second:,.0f} calls a second; try again in a moment.",
                 headers=retry_after(wait),
             )
+
+    def _check_stranger(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Without a token there is little to be had."""
+        path = scope["path"]
+        if path.startswith(CALLED) and scope["method"] == "POST":
+            self._allow(STRANGER + CALLED + _address_of(scope), PLATFORMS)
+        elif path != "/healthz" and not path.startswith(LOOKS):
+            raise _unknown(headers)
 
     # -- what is allowed ------------------------------------------------------------------------
 

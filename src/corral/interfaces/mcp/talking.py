@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from corral.interfaces.mcp.call import Arguments, Call, Told, Wait, Writing
 from corral.kernel.errors import CorralError, Invalid, Refused
+from corral.rooms.gateway.model import Message
 from corral.rooms.mail.model import Letter
 
 LEASE_MS = 600_000  # an agent thinks for minutes between reading a letter and saying that it did
@@ -16,9 +17,12 @@ REACHABLE = ("agent", "session", "user", "queue")
 
 class Send(Writing, kw_only=True):
     to: Annotated[
-        str,
-        Meta(description="An agent's name, or a mailbox: agent:NAME, session:ID, user:NAME."),
-    ]
+        str | None,
+        Meta(
+            description="A chat that you know by name, an agent's name, or a mailbox: agent:NAME, "
+            "session:ID, user:NAME. Left out: the chat in which this conversation is answered."
+        ),
+    ] = None
     text: Annotated[str, Meta(min_length=1)]
     data: Annotated[
         Any, Meta(description="JSON to go with it, for a reader that is a program.")
@@ -32,8 +36,10 @@ class Sent(Told, kw_only=True):
 
 
 def send(call: Call, asked: Send) -> Sent | msgspec.Raw:
-    """Write a letter to another agent or to a person. It is kept until they have read it, whether
-    they are running or not. An answer comes to your inbox."""
+    """Write to another agent or a person, or say something in a chat that you may send to. It is
+    kept until they have read it, whether they are running or not. An answer comes to your inbox."""
+    if asked.to is None or _is_chat(call, asked.to):
+        return _say(call, asked)
     mailbox = _reachable(call, asked.to)
     body = asked.text if asked.data is None else {"text": asked.text, "data": asked.data}
 
@@ -53,6 +59,36 @@ def send(call: Call, asked: Send) -> Sent | msgspec.Raw:
         priority=asked.priority,
         sender=call.caller.mailbox,
         project=call.caller.place.id if call.caller.place else None,
+    )
+
+
+def _is_chat(call: Call, to: str) -> bool:
+    """Whether the caller knows a chat by that name; chats go before agents."""
+    if ":" in to:
+        return False
+    known = call.store.destinations.list(agent=call.caller.agent.id, limit=1_000).items
+    return any(to in (each.name, each.place_id) for each in known)
+
+
+def _say(call: Call, asked: Send) -> Sent | msgspec.Raw:
+    me = call.caller
+
+    def told(sent: list[Message]) -> Sent:
+        return Sent(
+            next_step="It is on its way. If it never arrives, you are told. Go on with your work.",
+            letter=sent[-1].id,
+            to=sent[-1].place_id,
+        )
+
+    return call.do(
+        "messages.send",
+        asked,
+        told,
+        text=asked.text,
+        agent=me.agent.id,
+        to=asked.to,
+        session=me.session,
+        run=me.run,
     )
 
 

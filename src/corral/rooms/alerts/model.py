@@ -34,6 +34,7 @@ class Kind(StrEnum):
     NEEDS_INPUT = "needs_input"  # a run asks, and nobody has answered
     BUDGET = "budget"  # a budget is spent
     FINISHED = "finished"  # a run ended well
+    UNDELIVERED = "undelivered"  # a message of a channel was not answered, or did not arrive
 
 
 class Target(StrEnum):

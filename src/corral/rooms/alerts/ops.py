@@ -34,7 +34,8 @@ def add(
     agent: str | None = None,
     secret: str | None = None,
 ) -> Alert:
-    """Have somebody told of crashed, failed, stuck, needs_input, budget or finished runs.
+    """Have somebody told of crashed, failed, stuck, needs_input, budget or finished runs, and of
+    undelivered messages.
 
     The target is a webhook (its URL, or secret:NAME), a command, the desktop or a mailbox. With
     `secret`, the name of a secret, a webhook is signed.

@@ -12,7 +12,7 @@ from corral.kernel.lease import lease_end, taken_over
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.mail import sql
-from corral.rooms.mail.backoff import pause_ms
+from corral.rooms.mail.backoff import pause_ms as ladder_pause
 from corral.rooms.mail.model import (
     Letter,
     LetterState,
@@ -221,15 +221,26 @@ def ack_and_claim(
     return claim(tx, done.mailbox, owner=owner, limit=limit, lease_ms=lease_ms)
 
 
-def fail(tx: Tx, letter: Letter | str, error: str, *, fence: int | None = None) -> Letter:
-    """Say that an attempt failed. The letter is due again after a pause, or dead at the limit."""
+def fail(
+    tx: Tx,
+    letter: Letter | str,
+    error: str,
+    *,
+    fence: int | None = None,
+    pause_ms: int | None = None,
+) -> Letter:
+    """Say that an attempt failed. The letter is due again after a pause, or dead at the limit.
+
+    `pause_ms` is how long whoever refused it wants to be left alone: it is at least that.
+    """
     number, guard = _claimed(letter, fence)
     found = sql.LETTERS.get(tx, number)
     reason = clean_text(error[:MAX_ERROR] or "no reason given", "The error", most=4 * MAX_ERROR)
     if found.fence == guard and found.attempts >= _max_attempts(tx, found):
         return _end(tx, "bury", number, reason, guard=guard)
     ladder = _setting(tx, "mail.backoff_ms", found)
-    due = tx.now + pause_ms(ladder, max(found.attempts, 1))
+    wanted = min(max(check_int(pause_ms, "The pause"), 0), YEAR) if pause_ms else 0
+    due = tx.now + max(ladder_pause(ladder, max(found.attempts, 1)), wanted)
     line_at = found.line_at if keeps_order(found.mailbox) else due
     return move(
         tx,
@@ -273,6 +284,11 @@ def refuse(tx: Tx, letter: Letter | str, reason: str, *, fence: int | None = Non
     return _end(tx, "refuse", number, clean_text(reason, "The reason", most=MAX_ERROR), guard=guard)
 
 
+def bury(tx: Tx, letter: Letter, reason: str) -> Letter:
+    """Give up a letter of which nobody can say how it went; its sender is told."""
+    return _end(tx, "bury", number_of("let", letter.id), reason[:MAX_ERROR], guard=letter.fence)
+
+
 def resend(tx: Tx, id: str) -> Letter:
     """Give a letter that was dead, refused or expired another chance, as if it were new."""
     return _anew(
@@ -309,10 +325,12 @@ def expire_due(tx: Tx, *, limit: int = 100) -> list[Letter]:
     ]
 
 
-def close_unread(tx: Tx, mailbox: str, keys: Sequence[str]) -> None:
-    """End letters that nobody has out: what they tell was learned in another way, or is over."""
+def close_unread(tx: Tx, mailbox: str, keys: Sequence[str]) -> int:
+    """End letters that nobody has out: what they tell was learned in another way, or is over.
+    Gives back how many there were."""
     found = tx.run(sql.UNREAD, mailbox=mailbox, keys_=encode_rows(keys), now=tx.now)
     move_many(tx, sql.LETTERS, "ack", [seq for (seq,) in found], ended_at=tx.now)
+    return len(found)
 
 
 def get(tx: Tx, id: str) -> Letter:
@@ -323,6 +341,12 @@ def get(tx: Tx, id: str) -> Letter:
 def find(tx: Tx, number: int) -> Letter | None:
     """A letter by its number, if it is still kept."""
     return tx.one(sql.LETTERS.by_key, key_=number)
+
+
+def lines(tx: Tx, kind: str, *, after: str = "", limit: int = 1_000) -> list[str]:
+    """The mailboxes of a kind in which letters wait, by name."""
+    given = {"low": max(f"{kind}:", after), "high": f"{kind};", "limit": check_limit(limit)}
+    return [row[0] for row in tx.run(sql.LINES, **given)]
 
 
 def next_due(tx: Tx, mailbox: str) -> int | None:

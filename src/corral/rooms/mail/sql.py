@@ -194,6 +194,22 @@ NEXT_DUE = Statement("""
     )) FROM level
 """)
 
+# The mailboxes in which letters wait, found by one look-up for each, however full they are.
+LINES = Statement("""
+    WITH RECURSIVE line (mailbox) AS (
+        SELECT min(mailbox) FROM letters
+        WHERE state = 'waiting' AND mailbox > :low AND mailbox < :high
+        UNION ALL
+        SELECT (
+            SELECT min(later.mailbox) FROM letters AS later
+            WHERE later.state = 'waiting' AND later.mailbox > line.mailbox
+              AND later.mailbox < :high
+        )
+        FROM line WHERE line.mailbox IS NOT NULL
+    )
+    SELECT mailbox FROM line WHERE mailbox IS NOT NULL LIMIT :limit
+""")
+
 WAITING = Query(
     Letter,
     f"""

@@ -25,6 +25,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 TEN_YEARS = 3650 * DAY
+MEGABYTE = 1 << 20
 _LADDER = [5 * SECOND, 10 * SECOND, 20 * SECOND, 40 * SECOND, 80 * SECOND]
 
 KNOWN: dict[str, Known] = {
@@ -286,6 +287,15 @@ KNOWN: dict[str, Known] = {
         TEN_YEARS,
         "How long a note is kept that was superseded or has expired.",
         ("global",),
+    ),
+    "gateway.max_at_once": Known(
+        int, 5, 1, 1_000, "Sessions with places that agents work on at once.", ("global",)
+    ),
+    "gateway.max_file_bytes": Known(
+        int, 20 * MEGABYTE, 0, 1_000 * MEGABYTE, "How large an attached file may be.", ("global",)
+    ),
+    "messages.keep_ms": Known(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a message of a channel is kept.", ("global",)
     ),
     "otel.enabled": Known(
         bool, False, 0, 1, "Whether runs are told to an OpenTelemetry collector.", ("global",)

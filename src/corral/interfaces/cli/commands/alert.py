@@ -39,7 +39,7 @@ def command() -> None:
     "kinds",
     required=True,
     metavar="KINDS",
-    help="crashed, failed, stuck, needs_input, budget, finished; several with commas.",
+    help="crashed, failed, stuck, needs_input, budget, finished, undelivered; several with commas.",
 )
 @click.option("--webhook", metavar="URL", help="POST it there; secret:NAME for a secret URL.")
 @click.option(

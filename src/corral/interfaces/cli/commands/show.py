@@ -28,6 +28,12 @@ KINDS: dict[str, Callable[["Corral", str], Any]] = {
     "dlg": lambda store, id: store.delegations.get(id),
     "lck": lambda store, id: store.locks.get(id),
     "alr": lambda store, id: store.alerts.get(id),
+    "chn": lambda store, id: store.channels.get(id),
+    "plc": lambda store, id: store.places.get(id),
+    "snd": lambda store, id: store.senders.get(id),
+    "wir": lambda store, id: store.wirings.get(id),
+    "dst": lambda store, id: store.destinations.get(id),
+    "msg": lambda store, id: store.messages.get(id),
 }
 
 

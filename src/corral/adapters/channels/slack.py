@@ -1,0 +1,232 @@
+"""Slack: its Events API calls us, and its web API is called.
+
+Each message carries its key as metadata, so that a look at the history tells whether one arrived
+whose outcome is not known.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+from urllib.parse import parse_qs
+
+from corral.adapters.channels.contract import (
+    Accepted,
+    Attached,
+    Failed,
+    Incoming,
+    Kind,
+    Outcome,
+    Outgoing,
+    Plain,
+    Refused,
+    Seen,
+    Sent,
+    Traits,
+    Unwelcome,
+)
+from corral.adapters.channels.web import Trouble, Web
+from corral.kernel.clock import MINUTE
+
+BASE = "https://slack.com/api"
+FILES = "https://files.slack.com/"
+OLDEST_MS = 5 * MINUTE
+MOST_FILE = 50 << 20
+# What Slack itself says when it is we who have to mend something, or who came too fast.
+OURS = {"invalid_auth", "not_authed", "account_inactive", "token_revoked", "ratelimited"}
+THEIRS = {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
+
+
+class Slack(Plain):
+    kind = "slack"
+    traits = Traits(
+        max_text=3_000,
+        threads=True,
+        edits=True,
+        reactions=True,
+        buttons=True,
+        history=True,
+        calls=True,
+    )
+    config: ClassVar[Mapping[str, bool]] = {"base_url": False}
+    secrets: ClassVar[Mapping[str, bool]] = {"token": True, "signing_secret": True}
+
+    def __init__(self, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
+        super().__init__(config, secrets)
+        self._base = str(config.get("base_url", BASE)).rstrip("/") + "/"
+        self._web = Web(self._base, {"Authorization": f"Bearer {secrets['token']}"})
+
+    def start(self) -> None:
+        if why := self.health():
+            raise OSError(why)
+
+    def stop(self) -> None:
+        self._web.close()
+
+    def health(self) -> str | None:
+        try:
+            told = self._web.ask("POST", "auth.test")
+        except Trouble as error:
+            return str(error)
+        return None if told.get("ok") else f"Slack says {told.get('error')}"
+
+    # -- in -------------------------------------------------------------------------------------
+
+    def accept(self, headers: Mapping[str, str], body: bytes, now: int) -> Accepted:
+        self._check(headers, body, now)
+        try:
+            told = _decoded(headers, body)
+        except (ValueError, KeyError, IndexError):
+            raise Unwelcome("it is no JSON") from None
+        if told.get("type") == "url_verification":
+            return Accepted([], str(told.get("challenge", "")).encode(), "text/plain")
+        if told.get("type") == "block_actions":
+            return Accepted(_pressed(told))
+        event = self._event(told)
+        return Accepted([event] if event is not None else [])
+
+    def _check(self, headers: Mapping[str, str], body: bytes, now: int) -> None:
+        seconds = headers.get("x-slack-request-timestamp", "")
+        if not seconds.isdigit() or len(seconds) > 12:
+            raise Unwelcome("it is not signed")
+        signed = b"v0:" + seconds.encode() + b":" + body
+        secret = self._secrets["signing_secret"].encode()
+        code = "v0=" + hmac.new(secret, signed, hashlib.sha256).hexdigest()
+        if not hmac.compare_digest(code, headers.get("x-slack-signature", "")):
+            raise Unwelcome("its signature is wrong")
+        if abs(now - int(seconds) * 1_000) > OLDEST_MS:
+            raise Unwelcome("its signature is too old, or of a clock that goes wrong")
+
+    def _event(self, told: dict[str, Any]) -> Incoming | None:
+        event = told.get("event", {})
+        plain = event.get("subtype") in (None, "file_share")
+        if event.get("type") not in ("message", "app_mention") or not plain:
+            return None
+        if event.get("bot_id") or "user" not in event:
+            return None  # what bots say, we among them
+        own = (told.get("authorizations") or [{}])[0].get("user_id")
+        text = str(event.get("text", ""))
+        thread = event.get("thread_ts")
+        return Incoming(
+            # A mention comes as two events of one message, which has one time in its channel.
+            event_id=f"{event['channel']}:{event['ts']}",
+            place=str(event["channel"]),
+            direct=event.get("channel_type") == "im",
+            thread=str(thread) if thread else None,
+            message_id=str(event["ts"]),
+            sender=str(event["user"]),
+            text=text,
+            mentioned=event["type"] == "app_mention" or bool(own and f"<@{own}>" in text),
+            attached=[self._file(each) for each in event.get("files", [])],
+            at=int(float(event["ts"]) * 1_000),
+        )
+
+    def _file(self, file: dict[str, Any]) -> Attached:
+        name, size = str(file.get("name") or "file"), int(file.get("size") or 0)
+        url = str(file.get("url_private", ""))
+        if not url.startswith((FILES, self._base)):
+            # The token goes along with the request, and to nobody but Slack.
+            return Attached(name, None, size, file.get("mimetype"), "it is not on Slack")
+        try:
+            data = self._web.fetch(url, MOST_FILE)
+        except Trouble as error:
+            return Attached(name, None, size, file.get("mimetype"), str(error))
+        return Attached(name, data, size, file.get("mimetype"))
+
+    # -- out ------------------------------------------------------------------------------------
+
+    def send(self, message: Outgoing) -> Outcome:
+        given: dict[str, Any] = {"channel": message.place}
+        if message.kind is Kind.REACTION:
+            name = message.text.strip().strip(":")
+            return self._do("reactions.add", given | {"timestamp": message.reply_to, "name": name})
+        given["text"] = message.text
+        if message.kind is Kind.EDIT:
+            return self._do("chat.update", given | {"ts": message.reply_to, "blocks": []})
+        if message.thread:
+            given["thread_ts"] = message.thread
+        given["metadata"] = {"event_type": "corral", "event_payload": {"key": message.key}}
+        if message.kind is Kind.QUESTION and message.options:
+            given["blocks"] = _card(message)
+        return self._do("chat.postMessage", given)
+
+    def _do(self, method: str, given: dict[str, Any]) -> Outcome:
+        try:
+            told = self._web.ask("POST", method, json=given)
+        except Trouble as error:
+            return error.outcome
+        if told.get("ok"):
+            return Sent([str(told.get("ts") or given.get("timestamp"))])
+        why = str(told.get("error"))
+        if why == "already_reacted":
+            return Sent([str(given.get("timestamp"))])
+        said = f"Slack says {why}"
+        return Failed(said) if why in OURS | THEIRS else Refused(said)
+
+    def history(self, message: Outgoing) -> list[Seen]:
+        asked = {
+            "channel": message.place,
+            "oldest": str(message.begun_at // 1_000 - 5),
+            "limit": 200,
+            "include_all_metadata": True,
+        }
+        method = "conversations.history"
+        if message.thread:
+            method, asked["ts"] = "conversations.replies", message.thread
+        told = self._web.ask("POST", method, data={name: str(each) for name, each in asked.items()})
+        if not told.get("ok"):
+            raise Trouble(Failed(f"Slack says {told.get('error')}"))
+        return [
+            Seen(
+                str(each["ts"]),
+                str(each.get("text", "")),
+                message.thread,
+                int(float(each["ts"]) * 1_000),
+                key=each.get("metadata", {}).get("event_payload", {}).get("key", ""),
+            )
+            for each in told.get("messages", [])
+        ]
+
+
+def _decoded(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    if "x-www-form-urlencoded" in headers.get("content-type", ""):
+        body = parse_qs(body.decode())["payload"][0].encode()
+    told: dict[str, Any] = json.loads(body)
+    return told
+
+
+def _pressed(told: dict[str, Any]) -> list[Incoming]:
+    found = []
+    for action in told.get("actions", []):
+        question, _, option = str(action.get("value", "")).rpartition(":")
+        if question:
+            found.append(
+                Incoming(
+                    event_id=f"action:{action.get('action_ts')}:{told['user']['id']}",
+                    place=str(told["channel"]["id"]),
+                    sender=str(told["user"]["id"]),
+                    sender_name=told["user"].get("username"),
+                    kind=Kind.ANSWER,
+                    text=option,
+                    question=question,
+                )
+            )
+    return found
+
+
+def _card(message: Outgoing) -> list[dict[str, Any]]:
+    buttons = [
+        {
+            "type": "button",
+            "text": {"type": "plain_text", "text": option[:75]},
+            "value": f"{message.question}:{number}",
+            "action_id": f"option-{number}",
+        }
+        for number, option in enumerate(message.options, 1)
+    ]
+    words = {"type": "section", "text": {"type": "plain_text", "text": message.text[:3_000]}}
+    return [words, {"type": "actions", "elements": buttons}]
+
+
+ADAPTER = Slack

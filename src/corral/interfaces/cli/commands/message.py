@@ -1,0 +1,86 @@
+import os
+
+import click
+
+from corral.interfaces.cli.app import App, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.render import ago
+from corral.kernel.errors import Invalid
+
+COLUMNS = [
+    ("ID", lambda message: message.id),
+    ("WHEN", lambda message: ago(message.created_at)),
+    ("PLACE", lambda message: message.place_id),
+    ("WAY", lambda message: message.direction),
+    ("STATE", lambda message: message.state),
+    ("WHY", lambda message: message.reason),
+    ("CONTENT", lambda message: message.text),
+]
+
+
+@click.group("message", cls=Noun, help="What was said on channels, both ways.")
+def command() -> None:
+    pass
+
+
+@command.command("list")
+@click.option("--place", metavar="PLACE", help="Only there.")
+@paging
+@pass_app
+def list_(app: App, place: str | None, after: str | None, limit: int) -> None:
+    """Messages, newest first."""
+    page = app.store.messages.list(place=place, after=after, limit=limit)
+    app.show_page(page, COLUMNS, empty="Nothing was said yet.")
+
+
+@command.command()
+@click.argument("message")
+@pass_app
+def show(app: App, message: str) -> None:
+    """One message, whole: who heard it and why, or how far it is."""
+    app.show(app.store.messages.get(message))
+
+
+@command.command()
+@click.argument("text")
+@click.option("--to", metavar="NAME", help="A destination; left out: where you are answered.")
+@click.option("--edit", metavar="MESSAGE", help="Change what this one says.")
+@click.option("--react", metavar="MESSAGE", help="Put a sign on this one.")
+@click.option("--reply-to", metavar="MESSAGE", help="Answer this one.")
+@click.option("--key", help="The same key is the same message.")
+@pass_app
+def send(
+    app: App,
+    text: str,
+    to: str | None,
+    edit: str | None,
+    react: str | None,
+    reply_to: str | None,
+    key: str | None,
+) -> None:
+    """For agents: say TEXT (or @FILE) in a place."""
+    agent = os.environ.get("CORRAL_AGENT")
+    if agent is None:
+        raise Invalid("This is for agents; people use `corral message say PLACE TEXT`.")
+    sent = app.store.messages.send(
+        read_body(text, False),
+        agent=agent,
+        to=to,
+        session=os.environ.get("CORRAL_SESSION"),
+        run=os.environ.get("CORRAL_RUN"),
+        edit=edit,
+        react=react,
+        reply_to=reply_to,
+        key=key,
+    )
+    app.say(f"{', '.join(each.id for each in sent)} is on its way.", sent)
+
+
+@command.command()
+@click.argument("place")
+@click.argument("text")
+@click.option("--key", help="The same key is the same message.")
+@pass_app
+def say(app: App, place: str, text: str, key: str | None) -> None:
+    """Say TEXT (or @FILE) in PLACE, in Corral's own name."""
+    sent = app.store.messages.say(place, read_body(text, False), key=key)
+    app.say(f"{', '.join(each.id for each in sent)} is on its way.", sent)

@@ -1,0 +1,271 @@
+"""What goes out to platforms, letter by letter, and what comes in from them.
+
+A letter is claimed, allowed once more, and sent. Where a platform shows a repeated key once,
+nothing has to be known of an attempt that nobody finished: it is repeated. Elsewhere the letter is
+in doubt from just before the sending until its outcome is recorded; whoever finds one in doubt asks
+the platform what it shows, and where it cannot tell, the channel's rule decides, and it is said.
+"""
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from corral import config
+from corral.adapters.channels import registry
+from corral.adapters.channels.contract import (
+    Adapter,
+    Failed,
+    Incoming,
+    Kind,
+    Outcome,
+    Outgoing,
+    Refused,
+    Sent,
+    Unknown,
+    Unsupported,
+    card_text,
+)
+from corral.kernel.clock import MINUTE
+from corral.kernel.errors import Conflict, CorralError
+from corral.rooms.gateway import sending
+from corral.rooms.gateway.model import Channel, InDoubt, Place
+from corral.rooms.gateway.sending import Dispatch
+from corral.rooms.mail import ops as mail
+from corral.rooms.mail.model import Letter, LetterState
+
+if TYPE_CHECKING:
+    from corral.db.database import Database
+    from corral.library.mail import Mail
+    from corral.library.settings import Secrets
+
+# Longer than any adapter may take for one message, so that nobody else takes the letter meanwhile.
+LEASE_MS = MINUTE + MINUTE // 2
+ROUND = 20  # messages of one place in one round, so that others get their turn
+MOST_IN_DOUBT = 50
+
+log = logging.getLogger("corral")
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """What became of one letter."""
+
+    message_id: str
+    place_id: str
+    state: str
+    """done, waiting (again at `due_at`), unknown, dead or refused."""
+    reason: str | None
+    due_at: int | None = None
+
+
+def adapter_of(channel: Channel, secrets: "Secrets") -> Adapter:
+    """The adapter of a channel, with its secrets' values; CorralError says what is missing."""
+    values = {name: secrets.resolve(reference) for name, reference in channel.secrets.items()}
+    return registry.find(channel.kind)(channel.config, values)
+
+
+def with_files(database: "Database", channel: Channel, incoming: Incoming) -> Incoming:
+    """The event, with what is attached to it in private files of this machine."""
+    from corral.adapters import attachments
+    from corral.rooms.gateway.receiving import MAX_TEXT
+    from corral.rooms.settings import ops as settings
+
+    attached = list(incoming.attached)
+    text = incoming.text.encode(errors="replace")
+    if len(text) > MAX_TEXT:
+        from corral.adapters.channels.contract import Attached
+
+        attached.append(Attached("message.txt", text, len(text), "text/plain"))
+    if not attached:
+        return incoming
+    most = int(database.read(lambda tx: settings.value(tx, "gateway.max_file_bytes")))
+    folder = config.home() / "channels" / channel.id
+    kept = attachments.keep(folder, incoming.event_id, attached, most=most)
+    return msgspec.structs.replace(incoming, attached=[], files=[*incoming.files, *kept])
+
+
+class Delivery:
+    """What is sent over one channel by one adapter."""
+
+    def __init__(
+        self, database: "Database", letters: "Mail", channel: Channel, adapter: Adapter, owner: str
+    ) -> None:
+        self._database = database
+        self._mail = letters
+        self._channel = channel
+        self._adapter = adapter
+        self._owner = owner
+
+    def due(self, only: str | None = None) -> list[Delivered]:
+        """Send what is due in the channel's places, or in one of them, each in its order."""
+        told: list[Delivered] = []
+        for place in self._places():
+            if only not in (None, place.id):
+                continue
+            told += self._settle(place)
+            if not self._in_doubt(place):  # nothing overtakes what may have arrived
+                told += self._of_place(place)
+        return told
+
+    def _places(self) -> Iterator[Place]:
+        """The channel's places to which letters are on their way."""
+        from corral.rooms.gateway import ops
+
+        waiting = set(self._database.read(lambda tx: mail.lines(tx, "place")))
+        doubtful = self._database.read(
+            lambda tx: mail.list_by_state(tx, state="unknown", limit=200).items
+        )
+        waiting |= {each.mailbox for each in doubtful if each.mailbox.startswith("place:")}
+        for mailbox in sorted(waiting):
+            try:
+                id = mailbox.removeprefix("place:")
+                place = self._database.read(partial(ops.get_place, place=id))
+            except CorralError:
+                continue  # somebody made the name up; nothing is ever sent there
+            if place.channel_id == self._channel.id:
+                yield place
+
+    def _of_place(self, place: Place) -> Iterator[Delivered]:
+        for _ in range(ROUND):
+            due = self._mail.next_due(place.mailbox)
+            if due is None or due > self._database.clock.now():
+                return
+            letters = self._mail.claim(place.mailbox, owner=self._owner, lease_ms=LEASE_MS)
+            if not letters:
+                return
+            said = self._one(letters[0])
+            if said is not None:
+                yield said
+                if said.state not in ("done", "refused", "dead"):
+                    return
+
+    def _one(self, letter: Letter) -> Delivered | None:
+        write = self._database.write
+        going = write(lambda tx: sending.dispatch(tx, letter))
+        if going is None:
+            return self._told(letter)
+        try:
+            if not self._adapter.traits.idempotent:
+                letter = self._mail.doubt(letter)
+                going = msgspec.structs.replace(going, letter=letter)
+            return self._record(going, self._send(going))
+        except Conflict:
+            return None  # somebody dropped it, or took it over, meanwhile
+
+    def _send(self, going: Dispatch) -> Outcome:
+        if going.message.kind is Kind.REACTION and not self._adapter.traits.reactions:
+            return Unsupported(f"a channel of kind {self._channel.kind} has no signs on messages")
+        try:
+            return self._adapter.send(outgoing(going, self._adapter))
+        except Exception as error:  # whatever an adapter does, the others are served
+            log.warning("%s: sending failed: %r", self._channel.name, error)
+            return Unknown(f"the adapter failed ({type(error).__name__})")
+
+    def _record(self, going: Dispatch, outcome: Outcome) -> Delivered:
+        letter, message = going.letter, going.message
+        match outcome:
+            case Sent():
+                ids = [id for id in outcome.ids if id][:20]
+                self._database.write(
+                    lambda tx: sending.delivered(tx, letter, message.id, ids), durable=True
+                )
+            case Refused() | Unsupported():
+                self._database.write(lambda tx: sending.refuse(tx, letter, message, outcome.reason))
+            case Failed():
+                self._database.write(
+                    lambda tx: sending.failed(
+                        tx, letter, message.id, outcome.reason, pause_ms=outcome.retry_ms
+                    )
+                )
+            case Unknown() if self._adapter.traits.idempotent:
+                # It may be repeated: the platform shows it once.
+                self._database.write(
+                    lambda tx: sending.failed(tx, letter, message.id, outcome.reason)
+                )
+        return self._told(letter)
+
+    def _told(self, letter: Letter) -> Delivered:
+        now = self._database.read(lambda tx: mail.get(tx, letter.id))
+        body = now.body if isinstance(now.body, dict) else {}
+        return Delivered(
+            message_id=str(body.get("message", now.id)),
+            place_id=now.mailbox.removeprefix("place:"),
+            state=now.state,
+            reason=now.last_error,
+            due_at=now.due_at if now.state is LetterState.WAITING else None,
+        )
+
+    # -- doubt ----------------------------------------------------------------------------------
+
+    def _settle(self, place: Place) -> list[Delivered]:
+        """End the doubt about letters whose sending nobody finished."""
+        now = self._database.clock.now()
+        over = [letter for letter in self._in_doubt(place) if letter.due_at <= now]
+        return [self._settle_one(letter) for letter in over]
+
+    def _in_doubt(self, place: Place) -> list[Letter]:
+        return self._database.read(lambda tx: sending.in_doubt(tx, place, limit=MOST_IN_DOUBT))
+
+    def _settle_one(self, letter: Letter) -> Delivered:
+        write = self._database.write
+        going = self._database.read(lambda tx: sending.doubtful(tx, letter))
+        message = going.message
+        found = self._find(going)
+        if found is not None:
+            why = "the platform shows it" if found else "the platform does not show it"
+            write(lambda tx: sending.settle(tx, letter.id, message.id, found or None, why))
+        elif self._channel.in_doubt is InDoubt.RETRY:
+            why = "nobody can say whether it arrived, so it goes again and may be seen twice"
+            write(lambda tx: sending.settle(tx, letter.id, message.id, None, why))
+        else:
+            why = "nobody can say whether it arrived, so it is not sent again"
+            write(lambda tx: sending.bury(tx, letter, message.id, why))
+        return self._told(letter)
+
+    def _find(self, going: Dispatch) -> list[str] | None:
+        """The platform's ids of a message that may have arrived; [] when it is certain that it did
+        not, None when nobody can tell."""
+        if self._adapter.traits.idempotent:
+            return []  # it is repeated, and shown once
+        if not self._adapter.traits.history or going.message.kind in (Kind.EDIT, Kind.REACTION):
+            return None
+        wanted = outgoing(going, self._adapter)
+        try:
+            shown = self._adapter.history(wanted)
+        except Exception as error:
+            log.warning("%s: its history cannot be read: %r", self._channel.name, error)
+            return None
+        known = self._database.read(lambda tx: sending.known_ids(tx, going.place))
+        for seen in shown:
+            if seen.key is not None:
+                same = seen.key == wanted.key
+            else:
+                same = seen.text.strip() == wanted.text.strip() and seen.thread == wanted.thread
+            if same and seen.id not in known:
+                return [seen.id]
+        return []
+
+
+def outgoing(going: Dispatch, adapter: Adapter) -> Outgoing:
+    """A message in the adapter's words; a card where there are no buttons is a text."""
+    message, data = going.message, going.message.data or {}
+    options = list(data.get("options", []))
+    text = message.text
+    kind = message.kind
+    if kind is Kind.QUESTION and not adapter.traits.buttons:
+        text, kind = card_text(text, options), Kind.TEXT
+    if kind is Kind.EDIT and not adapter.traits.edits:
+        kind = Kind.TEXT
+    return Outgoing(
+        key=message.event_id.removeprefix("out:"),
+        place=going.place.platform_id,
+        thread=message.thread if adapter.traits.threads else None,
+        kind=kind,
+        text=text,
+        reply_to=message.reply_to,
+        question=data.get("question"),
+        options=options,
+        begun_at=message.created_at,
+    )

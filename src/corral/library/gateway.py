@@ -1,0 +1,267 @@
+"""Channels and what belongs to them: one attribute of the store for each noun."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from corral.adapters.channels.contract import Incoming
+from corral.kernel.errors import Conflict, CorralError, Invalid
+from corral.library.operation import Room, read, write
+from corral.rooms.gateway import cards, ops, receiving, sending, talking, wiring
+from corral.rooms.gateway.model import Message, Talk
+from corral.rooms.mail.model import Letter
+from corral.rooms.runs.model import Run
+
+if TYPE_CHECKING:
+    from corral.adapters.channels.contract import Accepted, Adapter
+    from corral.library.delivering import Delivered
+
+Deliveries = list["Delivered"]
+Runs = list[Run]
+Talks = list[Talk]
+Stored = list[Message]
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether a channel can be used."""
+
+    channel: str
+    ok: bool
+    trouble: str | None
+    looked_at: int
+
+
+class Channels(Room):
+    """Connected chat platforms."""
+
+    noun = "channel"
+
+    add = write(ops.add_channel)
+    get = read(ops.get_channel)
+    list = read(ops.list_channels, mode="one")
+    remove = write(wiring.remove_channel)
+    note_cursor = write(ops.note_cursor, mode="one", repeatable=True)
+    note_health = write(ops.note_health, mode="one", repeatable=True)
+
+    def open(self, channel: str) -> "Adapter":
+        """The adapter of a channel, with its secrets; CorralError says what it lacks."""
+        from corral.library.delivering import adapter_of
+        from corral.library.settings import Secrets
+
+        return adapter_of(self.get(channel), Secrets(self._database))
+
+    def test(self, channel: str) -> Health:
+        """Try whether a channel can be used, now; what was found is kept with it."""
+        found = self.get(channel)
+        trouble: str | None
+        try:
+            adapter = self.open(found.id)
+            adapter.start()
+            try:
+                trouble = adapter.health()
+            finally:
+                adapter.stop()
+        except CorralError as error:
+            trouble = error.message
+        except (OSError, ValueError) as error:
+            trouble = str(error)
+        self.note_health(found.id, trouble)
+        return Health(found.name, trouble is None, trouble, self._database.clock.now())
+
+
+class Places(Room):
+    """Chats on channels."""
+
+    noun = "place"
+
+    get = read(ops.get_place)
+    list = read(ops.list_places)
+    meet = write(ops.meet, repeatable=True)
+    set_policy = write(ops.set_policy, repeatable=True)
+    block = write(ops.block_place)
+    unblock = write(ops.unblock_place)
+
+
+class Senders(Room):
+    """Accounts that speak on channels, and who is behind them."""
+
+    noun = "sender"
+
+    get = read(ops.get_sender)
+    list = read(ops.list_senders, mode="one")
+    approve = write(receiving.approve)
+    block = write(receiving.block)
+
+
+class People(Room):
+    """People, whatever they are called on any channel."""
+
+    noun = "person"
+
+    set = write(ops.set_person, repeatable=True)
+    list = read(ops.list_people, mode="one")
+
+
+class Wirings(Room):
+    """Which agents hear which places."""
+
+    noun = "wiring"
+
+    add = write(wiring.add_wiring)
+    get = read(wiring.get_wiring)
+    remove = write(wiring.remove_wiring)
+    list = read(wiring.list_wirings, mode="one")
+    try_out = read(receiving.try_out)
+
+
+class Destinations(Room):
+    """Where agents may send to."""
+
+    noun = "destination"
+
+    get = read(wiring.get_destination)
+    grant = write(wiring.grant, repeatable=True)
+    revoke = write(wiring.revoke)
+    list = read(wiring.list_destinations)
+
+
+class Messages(Room):
+    """What was said on channels, both ways."""
+
+    noun = "message"
+
+    get = read(sending.get, mode="one")
+    list = read(sending.list_messages)
+    send = write(sending.send, repeatable_by="key")
+    say = write(sending.say, repeatable_by="key")
+
+    _receive = write(receiving.receive, durable=True, repeatable=True)
+
+    def receive(self, channel: str, incoming: Incoming) -> Message:
+        """Store an event of a platform, once, with what is attached to it, and give it to whoever
+        is to hear it. When this returns, the platform may be told that we have it."""
+        from corral.library.delivering import with_files
+
+        found = Channels(self._database).get(channel)
+        return self._receive(found.id, with_files(self._database, found, incoming))
+
+
+class Gateway(Room):
+    """What the gateway does again and again; anybody may call each of these, at any time."""
+
+    noun = "gateway"
+
+    _note_unreadable = write(receiving.note_unreadable)
+    _behind = read(sending.behind)
+    _catch_up = write(sending.catch_up)
+    _ended_cards = read(cards.ended)
+    _unshown = read(cards.unshown)
+    _show = write(cards.show_open)
+    _settle_cards = write(cards.settle_ended)
+    address = read(talking.address)
+    _next_due = read(talking.next_due)
+
+    def wake(self) -> Runs:
+        """Begin a turn for each session with letters, in order of arrival, while there is room."""
+        from corral.library import waking
+
+        return waking.wake(self._database)
+
+    def settle(self) -> Talks:
+        """End the turns whose run is over: what they were given is done, and answers are queued."""
+        from corral.library import waking
+        from corral.library.outputs import Outputs
+
+        return waking.settle(self._database, lambda: Outputs(self._database))
+
+    def deliver(
+        self, channel: str, adapter: "Adapter", *, owner: str, place: str | None = None
+    ) -> Deliveries:
+        """Send what is due to a channel's places, or to one of them, each in its order."""
+        from corral.library.delivering import Delivery
+        from corral.library.mail import Mail
+
+        found = Channels(self._database).get(channel)
+        return Delivery(self._database, Mail(self._database), found, adapter, owner).due(place)
+
+    def take_in(self, channel: str, adapter: "Adapter", *, seconds: float = 0) -> Stored:
+        """Receive what a platform has for us, store it, and only then say how far we have read."""
+        channels, messages = Channels(self._database), Messages(self._database)
+        found = channels.get(channel)
+        batch = adapter.receive(found.cursor, seconds)
+        stored = []
+        for event in batch.events:
+            try:
+                stored.append(messages.receive(found.id, event))
+            except Invalid as error:
+                # It would never be stored, and hold up everything behind it.
+                self._note_unreadable(found.id, event.event_id, error.message)
+        if batch.cursor != found.cursor:
+            channels.note_cursor(found.id, batch.cursor)
+        return stored
+
+    def accept(self, channel: str, headers: dict[str, str], body: bytes) -> "Accepted":
+        """Take in what a platform's request brings; it is stored when this returns. Refused when it
+        is not the platform's."""
+        from corral.adapters.channels.contract import Unwelcome
+        from corral.kernel.errors import Refused
+
+        adapter = Channels(self._database).open(channel)
+        if not adapter.traits.calls:
+            raise Invalid(f"The channel {channel} is not called; it asks by itself.")
+        try:
+            accepted = adapter.accept(headers, body, self._database.clock.now())
+        except Unwelcome as error:
+            raise Refused(f"That is no request of {channel}: {error}.") from None
+        for event in accepted.events:
+            Messages(self._database).receive(channel, event)
+        return accepted
+
+    def look_after(self) -> int:
+        """Show questions that agents ask, let cards say how they ended, do what owners answered,
+        and say of what was dropped that it never arrived; gives how much there was."""
+        done = self._hear_owners()
+        if self._unshown():
+            done += len(self._show())
+        if self._ended_cards():
+            done += self._settle_cards()
+        after: str | None = "msg_0"
+        while after is not None:
+            ended, after = self._behind(after=after)
+            for message in ended:
+                self._catch_up(message)
+        return done
+
+    def _hear_owners(self) -> int:
+        from corral.library.mail import Mail
+
+        letters = Mail(self._database)
+        done = 0
+        while self._is_due(receiving.MAILBOX):
+            taken = letters.claim(receiving.MAILBOX, owner="gateway")
+            if not taken:
+                break
+            done += self._hear(taken[0])
+        return done
+
+    def _is_due(self, mailbox: str) -> bool:
+        from corral.library.mail import Mail
+
+        due = Mail(self._database).next_due(mailbox)
+        return due is not None and due <= self._database.clock.now()
+
+    def _hear(self, letter: Letter) -> int:
+        from corral.rooms.mail import ops as mail
+
+        try:
+            self._database.write(lambda tx: receiving.hear_owner(tx, letter))
+        except Conflict:
+            return 0
+        except CorralError as error:
+            why = error.message
+            self._database.write(lambda tx: mail.fail(tx, letter, why))
+        return 1
+
+    def next_due(self) -> int | None:
+        """When something has to be done next, if nothing happens before."""
+        return self._next_due()

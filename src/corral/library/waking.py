@@ -1,0 +1,176 @@
+"""Sessions with places are woken: their letters become the prompt of a run, and what the run ends
+with becomes the answer.
+
+A turn begins in one transaction (the letters are taken out, the run is queued) and ends in one (the
+letters are done, the answer is queued). Whoever dies in between leaves a session that says which
+run has its letters, and anybody can go on from there.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from corral import config
+from corral.db.tx import Tx
+from corral.kernel.errors import CorralError, NotFound, Refused
+from corral.library import asking
+from corral.rooms.agents import ops as agents
+from corral.rooms.gateway import talking
+from corral.rooms.gateway.model import Talk
+from corral.rooms.runs import ops as runs
+from corral.rooms.runs.model import Run, RunState
+from corral.rooms.sessions import ops as sessions
+from corral.rooms.settings import ops as settings
+
+if TYPE_CHECKING:
+    from corral.db.database import Database
+    from corral.library.outputs import Outputs
+
+MOST_ANSWER = 64_000  # characters of a plain command's output that are its answer
+MOST_TURNS = 50
+
+
+def wake(database: "Database") -> list[Run]:
+    """Begin a turn for each session that has letters, in the order in which they came, while there
+    is room; gives the runs that were queued."""
+    begun = []
+    for talk in database.read(talking.waiting):
+        try:
+            folder = database.read(partial(_folder, talk=talk))
+            run = database.write(partial(begin_turn, session=talk.session_id, folder=folder))
+        except CorralError as error:
+            # It cannot even be asked for: that is a failed attempt, like any other.
+            lost = partial(cannot_begin, session=talk.session_id, reason=error.message)
+            database.write(lost)
+            continue
+        if run is not None:
+            begun.append(run)
+    return begun
+
+
+def _folder(tx: Tx, talk: Talk) -> str | None:
+    """Where an agent works that has neither a project nor a folder: in one of Corral's."""
+    session = sessions.get(tx, talk.session_id)
+    agent = agents.get(tx, talk.agent_id)
+    if session.project_id is not None or agent.workspace is not None:
+        return None
+    folder = config.home() / "workspaces" / agent.id
+    config.make_private_folder(folder)
+    return str(folder)
+
+
+def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
+    """Take a session's letters out and queue the run that is given them; None when there is nothing
+    to do, or no room, or somebody else works in the session."""
+    tx.serialize("gateway")
+    if talking.count_busy(tx) >= int(settings.value(tx, "gateway.max_at_once")):
+        return None
+    talk = talking.talk_of(tx, session)
+    if talk is None or talk.run_id is not None or _is_going(tx, session):
+        return None
+    letters = talking.take(tx, talk)
+    if not letters:
+        return None
+    wish = asking.Wish(prompt=talking.words(tx, talk, letters), project=folder)
+    run = asking.resume(tx, session, wish)
+    talking.begin(tx, talk, run.id, letters)
+    return run
+
+
+def _is_going(tx: Tx, session: str) -> bool:
+    """Whether somebody has started a run in this session, who is to finish first."""
+    latest = runs.list_runs(tx, session=session, limit=1).items
+    return bool(latest) and latest[0].is_live
+
+
+def cannot_begin(tx: Tx, session: str, reason: str) -> None:
+    """A turn cannot be begun: its letters come again later, or are dead at the limit."""
+    talk = talking.talk_of(tx, session)
+    if talk is not None and talk.run_id is None:
+        talking.missed(tx, talking.take(tx, talk), reason)
+
+
+# -- the end of a turn ----------------------------------------------------------------------------
+
+
+def settle(database: "Database", outputs: "Callable[[], Outputs]") -> list[Talk]:
+    """End the turns whose run is over; gives their sessions."""
+    settled = []
+    after = ""
+    while page := database.read(partial(talking.busy, after=after)):
+        for talk in page:
+            assert talk.run_id is not None
+            after = talk.run_id
+            run = _run_of(database, talk.run_id)
+            if run is not None and run.is_live:
+                continue
+            text = _plain_answer(outputs(), run) if run is not None else None
+            done = database.write(partial(end_turn, talk=talk, run=run, text=text))
+            if done is not None:
+                settled.append(done)
+    return settled
+
+
+def _run_of(database: "Database", id: str) -> Run | None:
+    try:
+        return database.read(lambda tx: runs.get(tx, id))
+    except NotFound:
+        return None
+
+
+def end_turn(tx: Tx, talk: Talk, run: Run | None, text: str | None) -> Talk | None:
+    """A session's run is over. What it was given is done when it ended well; when somebody stopped
+    it, it is refused; else it comes again. None when somebody else has said so already."""
+    ended = talking.end(tx, talk)
+    if ended is None or talk.run_id is None:
+        return None
+    if run is None:
+        talking.missed(tx, talk.letters, "its run was deleted")
+    elif run.state is RunState.COMPLETED:
+        _answer(tx, talk, run, text)
+        talking.used_up(tx, talk)
+    elif run.state is RunState.CANCELLED:
+        talking.turned_down(tx, talk, run.reason or "it was stopped")
+    else:
+        talking.missed(tx, talk.letters, run.reason or f"its run ended as {run.state}")
+    return ended
+
+
+def _answer(tx: Tx, talk: Talk, run: Run, text: str | None) -> None:
+    said = text or _last_words(tx, run)
+    if text and run.session_id is not None:
+        # A plain command says nothing of itself: its output is what it said.
+        with suppress(CorralError):
+            sessions.append(tx, run.session_id, "assistant", text, key=f"{run.id}:answer")
+    if said:
+        talking.answer(tx, talk, run.id, said)
+    elif not talking.has_spoken(tx, run.id):
+        name = agents.get(tx, talk.agent_id).name
+        talking.notice(tx, talk, run.id, f"{name} ended its turn without an answer.")
+
+
+def _last_words(tx: Tx, run: Run) -> str | None:
+    """What an agent said last in a run, after everything that it did."""
+    if run.session_id is None:
+        return None
+    turns = sessions.last(tx, run.session_id, MOST_TURNS).items
+    spoken = [
+        turn.content
+        for turn in turns
+        if turn.run_id == run.id and turn.role == "assistant" and not turn.tool_name
+    ]
+    return next((text for text in reversed(spoken) if text.strip()), None)
+
+
+def _plain_answer(outputs: "Outputs", run: Run) -> str | None:
+    """The output of a plain command, which is all that it says."""
+    if run.provider != "plain" or run.state is not RunState.COMPLETED:
+        return None
+    try:
+        text = b"".join(piece.text for piece in outputs.follow(run.id))
+    except (NotFound, Refused):
+        return None
+    # Both engines keep no NUL; what is no text is shown as such.
+    words = text.decode(errors="replace").replace("\0", "")
+    return words.strip()[-MOST_ANSWER:] or None

@@ -1,0 +1,182 @@
+"""Questions on channels: shown as a card, answered by a button or in words, exactly once."""
+
+from typing import Any
+
+from corral.adapters.channels.contract import Kind
+from corral.db.tx import Tx
+from corral.kernel.errors import CorralError, NotFound
+from corral.kernel.ids import number_of
+from corral.rooms.gateway import sending, sql
+from corral.rooms.gateway.model import Card, Place, Talk
+from corral.rooms.mail import ops as mail
+from corral.rooms.questions import ops as questions
+from corral.rooms.questions.model import Question, QuestionState
+from corral.rooms.runs import ops as runs
+
+MOST = 100
+
+
+def show(tx: Tx, question: Question, place: Place, talk: Talk | None = None) -> Card | None:
+    """Show a question in a place; None when it is shown already."""
+    if tx.one(sql.CARD, question_id=question.id) is not None:
+        return None
+    thread = talk.thread or None if talk is not None else None
+    (message,) = sending.queue(
+        tx,
+        place,
+        question.text,
+        kind=Kind.QUESTION,
+        thread=thread,
+        agent_id=talk.agent_id if talk else None,
+        data={"question": question.id, "options": question.options},
+        key=f"card:{question.id}",
+    )
+    return tx.one(
+        sql.ADD_CARD,
+        question_id=question.id,
+        place_id=place.id,
+        session_id=talk.session_id if talk else None,
+        message=number_of("msg", message.id),
+        now=tx.now,
+    )
+
+
+def show_open(tx: Tx) -> list[Card]:
+    """Show the questions that agents ask in sessions with places where these are answered."""
+    shown = []
+    for question in questions.list_questions(tx, limit=MOST).items:
+        talk = _talk_of(tx, question)
+        address = sending.address_of(tx, talk) if talk is not None else None
+        if talk is None or address is None:
+            continue
+        card = show(tx, question, address[0], talk)
+        if card is not None:
+            shown.append(card)
+    return shown
+
+
+def unshown(tx: Tx) -> bool:
+    """Whether there are questions that `show_open` would show."""
+    return any(
+        question.run_id is not None
+        and tx.one(sql.CARD, question_id=question.id) is None
+        and _talk_of(tx, question) is not None
+        for question in questions.list_questions(tx, limit=MOST).items
+    )
+
+
+def _talk_of(tx: Tx, question: Question) -> Talk | None:
+    """The session with a place in whose run a question was asked."""
+    if question.run_id is None:
+        return None
+    try:
+        session = runs.get(tx, question.run_id).session_id
+    except NotFound:
+        return None
+    return tx.one(sql.TALK, session_id=session) if session else None
+
+
+def ended(tx: Tx) -> list[Card]:
+    """Cards that do not yet say how their question ended. While the run that asked goes on it may
+    still hear the answer by itself."""
+    found = []
+    for card in tx.all(sql.OPEN_CARDS, after="", limit=MOST):
+        question = questions.get(tx, card.question_id)
+        talk = tx.one(sql.TALK, session_id=card.session_id) if card.session_id else None
+        waits = talk is not None and talk.run_id is not None and talk.run_id == question.run_id
+        if question.state is not QuestionState.OPEN and not waits:
+            found.append(card)
+    return found
+
+
+def settle_ended(tx: Tx) -> int:
+    """Let cards whose question is over say how it ended. An answer that the asking run did not live
+    to hear is told in its session; gives how many were settled."""
+    settled = 0
+    for card in ended(tx):
+        if tx.one(sql.SETTLE_CARD, question_id=card.question_id) is None:
+            continue
+        settled += 1
+        question = questions.get(tx, card.question_id)
+        _rewrite(tx, card, question)
+        talk = tx.one(sql.TALK, session_id=card.session_id) if card.session_id else None
+        if talk is not None:
+            _hand_over(tx, talk, question)
+    return settled
+
+
+def _rewrite(tx: Tx, card: Card, question: Question) -> None:
+    place = sql.PLACES.get(tx, card.place_id)
+    shown = sending.get(tx, card.message_id)
+    text = f"{question.text}\n{_ending(question)}"
+    if shown.platform_ids:
+        sending.queue(
+            tx,
+            place,
+            text,
+            kind=Kind.EDIT,
+            thread=shown.thread,
+            reply_to=shown.platform_ids[0],
+            agent_id=shown.agent_id,
+            key=f"card:{question.id}:ended",
+        )
+
+
+def _ending(question: Question) -> str:
+    if question.state is QuestionState.ANSWERED:
+        who = (question.answered_by or "").removeprefix("user:")
+        return f"{who} answered: {question.answer}"
+    if question.state is QuestionState.EXPIRED:
+        counts = f"; {question.fallback} counts" if question.fallback else ""
+        return f"Nobody answered in time{counts}."
+    return "It is not asked any more."
+
+
+def _hand_over(tx: Tx, talk: Talk, question: Question) -> None:
+    """The run that asked is over. Unless it has heard the answer, its session gets it."""
+    if not mail.close_unread(tx, question.asker, [f"{question.id}:ended"]):
+        return
+    body: dict[str, Any] = {
+        "kind": "question",
+        "question": question.id,
+        "state": question.state,
+        "text": question.text,
+        "answer": question.answer,
+        "answered_by": question.answered_by,
+    }
+    mail.put(tx, talk.mailbox, body, key=f"{question.id}:ended")
+
+
+def answer(tx: Tx, question: str, said: str, by: str) -> tuple[bool, str]:
+    """Answer a question as somebody on a channel; whether it counts, and why not in a sentence."""
+    try:
+        ended = questions.answer(tx, question, said, by=by)
+    except CorralError as error:
+        return False, error.message
+    return True, f"{ended.answered_by} answered {ended.id}: {ended.answer}"
+
+
+def meant_in(tx: Tx, place: Place, text: str) -> Question | None:
+    """The open question of a place that a plain text answers: by a number, or an option's words."""
+    asked = [questions.get(tx, card.question_id) for card in _open_cards(tx, place)]
+    fitting = [question for question in asked if _fits(tx, question, text.strip())]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _open_cards(tx: Tx, place: Place) -> list[Card]:
+    return tx.all(sql.CARDS_OF_PLACE, place_id=place.id, limit=20)
+
+
+def _fits(tx: Tx, question: Question, text: str) -> bool:
+    if question.state is not QuestionState.OPEN or question.deadline_at <= tx.now:
+        return False
+    if text.lower() in {option.lower() for option in question.options}:
+        return True
+    return text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= len(question.options)
+
+
+def option_of(question: Question, text: str) -> str:
+    """An option in the words in which it was asked."""
+    return next(
+        (option for option in question.options if option.lower() == text.strip().lower()), text
+    )

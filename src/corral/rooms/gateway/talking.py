@@ -1,0 +1,354 @@
+"""Sessions that agents have with places: their letters, and the turns that use them up."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from corral.db.tx import Tx
+from corral.kernel.clock import DAY
+from corral.kernel.errors import NotFound
+from corral.kernel.ids import number_of
+from corral.kernel.text import encode_json
+from corral.rooms.alerts import ops as alerts
+from corral.rooms.gateway import sending, sql
+from corral.rooms.gateway.model import (
+    Chat,
+    Fenced,
+    Message,
+    Place,
+    Route,
+    Sender,
+    Talk,
+    Unheard,
+    Wiring,
+    chat_of,
+)
+from corral.rooms.gateway.routing import seat
+from corral.rooms.mail import ops as mail
+from corral.rooms.mail.model import Letter, LetterState
+from corral.rooms.projects import ops as projects
+from corral.rooms.sessions import ops as sessions
+from corral.rooms.sessions.model import SessionState
+
+MOST_LETTERS = 10
+"""Letters that one turn is given."""
+MOST_CONTEXT = 20
+"""Messages from between that are told with them."""
+
+
+def talk_of(tx: Tx, session: str) -> Talk | None:
+    """What the gateway knows of a session; None: it has nothing to do with a place."""
+    return tx.one(sql.TALK, session_id=session)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a session is answered."""
+
+    place: Place
+    thread: str | None
+
+
+def address(tx: Tx, session: str) -> Address | None:
+    """Where a session is answered; None: nowhere on a channel."""
+    talk = talk_of(tx, session)
+    found = sending.address_of(tx, talk) if talk is not None else None
+    return Address(*found) if found is not None else None
+
+
+def talks_of_place(tx: Tx, place_id: str) -> list[Talk]:
+    """The sessions that agents have in a place."""
+    return tx.all(sql.TALKS_OF_PLACE, place_id=place_id, limit=200)
+
+
+def sit_down(tx: Tx, wiring: Wiring, place: Place, thread: str | None) -> Talk:
+    """The session in which a wiring's agent hears a place; it is opened when it is first needed,
+    and anew when somebody closed it."""
+    where, in_thread = seat(wiring, place.id, thread)
+    tx.serialize(f"talk:{wiring.agent_id}:{where}:{in_thread}")
+    found = tx.one(sql.TALK_OF, agent_id=wiring.agent_id, place_id=where, thread=in_thread)
+    if found is not None and (found.run_id or _is_open(tx, found.session_id)):
+        return found
+    if found is not None:
+        tx.run(sql.DROP_TALK, session_id=found.session_id)
+    session = sessions.open_session(
+        tx,
+        wiring.agent_id,
+        project=_project(tx, wiring),
+        title=place.called[:60],
+        reply_to=place.mailbox,
+    )
+    made = tx.one(
+        sql.ADD_TALK,
+        session_id=session.id,
+        agent_id=wiring.agent_id,
+        place_id=where,
+        thread=in_thread,
+        now=tx.now,
+    )
+    assert made is not None
+    return made
+
+
+def _project(tx: Tx, wiring: Wiring) -> str | None:
+    """Where the agent works; None: in its own folder, also when the project is gone."""
+    try:
+        return projects.get(tx, wiring.project_id).id if wiring.project_id else None
+    except NotFound:
+        return None
+
+
+def _is_open(tx: Tx, session_id: str) -> bool:
+    return sessions.get(tx, session_id).state is SessionState.OPEN
+
+
+def tell(
+    tx: Tx, route: Route, wiring: Wiring, message: Message, place: Place, sender: Sender
+) -> Route:
+    """Put a message into the mailbox of the session in which an agent hears it."""
+    talk = sit_down(tx, wiring, place, message.thread)
+    letter = mail.put(
+        tx,
+        talk.mailbox,
+        Chat(
+            message=message.id,
+            place=place.id,
+            place_name=place.called,
+            direct=place.direct,
+            thread=message.thread,
+            sender=sender.called,
+            text=message.text,
+            files=(message.data or {}).get("files", []),
+            keeps=wiring.unheard is Unheard.KEEP,
+        ),
+        key=message.id,
+        sender=place.mailbox,  # whoever wrote it is told should nobody answer
+    )
+    return Route(route.wiring_id, route.agent_id, True, route.reason, talk.session_id, letter.id)
+
+
+# -- turns ----------------------------------------------------------------------------------------
+
+
+def waiting(tx: Tx) -> list[Talk]:
+    """The sessions that have something to do and no run, in the order in which it arrived."""
+    found: list[tuple[int, int, Talk]] = []
+    for mailbox in mail.lines(tx, "session"):
+        talk = talk_of(tx, mailbox.removeprefix("session:"))
+        if talk is None or talk.run_id is not None:
+            continue
+        letters = _batch(tx, talk)
+        if letters:
+            found.append((letters[0].line_at, number_of("let", letters[0].id), talk))
+    return [talk for _, _, talk in sorted(found, key=lambda each: each[:2])]
+
+
+def next_due(tx: Tx) -> int | None:
+    """When the next letter of a session without a run can be worked on."""
+    moments = [
+        due
+        for mailbox in mail.lines(tx, "session")
+        if (talk := talk_of(tx, mailbox.removeprefix("session:"))) is not None
+        and talk.run_id is None
+        and (due := mail.next_due(tx, mailbox)) is not None
+        and due > tx.now
+    ]
+    return min(moments, default=None)
+
+
+def busy(tx: Tx, *, after: str = "", limit: int = 200) -> list[Talk]:
+    """The sessions whose letters a run works on."""
+    return tx.all(sql.BUSY_TALKS, after=after, limit=limit)
+
+
+def count_busy(tx: Tx) -> int:
+    """How many those are."""
+    return int(tx.value(sql.COUNT_BUSY))
+
+
+def take(tx: Tx, talk: Talk) -> list[Letter]:
+    """Take out the letters of a session's next turn; they stay out until the turn ends.
+
+    Several that came from one place are told together; one that failed before goes alone, so that
+    it takes no other down with it.
+    """
+    wanted = _batch(tx, talk)
+    if not wanted:
+        return []
+    taken = mail.claim(
+        tx, talk.mailbox, owner=f"talk:{talk.session_id}", limit=len(wanted), lease_ms=DAY
+    )
+    return mail.retire(tx, taken)
+
+
+def _batch(tx: Tx, talk: Talk) -> list[Letter]:
+    """The letters that the next turn would be given; none when only notices wait, which nobody has
+    to be woken for."""
+    line = mail.list_waiting(tx, mailbox=talk.mailbox, limit=MOST_LETTERS).items
+    batch: list[Letter] = []
+    address: tuple[str, str | None] | None = None
+    for letter in line:
+        if letter.due_at > tx.now or letter.priority != line[0].priority:
+            break
+        if letter.attempts and batch:
+            break
+        where = _address(letter)
+        if where is not None and address is not None and where != address:
+            break
+        address = address or where
+        batch.append(letter)
+        if letter.attempts:
+            break
+    return batch if any(not _is_notice(letter) for letter in batch) else []
+
+
+def _address(letter: Letter) -> tuple[str, str | None] | None:
+    chat = chat_of(letter)
+    return (chat.place, chat.thread) if chat is not None else None
+
+
+def _is_notice(letter: Letter) -> bool:
+    return isinstance(letter.body, dict) and "undelivered" in letter.body
+
+
+def begin(tx: Tx, talk: Talk, run_id: str, letters: Sequence[Letter]) -> Talk | None:
+    """A run works on these letters from now on; None when another one has the session."""
+    numbers = [
+        number_of("msg", chat.message)
+        for letter in letters
+        if (chat := chat_of(letter)) is not None
+    ]
+    fenced = [Fenced(letter.id, letter.fence) for letter in letters]
+    return tx.one(
+        sql.BEGIN_TURN,
+        session_id=talk.session_id,
+        run_id=run_id,
+        letters=encode_json(fenced, "The letters"),
+        seen=max(numbers, default=0),
+    )
+
+
+def end(tx: Tx, talk: Talk) -> Talk | None:
+    """The run is over; None when somebody else said so already."""
+    return tx.one(sql.END_TURN, session_id=talk.session_id, run_id=talk.run_id)
+
+
+def used_up(tx: Tx, talk: Talk) -> None:
+    """The turn that was given these letters ended well: they are done."""
+    for fenced in talk.letters:
+        mail.ack(tx, fenced.id, fence=fenced.fence)
+
+
+def turned_down(tx: Tx, talk: Talk, reason: str) -> None:
+    """Somebody stopped the turn: its letters are refused, and their senders told why."""
+    for fenced in talk.letters:
+        mail.refuse(tx, fenced.id, reason, fence=fenced.fence)
+
+
+def missed(tx: Tx, letters: Sequence[Letter | Fenced], reason: str) -> None:
+    """The turn failed: its letters come again after a pause, or are dead at the limit, of which
+    their senders and the operator are told."""
+    for letter in letters:
+        said = mail.fail(tx, letter.id, reason, fence=letter.fence)
+        if said.state is LetterState.DEAD:
+            alerts.raise_alert(
+                tx,
+                "undelivered",
+                said.id,
+                edge=said.fence,
+                data={"mailbox": said.mailbox, "reason": reason[:200]},
+            )
+
+
+# -- what an agent is told ------------------------------------------------------------------------
+
+
+def words(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:
+    """What the agent is told: what was said, by whom and where, and what came in between."""
+    parts = [_context(tx, talk, letters)]
+    alone = len(letters) == 1
+    parts += [_told(letter, alone) for letter in letters]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _told(letter: Letter, alone: bool) -> str:
+    chat = chat_of(letter)
+    if chat is not None:
+        listed = [file.get("path") or file.get("reason") for file in chat.files]
+        words = "\n".join([chat.text, *(f"[attached: {each}]" for each in listed)])
+        plain = chat.direct and alone
+        return words if plain else f"{chat.sender} in {chat.place_name}: {words}"
+    return _other(letter)
+
+
+def _other(letter: Letter) -> str:
+    """A letter that came from elsewhere: what never arrived, an answer, a timer, another agent."""
+    body = letter.body
+    if isinstance(body, str):
+        return body if letter.sender is None else f"[From {letter.sender}] {body}"
+    if isinstance(body, dict) and "undelivered" in body:
+        return f"[What you said did not arrive ({body['undelivered']}): {body.get('reason')}]"
+    if isinstance(body, dict) and body.get("kind") == "question":
+        said = body.get("answer") or f"no answer; it is {body.get('state')}"
+        return f"[Your question {body.get('text')!r}, by {body.get('answered_by')}: {said}]"
+    return f"[From {letter.sender or 'Corral'}] {encode_json(body, 'The letter')}"
+
+
+def _context(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:
+    """What was said in the place since the agent was last told, and did not wake it."""
+    chats = [chat for letter in letters if (chat := chat_of(letter)) is not None and chat.keeps]
+    if not chats:
+        return ""
+    first = number_of("msg", chats[0].message)
+    between = tx.all(
+        sql.MESSAGES_OF_PLACE, place_id=chats[0].place, before=first, limit=MOST_CONTEXT
+    )
+    lines = [
+        f"{_speaker(tx, message)}: {message.text}"
+        for message in reversed(between)
+        if number_of("msg", message.id) > talk.seen
+        and message.direction == "in"
+        and message.kind == "text"
+        and message.state in ("heard", "unheard")
+        and not any(route.heard and route.agent_id == talk.agent_id for route in message.routes)
+    ]
+    return "Said here before:\n" + "\n".join(lines) if lines else ""
+
+
+def _speaker(tx: Tx, message: Message) -> str:
+    return sql.SENDERS.get(tx, message.sender_id).called if message.sender_id else "somebody"
+
+
+def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
+    """Say what a turn ended with where its session is answered; what the agent said there in the
+    same words during the turn is not said twice."""
+    address = sending.address_of(tx, talk)
+    if address is None:
+        return []
+    place, thread = address
+    said = tx.all(sql.SENT_IN_RUN, run_id=run_id, limit=100)
+    if any(each.place_id == place.id and each.text.strip() == text.strip() for each in said):
+        return []
+    return sending.queue(
+        tx,
+        place,
+        text,
+        agent_id=talk.agent_id,
+        thread=thread,
+        run_id=run_id,
+        sender=talk.mailbox,
+        key=f"{run_id}:answer",
+    )
+
+
+def has_spoken(tx: Tx, run_id: str) -> bool:
+    """Whether the agent said anything on a channel in a run."""
+    return bool(tx.all(sql.SENT_IN_RUN, run_id=run_id, limit=1))
+
+
+def notice(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
+    """Say something about a turn where its session is answered, in Corral's own name."""
+    address = sending.address_of(tx, talk)
+    if address is None:
+        return []
+    place, thread = address
+    return sending.queue(tx, place, text, thread=thread, key=f"{run_id}:notice")

@@ -1,0 +1,507 @@
+"""Adapters of chat platforms against local servers that speak their HTTP API."""
+
+import hashlib
+import hmac
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from corral.adapters import notify
+from corral.adapters.attachments import safe_name
+from corral.adapters.channels.contract import (
+    Adapter,
+    Failed,
+    Kind,
+    Outgoing,
+    Refused,
+    Sent,
+    Unknown,
+    Unsupported,
+    Unwelcome,
+    card_text,
+    split_text,
+)
+from corral.adapters.channels.matrix import Matrix
+from corral.adapters.channels.registry import KINDS, find
+from corral.adapters.channels.slack import Slack
+from corral.adapters.channels.telegram import Telegram
+from corral.adapters.channels.terminal import Terminal
+from corral.adapters.channels.webhook import Webhook
+from tests.support.http import receiving
+from tests.support.platforms import Answer, Asked, platform
+
+NOW = 1_800_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def out(text: str = "hello", **given: Any) -> Outgoing:
+    return Outgoing(**{"key": "k1", "place": "room", "text": text} | given)
+
+
+# -- what all share -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_keeps_the_contract(kind: str) -> None:
+    found = find(kind)
+    assert found.kind == kind
+    for name in ("start", "stop", "health", "receive", "accept", "send", "typing", "history"):
+        assert callable(getattr(found, name))
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "pieces"),
+    [
+        ("short", 10, ["short"]),
+        ("", 10, [""]),
+        ("one two three", 8, ["one two", "three"]),
+        ("x" * 25, 10, ["x" * 10, "x" * 10, "x" * 5]),
+        ("first\n\nsecond", 10, ["first", "second"]),
+    ],
+)
+def test_a_long_text_is_cut_at_its_seams(text: str, most: int, pieces: list[str]) -> None:
+    assert split_text(text, most) == pieces
+
+
+def test_a_card_without_buttons_has_numbers() -> None:
+    assert card_text("Which?", ["a", "b"]) == "Which?\n1. a\n2. b\n\nAnswer with a number."
+    assert card_text("What?", []) == "What?"
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ("../../etc/passwd", "1-passwd"),
+        ("C:\\Temp\\a b.txt", "1-a_b.txt"),
+        ("", "1-file"),
+        ("...", "1-file"),
+        (".bashrc", "1-bashrc"),
+        ("x" * 200, "1-" + "x" * 80),
+        ("a\0b", "1-a_b"),
+    ],
+)
+def test_a_name_of_a_file_can_do_no_harm(given: str, made: str) -> None:
+    assert safe_name(given, 1) == made
+
+
+def test_a_terminal_shows_words_and_cards_and_nothing_where_nobody_sits() -> None:
+    shown: list[str] = []
+    terminal = Terminal({}, {}, shown.append)
+    assert terminal.send(out()) == Sent(["k1"])
+    terminal.send(out("Which?", kind=Kind.QUESTION, options=["a"]))
+    assert shown == ["hello", "Which?\n1. a\n\nAnswer with a number."]
+    assert isinstance(Terminal({}, {}).send(out()), Unsupported)
+    assert isinstance(terminal.send(out("x", kind=Kind.REACTION)), Unsupported)
+
+
+# -- outcomes: what a failure means for a message -------------------------------------------------
+
+
+def adapters(url: str) -> list[Adapter]:
+    return [
+        Matrix({"base_url": url}, {"token": "t"}),
+        Telegram({"base_url": url}, {"token": "t"}),
+        Slack({"base_url": url}, {"token": "t", "signing_secret": "s"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        ((429, {}, {"Retry-After": "7"}), Failed("it answered 429", 7_000)),
+        ((401, {}), Failed("it answered 401")),
+        ((403, {"errcode": "M_FORBIDDEN"}), Refused("it answered 403: M_FORBIDDEN")),
+        ((502, b"bad gateway"), Unknown("it answered 502")),
+    ],
+)
+@pytest.mark.parametrize("which", range(3))
+def test_an_outcome_is_told_and_never_guessed(answer: Answer, outcome: object, which: int) -> None:
+    with platform(lambda asked: answer) as api:
+        adapter = adapters(api.url)[which]
+        assert adapter.send(out(place="1")) == outcome
+        adapter.stop()
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_line_that_breaks_leaves_doubt_and_one_that_never_was_does_not(which: int) -> None:
+    with platform(lambda asked: (0, None)) as api:
+        adapter = adapters(api.url)[which]
+        assert isinstance(adapter.send(out(place="1")), Unknown)
+    assert isinstance(adapters(api.url)[which].send(out(place="1")), Failed)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_wrong_token_is_said_without_the_token(which: int) -> None:
+    def refuse(asked: Asked) -> Answer:
+        if "auth.test" in asked.path:
+            return 200, {"ok": False, "error": "invalid_auth"}
+        return 401, {"errcode": "M_UNKNOWN_TOKEN", "description": "Unauthorized"}
+
+    with platform(refuse) as api:
+        adapter = adapters(api.url)[which]
+        with pytest.raises(OSError, match=r"401|invalid_auth") as caught:
+            adapter.start()
+        assert "bott/" not in str(caught.value)
+        assert adapter.health() is not None
+
+
+# -- webhook --------------------------------------------------------------------------------------
+
+
+def signed(secret: str, body: bytes, at: int = NOW) -> dict[str, str]:
+    return {notify.SIGNATURE.lower(): notify.signature(secret, body, at)}
+
+
+def test_a_webhook_takes_in_what_is_signed_and_nothing_else() -> None:
+    hook = Webhook({}, {"secret": "hush"})
+    body = json.dumps({"event_id": "1", "place": "p", "sender": "s", "text": "hi"}).encode()
+    (event,) = hook.accept(signed("hush", body), body, NOW).events
+    assert (event.event_id, event.place, event.text, event.kind) == ("1", "p", "hi", Kind.TEXT)
+    for headers, sent, now in (
+        ({}, body, NOW),
+        (signed("other", body), body, NOW),
+        (signed("hush", body), body + b" ", NOW),
+        (signed("hush", body), body, NOW + 3_600_000),
+        ({notify.SIGNATURE.lower(): "t=x,v1=y"}, body, NOW),
+        (signed("hush", b"[]"), b"[]", NOW),
+        (signed("hush", b'{"event_id": "1"}'), b'{"event_id": "1"}', NOW),
+    ):
+        with pytest.raises(Unwelcome):
+            hook.accept(headers, sent, now)
+
+
+def test_a_webhook_sends_signed_json_with_its_key() -> None:
+    with receiving() as receiver:
+        hook = Webhook({"url": receiver.url}, {"secret": "hush"})
+        assert isinstance(hook.send(out("hello", thread="t")), Sent)
+        receiver.answers = [500]
+        assert hook.send(out()) == Failed("it answered 500")
+    told = json.loads(receiver.posted[0].body)
+    assert (told["key"], told["place"], told["text"], told["thread"]) == (
+        "k1",
+        "room",
+        "hello",
+        "t",
+    )
+    assert notify.SIGNATURE in receiver.posted[0].headers
+    assert isinstance(Webhook({}, {"secret": "x"}).send(out()), Unsupported)
+
+
+# -- Telegram -------------------------------------------------------------------------------------
+
+
+def updates(*found: dict[str, Any]) -> Any:
+    def answer(asked: Asked) -> Answer:
+        method = asked.path.rpartition("/")[2]
+        if method == "getMe":
+            return 200, {"ok": True, "result": {"id": 99, "username": "corral_bot"}}
+        if method == "getUpdates":
+            offset = (asked.body or {}).get("offset", 0)
+            left = [each for each in found if each["update_id"] >= offset]
+            return 200, {"ok": True, "result": left}
+        if method == "getFile":
+            return 200, {"ok": True, "result": {"file_path": "docs/a.txt"}}
+        if asked.path.startswith("/file/"):
+            return 200, b"the file"
+        if method == "setMessageReaction":
+            return 200, {"ok": True, "result": True}
+        return 200, {"ok": True, "result": {"message_id": 77}}
+
+    return answer
+
+
+ANN = {"id": 5, "username": "ann"}
+
+
+def test_telegram_is_read_on_from_behind_what_is_stored() -> None:
+    message = {
+        "message_id": 7,
+        "from": ANN,
+        "chat": {"id": -3, "type": "group", "title": "Crew"},
+        "date": 1_800_000_000,
+        "text": "@corral_bot hello",
+        "document": {"file_id": "f", "file_name": "../a.txt", "file_size": 8},
+    }
+    pressed = {
+        "id": "c",
+        "from": ANN,
+        "data": "qst_1:2",
+        "message": {"message_id": 8, "chat": {"id": 5, "type": "private"}},
+    }
+    with platform(
+        updates(
+            {"update_id": 10, "message": message},
+            {"update_id": 11, "edited_message": message},
+            {"update_id": 12, "callback_query": pressed},
+            {"update_id": 13, "poll": {}},
+        )
+    ) as api:
+        telegram = Telegram({"base_url": api.url}, {"token": "secret"})
+        telegram.start()
+        batch = telegram.receive(None, 0)
+        assert batch.cursor == "14"
+        said, edited, answer = batch.events
+        assert (said.event_id, said.place, said.place_name, said.direct) == (
+            "10",
+            "-3",
+            "Crew",
+            False,
+        )
+        assert (said.sender, said.mentioned, said.message_id) == ("5", True, "7")
+        assert said.attached[0].data == b"the file"
+        assert edited.kind is Kind.EDIT
+        assert (answer.kind, answer.question, answer.text, answer.direct) == (
+            Kind.ANSWER,
+            "qst_1",
+            "2",
+            True,
+        )
+        assert telegram.receive("14", 0).events == []
+        telegram.stop()
+
+
+def test_telegram_sends_words_cards_edits_and_signs() -> None:
+    with platform(updates()) as api:
+        telegram = Telegram({"base_url": api.url}, {"token": "secret"})
+        assert telegram.send(out(thread="4", reply_to="7")) == Sent(["77"])
+        telegram.send(out("Which?", kind=Kind.QUESTION, question="qst_1", options=["a", "b"]))
+        telegram.send(out("new", kind=Kind.EDIT, reply_to="7"))
+        assert telegram.send(out("+", kind=Kind.REACTION, reply_to="7")) == Sent(["7"])
+        telegram.stop()
+    words, card, edit, sign = (asked.body for asked in api.asked)
+    assert (words["text"], words["message_thread_id"]) == ("hello", 4)
+    assert card["reply_markup"]["inline_keyboard"][1][0]["callback_data"] == "qst_1:2"
+    assert (edit["message_id"], edit["text"]) == (7, "new")
+    assert sign["reaction"][0]["emoji"] == "+"
+    assert all("/botsecret/" in asked.path for asked in api.asked)
+
+
+# -- Slack ----------------------------------------------------------------------------------------
+
+
+def slack(url: str = "http://127.0.0.1:9") -> Slack:
+    return Slack({"base_url": url}, {"token": "xoxb", "signing_secret": "sign"})
+
+
+def from_slack(body: bytes, at: int = NOW, kind: str = "application/json") -> dict[str, str]:
+    signed = b"v0:%d:" % (at // 1_000) + body
+    code = hmac.new(b"sign", signed, hashlib.sha256).hexdigest()
+    return {
+        "x-slack-request-timestamp": str(at // 1_000),
+        "x-slack-signature": f"v0={code}",
+        "content-type": kind,
+    }
+
+
+def slack_event(type: str, **more: Any) -> bytes:
+    event = {
+        "type": type,
+        "channel": "C1",
+        "channel_type": "channel",
+        "user": "U1",
+        "text": "<@UBOT> hello",
+        "ts": "1800000000.000100",
+    }
+    told = {
+        "type": "event_callback",
+        "event_id": f"Ev-{type}",
+        "authorizations": [{"user_id": "UBOT"}],
+        "event": event | more,
+    }
+    return json.dumps(told).encode()
+
+
+def test_slack_proves_who_it_is_and_a_mention_is_one_event() -> None:
+    challenge = json.dumps({"type": "url_verification", "challenge": "abc"}).encode()
+    assert slack().accept(from_slack(challenge), challenge, NOW).answer == b"abc"
+    first, second = slack_event("message"), slack_event("app_mention")
+    (one,) = slack().accept(from_slack(first), first, NOW).events
+    (two,) = slack().accept(from_slack(second), second, NOW).events
+    assert one.event_id == two.event_id
+    assert (one.mentioned, one.place, one.sender) == (True, "C1", "U1")
+    for body in (
+        slack_event("message", bot_id="B1"),
+        slack_event("message", subtype="channel_join"),
+        slack_event("reaction_added"),
+    ):
+        assert slack().accept(from_slack(body), body, NOW).events == []
+    with pytest.raises(Unwelcome):
+        slack().accept(from_slack(first), first + b" ", NOW)
+    with pytest.raises(Unwelcome):
+        slack().accept(from_slack(first), first, NOW + 3_600_000)
+    with pytest.raises(Unwelcome):
+        slack().accept({}, first, NOW)
+
+
+def test_slack_gives_its_token_to_nobody_else() -> None:
+    body = slack_event(
+        "message", files=[{"name": "a", "size": 1, "url_private": "http://evil.test/a"}]
+    )
+    (event,) = slack().accept(from_slack(body), body, NOW).events
+    assert event.attached[0].reason == "it is not on Slack"
+
+
+def test_a_button_in_slack_is_an_answer() -> None:
+    told = {
+        "type": "block_actions",
+        "user": {"id": "U1", "username": "ann"},
+        "channel": {"id": "C1"},
+        "actions": [{"value": "qst_1:2", "action_ts": "9"}],
+    }
+    body = urlencode({"payload": json.dumps(told)}).encode()
+    headers = from_slack(body, kind="application/x-www-form-urlencoded")
+    (event,) = slack().accept(headers, body, NOW).events
+    assert (event.kind, event.question, event.text, event.sender) == (
+        Kind.ANSWER,
+        "qst_1",
+        "2",
+        "U1",
+    )
+
+
+def test_slack_shows_by_its_history_what_arrived() -> None:
+    shown: list[dict[str, Any]] = []
+
+    def answer(asked: Asked) -> Answer:
+        method = asked.path.rpartition("/")[2]
+        if method == "chat.postMessage":
+            shown.append({"ts": "1800000001.5", **asked.body})
+            return 200, {"ok": True, "ts": "1800000001.5"}
+        if method == "conversations.history":
+            return 200, {"ok": True, "messages": shown}
+        if asked.body.get("name") == "twice":
+            return 200, {"ok": False, "error": "already_reacted"}
+        error = "channel_not_found" if asked.body.get("ts") == "1" else "ratelimited"
+        return 200, {"ok": False, "error": error}
+
+    with platform(answer) as api:
+        adapter = slack(api.url)
+        assert adapter.send(out(begun_at=NOW)) == Sent(["1800000001.5"])
+        (seen,) = adapter.history(out(begun_at=NOW))
+        assert (seen.key, seen.id, seen.text) == ("k1", "1800000001.5", "hello")
+        edit = out("x", kind=Kind.EDIT, reply_to="1")
+        assert adapter.send(edit) == Refused("Slack says channel_not_found")
+        later = out("x", kind=Kind.EDIT, reply_to="2")
+        assert adapter.send(later) == Failed("Slack says ratelimited")
+        sign = out(":twice:", kind=Kind.REACTION, reply_to="3")
+        assert adapter.send(sign) == Sent(["3"])
+        adapter.stop()
+
+
+# -- Matrix ---------------------------------------------------------------------------------------
+
+
+def in_room(id: str, sender: str = "@ann:here", **content: Any) -> dict[str, Any]:
+    body = {"msgtype": "m.text", "body": f"text of {id}"} | content
+    return {
+        "type": "m.room.message",
+        "event_id": id,
+        "sender": sender,
+        "origin_server_ts": NOW,
+        "content": body,
+    }
+
+
+class Homeserver:
+    """As much of one as the adapter uses."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, dict[str, Any]] = {}
+        self.joined: list[str] = []
+        self.sync: dict[str, Any] = {"next_batch": "s2", "rooms": {}}
+
+    def __call__(self, asked: Asked) -> Answer:
+        path = asked.path
+        if path.endswith("/whoami"):
+            return 200, {"user_id": "@bot:here"}
+        if path.endswith("/sync"):
+            return 200, self.sync
+        if "/join/" in path:
+            self.joined.append(path.rpartition("/")[2])
+            return 200, {}
+        if path.endswith("/messages"):
+            return 200, {"chunk": [in_room("$gap2"), in_room("$gap1")]}
+        if "/media/" in path:
+            return 200, b"picture"
+        key = path.rpartition("/")[2]
+        self.sent.setdefault(key, {"event_id": f"$sent{len(self.sent)}"})
+        return 200, self.sent[key]
+
+
+def test_matrix_is_read_without_a_gap_and_from_where_it_was_added() -> None:
+    server = Homeserver()
+    room = {
+        "summary": {"m.joined_member_count": 2},
+        "state": {"events": [{"type": "m.room.name", "state_key": "", "content": {"name": "Den"}}]},
+        "timeline": {
+            "limited": True,
+            "prev_batch": "p",
+            "events": [
+                in_room("$1", **{"m.mentions": {"user_ids": ["@bot:here"]}}),
+                in_room("$2", sender="@bot:here"),
+                in_room("$3", msgtype="m.notice"),
+                in_room("$4", **{"m.relates_to": {"rel_type": "m.thread", "event_id": "$root"}}),
+                in_room(
+                    "$5",
+                    **{
+                        "m.relates_to": {"rel_type": "m.replace", "event_id": "$1"},
+                        "m.new_content": {"body": "better"},
+                    },
+                ),
+                in_room("$6", msgtype="m.image", url="mxc://here/abc", filename="a.png"),
+                {
+                    "type": "m.reaction",
+                    "event_id": "$7",
+                    "sender": "@ann:here",
+                    "content": {
+                        "m.relates_to": {"rel_type": "m.annotation", "event_id": "$1", "key": "+"}
+                    },
+                },
+            ],
+        },
+    }
+    server.sync["rooms"] = {"join": {"!r:here": room}, "invite": {"!new:here": {}}}
+    with platform(server) as api:
+        matrix = Matrix({"base_url": api.url}, {"token": "secret"})
+        matrix.start()
+        assert matrix.receive(None, 0).events == [], "what was said before is not ours"
+        batch = matrix.receive("s1", 0)
+        matrix.stop()
+    assert batch.cursor == "s2"
+    assert server.joined == ["!new:here"] * 2
+    events = {event.event_id: event for event in batch.events}
+    assert list(events) == ["$gap1", "$gap2", "$1", "$4", "$5", "$6", "$7"]
+    first = events["$1"]
+    assert (first.mentioned, first.direct, first.place_name) == (True, True, "Den")
+    assert events["$4"].thread == "$root"
+    assert (events["$5"].kind, events["$5"].text, events["$5"].reply_to) == (
+        Kind.EDIT,
+        "better",
+        "$1",
+    )
+    assert events["$6"].attached[0].data == b"picture"
+    assert (events["$7"].kind, events["$7"].text) == (Kind.REACTION, "+")
+
+
+def test_matrix_shows_a_repeated_key_once() -> None:
+    server = Homeserver()
+    with platform(server) as api:
+        matrix = Matrix({"base_url": api.url}, {"token": "secret"})
+        first = matrix.send(out(place="!r:here", thread="$root"))
+        assert matrix.send(out(place="!r:here", thread="$root")) == first
+        matrix.send(out("new", key="k2", place="!r:here", kind=Kind.EDIT, reply_to="$1"))
+        matrix.send(out("+", key="k3", place="!r:here", kind=Kind.REACTION, reply_to="$1"))
+        matrix.stop()
+    assert len(server.sent) == 3
+    words, _, edit, sign = (asked.body for asked in api.asked)
+    assert words["m.relates_to"]["rel_type"] == "m.thread"
+    assert edit["m.new_content"]["body"] == "new"
+    assert sign["m.relates_to"]["key"] == "+"
+    assert all(asked.headers["authorization"] == "Bearer secret" for asked in api.asked)

@@ -1,0 +1,83 @@
+"""The delivery loop with real threads: a broken adapter holds up nobody, and health is kept."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+import corral
+from corral.adapters.channels.contract import Batch, Incoming, Outcome, Outgoing
+from corral.daemon.delivery import Delivery
+from corral.library import Corral
+from tests.support import channels
+from tests.support.channels import Fake, Platform, bring_in
+
+
+class Shared(Fake):
+    """Its platform is the test's."""
+
+    kind = "shared"
+    place = Platform()
+    gate = threading.Event()
+
+    def __init__(self, *given: object) -> None:
+        super().__init__(platform=self.place)
+
+    def receive(self, cursor: str | None, seconds: float) -> Batch:
+        time.sleep(0.01)
+        return super().receive(cursor, seconds)
+
+
+class Broken(Shared):
+    kind = "broken"
+
+    def receive(self, cursor: str | None, seconds: float) -> Batch:
+        raise RuntimeError("it cannot read")
+
+    def send(self, message: Outgoing) -> Outcome:
+        self.gate.wait(20)
+        raise RuntimeError("it cannot write")
+
+
+def eventually(store: Corral, loop: Delivery, found: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not found():
+        assert time.monotonic() < deadline, "not in time"
+        loop.round(store)
+        time.sleep(0.02)
+
+
+def test_one_channel_that_hangs_or_breaks_does_not_hold_up_the_others(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Shared.place, Shared.gate = Platform(), threading.Event()
+    for each in (Shared, Broken):
+        monkeypatch.setitem(channels.KINDS, each.kind, each)
+    bring_in(monkeypatch)
+    loop = Delivery()
+    with corral.open(url) as store:
+        store.agents.create("ada", command="cat")
+        for name in ("broken", "shared"):
+            store.channels.add(name, name, policy="public")
+        store.wirings.add("ada", channel="shared")
+        stuck = store.places.meet("broken", "room")
+        store.messages.say(stuck.id, "this hangs")
+        Shared.place.pending.append(
+            Incoming(event_id="e1", place="room", sender="ann", text="hello", direct=True)
+        )
+        eventually(store, loop, lambda: store.messages.list().items[0].text == "hello")
+        place = store.places.get("shared/room")
+        store.messages.say(place.id, "this arrives")
+        eventually(store, loop, lambda: "this arrives" in Shared.place.words())
+        eventually(store, loop, lambda: store.channels.get("broken").trouble)
+        assert "it cannot read" in (store.channels.get("broken").trouble or "")
+        assert store.channels.get("shared").trouble is None
+        Shared.gate.set()
+        for name in ("broken", "shared"):
+            store.channels.remove(name)
+        loop.round(store)
+        eventually(store, loop, lambda: not any(" sends" in t.name for t in threading.enumerate()))
+        for run in store.runs.list(live=True).items:
+            store.runs.stop(run.id)
+            store.runs.wait(run.id, timeout_ms=20_000)

@@ -1,0 +1,130 @@
+"""Channels, places, wirings, destinations and messages on the command line, and real talks."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.channels.contract import Incoming
+from corral.library import Corral
+from tests.support.channels import bring_in
+from tests.support.cli import Cli
+from tests.support.keeping import Home, until
+
+
+@pytest.fixture
+def home(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    monkeypatch.delenv("CORRAL_STORE", raising=False)
+    made = Home(tmp_path, url)
+    try:
+        yield made
+    finally:
+        made.end_all()
+
+
+def test_a_channel_is_added_wired_tried_and_removed(
+    cli: Cli, store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring_in(monkeypatch)
+    cli.json("agent", "create", "ada", "--provider", "scripted")
+    channel = cli.json("channel", "add", "chat", "fake", "--policy", "public")
+    assert cli.json("channel", "test", "chat")["ok"] is True
+    assert "chat works" in cli("channel", "test", "chat").out
+    assert cli.error("channel", "add", "chat", "fake")["exit_code"] == 4
+    assert cli.error("channel", "add", "x", "pigeon")["exit_code"] == 2
+    assert cli.error("channel", "add", "x", "fake", "--set", "colour")["exit_code"] == 2
+    assert cli.error("channel", "show", "nowhere")["exit_code"] == 3
+    event = Incoming(event_id="1", place="room", sender="ann", sender_name="Ann", text="hello")
+    store.messages.receive("chat", event)
+    (place,) = cli.json("place", "list", "--channel", "chat")
+    assert cli.json("place", "show", "chat/room")["id"] == place["id"]
+    assert cli.json("place", "policy", place["id"], "strict")["policy"] == "strict"
+    assert cli.json("place", "policy", place["id"], "channel")["policy"] is None
+    assert cli.json("place", "block", place["id"])["state"] == "blocked"
+    assert cli.json("place", "unblock", place["id"])["state"] == "open"
+    wiring = cli.json(
+        "wiring", "add", "ada", "--place", place["id"], "--on", "mention", "--session", "thread"
+    )
+    assert (wiring["trigger"], wiring["mode"]) == ("mention", "thread")
+    (route,) = cli.json("wiring", "try", place["id"], "@ada hello")
+    assert (route["heard"], route["reason"]) == (True, "it was addressed")
+    assert "it was not addressed" in cli("wiring", "try", place["id"], "hello").out
+    assert [each["id"] for each in cli.json("wiring", "list")] == [wiring["id"]]
+    (sender,) = cli.json("sender", "list")
+    known = cli.json("sender", "approve", sender["id"], "--person", "ann", "--role", "admin")
+    assert (known["state"], known["person"]) == ("known", "ann")
+    assert cli.json("person", "list")[0]["role"] == "admin"
+    assert cli.json("person", "set", "ann", "--role", "owner")["role"] == "owner"
+    assert cli.json("sender", "block", sender["id"])["state"] == "blocked"
+    (destination,) = cli.json("destination", "list", "--agent", "ada")
+    assert destination["name"] == "room"
+    assert cli.json("destination", "revoke", "ada", "room")["state"] == "revoked"
+    granted = cli.json("destination", "grant", "ada", place["id"], "--name", "crew")
+    assert granted["name"] == "crew"
+    (said,) = cli.json("message", "say", place["id"], "news for all")
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    (sent,) = cli.json("message", "send", "hello", "--to", "crew")
+    assert cli.error("message", "send", "hello", "--to", "elsewhere")["exit_code"] == 4
+    monkeypatch.delenv("CORRAL_AGENT")
+    assert cli.error("message", "send", "hello", "--to", "crew")["exit_code"] == 2
+    listed = cli.json("message", "list", "--place", place["id"])
+    assert [each["id"] for each in listed][:2] == [sent["id"], said["id"]]
+    assert cli.json("message", "show", sent["id"])["state"] == "queued"
+    for thing in (channel, place, sender, wiring, granted, sent):
+        assert cli.json("show", thing["id"])["id"] == thing["id"]
+    assert cli.json("wiring", "remove", wiring["id"])["state"] == "removed"
+    assert cli.json("channel", "remove", "chat")["state"] == "removed"
+    assert cli.json("channel", "list") == []
+    assert [each["id"] for each in cli.json("channel", "list", "--all")] == [channel["id"]]
+
+
+def test_a_talk_needs_somebody_to_talk_to(cli: Cli) -> None:
+    assert cli.error("chat", "--once", "hello")["exit_code"] == 3
+    for name in ("ada", "ben"):
+        cli.json("agent", "create", name, "--provider", "scripted")
+    assert cli.error("chat", "--once", "hello")["exit_code"] == 2
+    assert cli.error("chat", "--agent", "tom", "--once", "hello")["exit_code"] == 3
+
+
+def test_a_question_in_the_terminal_is_answered_and_the_talk_goes_on(home: Home) -> None:
+    home.json("agent", "create", "ada", "--provider", "scripted", "--json")
+    said = home.corral("chat", "--once", "say hello there")
+    assert (said.returncode, said.stdout.decode().strip()) == (0, "hello there")
+    told = json.loads(home.corral("chat", "--once", "say again", "--json").stdout)
+    assert (told["answers"], told["answered"]) == (["again"], True)
+    sessions = home.json("session", "list", "--json")
+    assert len(sessions) == 1, "it is one talk"
+    typed = home.corral("chat", input=b"say one\n/status\n\n")
+    lines = typed.stdout.decode().splitlines()
+    assert lines[0] == "one"
+    assert "waits for you" in lines[1]
+
+
+def test_a_plain_command_answers_with_what_it_prints(home: Home) -> None:
+    home.json("agent", "create", "echo", "--command", "cat", "--json")
+    said = home.corral("chat", "--once", "hello")
+    assert (said.returncode, said.stdout.decode().strip()) == (0, "hello")
+
+
+def test_an_answer_outlives_whoever_asked(home: Home) -> None:
+    home.json("agent", "create", "ada", "--provider", "scripted", "--json")
+    with home.begin("chat", "--once", "sleep 1; say still here") as asking:
+        until(
+            lambda: home.json("ps", "--json") or None,
+            "the agent runs",
+        )
+        os.kill(asking.pid, signal.SIGKILL)
+    until(lambda: home.json("ps", "--json") == [] or None, "the agent has ended")
+    said = home.corral("chat", input=b"\n")
+    assert said.stdout.decode().splitlines() == ["still here"]
+    assert home.corral("chat", input=b"\n").stdout == b"", "and is shown once"
+
+
+def test_an_agent_that_fails_is_not_waited_for_for_ever(home: Home) -> None:
+    home.json("agent", "create", "ada", "--provider", "scripted", "--json")
+    home.json("setting", "set", "mail.max_attempts", "1", "--json")
+    said = home.corral("chat", "--once", "crash 3")
+    assert said.returncode == 1
+    assert b"could not be answered" in said.stdout

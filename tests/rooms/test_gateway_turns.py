@@ -1,0 +1,231 @@
+"""Turns: what an agent is told, what becomes of its answer, and of turns that do not go well."""
+
+import pytest
+
+from corral.kernel.clock import MINUTE, SECOND, SetClock
+from corral.library import Corral
+from tests.support.channels import Chat, Runner, bring_in
+from tests.support.invariants import check_store
+
+
+@pytest.fixture(autouse=True)
+def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    bring_in(monkeypatch)
+
+
+@pytest.fixture
+def runner(store: Corral) -> Runner:
+    return Runner(store)
+
+
+def chat_with(store: Corral, **wiring: str) -> Chat:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store)
+    store.wirings.add("ada", channel=chat.channel.name, **wiring)  # type: ignore[arg-type]
+    return chat
+
+
+def test_what_came_together_is_told_together_and_answered_once(
+    store: Corral, runner: Runner
+) -> None:
+    chat = chat_with(store)
+    for n in range(3):
+        chat.says(f"part {n}", sender_name="Ann", place_name="The Room")
+    (run,) = store.gateway.wake()
+    run = runner.begin()
+    assert runner.prompt(run) == "\n\n".join(f"Ann in The Room: part {n}" for n in range(3))
+    runner.end(run, "all three")
+    store.gateway.settle()
+    assert store.gateway.wake() == []
+    chat.deliver()
+    assert chat.platform.words() == ["all three"]
+
+
+def test_what_came_from_different_threads_is_answered_in_each(
+    store: Corral, runner: Runner
+) -> None:
+    chat = chat_with(store)
+    chat.says("one", thread="t1")
+    chat.says("two", thread="t2")
+    for text in ("first", "second"):
+        store.gateway.wake()
+        runner.end(runner.begin(), text)
+        store.gateway.settle()
+    chat.deliver()
+    assert chat.platform.shown == [("room", "t1", "first"), ("room", "t2", "second")]
+
+
+def test_what_did_not_wake_the_agent_is_told_with_what_does(store: Corral, runner: Runner) -> None:
+    chat = chat_with(store, trigger="mention", unheard="keep")
+    chat.says("the build is red", sender_name="Ann")
+    chat.says("since noon", sender_name="Bob", sender="bob")
+    assert store.gateway.wake() == []
+    asked = chat.says("@ada can you look?", sender_name="Ann")
+    store.sessions.set_provider_session(str(asked.routes[0].session_id), "scripted", "it-remembers")
+    store.gateway.wake()
+    run = runner.begin()
+    told = runner.prompt(run) or ""
+    assert "Ann: the build is red\nBob: since noon" in told
+    assert told.endswith("@ada can you look?")
+    runner.end(run, "looking")
+    store.gateway.settle()
+    chat.says("@ada and?", sender_name="Ann")
+    store.gateway.wake()
+    assert "Said here before" not in (runner.prompt(runner.begin()) or ""), "and once only"
+
+
+def test_a_turn_without_an_answer_says_so(store: Corral, runner: Runner) -> None:
+    chat = chat_with(store)
+    chat.says("hello")
+    store.gateway.wake()
+    runner.end(runner.begin())
+    store.gateway.settle()
+    chat.deliver()
+    assert chat.platform.words() == ["ada ended its turn without an answer."]
+
+
+def test_what_an_agent_said_by_a_tool_is_not_said_again_at_the_end(
+    store: Corral, runner: Runner
+) -> None:
+    chat = chat_with(store)
+    session = chat.says("hello").routes[0].session_id
+    store.gateway.wake()
+    run = runner.begin()
+    store.messages.send("done!", agent="ada", session=session, run=run.id)
+    runner.end(run, "done!")
+    store.gateway.settle()
+    chat.deliver()
+    assert chat.platform.words() == ["done!"]
+
+
+def test_a_turn_that_somebody_stops_is_not_repeated_and_its_sender_is_told(
+    store: Corral, runner: Runner, clock: SetClock
+) -> None:
+    chat = chat_with(store)
+    store.senders.approve("fake/ann", person="ann", role="admin")
+    message = chat.says("dig a hole")
+    store.gateway.wake()
+    run = runner.begin()
+    chat.says("/stop")
+    assert store.runs.get(run.id).state == "stopping"
+    runner.die(store.runs.get(run.id))
+    store.gateway.settle()
+    assert store.mail.get(str(message.routes[0].letter_id)).state == "refused"
+    clock.advance(10 * MINUTE)
+    assert store.gateway.wake() == []
+    chat.deliver()
+    told, reason = chat.platform.words()
+    assert told == "ada is told to stop."
+    assert "could not be answered" in reason
+
+
+def test_a_run_that_cannot_be_asked_for_counts_as_an_attempt(
+    store: Corral, clock: SetClock
+) -> None:
+    store.agents.create("nobody")  # neither a provider nor a command
+    chat = Chat(store)
+    store.wirings.add("nobody", channel=chat.channel.name)
+    message = chat.says("hello")
+    for _ in range(6):
+        assert store.gateway.wake() == []
+        clock.advance(2 * MINUTE)
+    dead = store.mail.get(str(message.routes[0].letter_id))
+    assert (dead.state, dead.attempts) == ("dead", 6)
+    assert "no provider" in (dead.last_error or "")
+    check_store(store)
+
+
+def test_a_poisoned_message_takes_no_other_down_with_it(
+    store: Corral, runner: Runner, clock: SetClock
+) -> None:
+    chat = chat_with(store)
+    for text in ("poison", "harmless"):
+        chat.says(text)
+    done = []
+    for _ in range(10):
+        if store.gateway.wake():
+            run = runner.begin()
+            prompt = runner.prompt(run) or ""
+            if "poison" in prompt.rpartition("Now:")[2]:
+                runner.die(run)
+            else:
+                runner.end(run, "fine")
+                done.append(prompt)
+            store.gateway.settle()
+        clock.advance(2 * MINUTE)
+    assert len(done) == 1
+    assert len(store.mail.dead().items) == 1
+
+
+def test_a_letter_that_an_agent_made_up_is_words_and_nothing_else(
+    store: Corral, runner: Runner
+) -> None:
+    chat = chat_with(store)
+    session = chat.says("hello", direct=True).routes[0].session_id
+    store.places.meet("fake", "other")
+    store.sessions.set_provider_session(str(session), "scripted", "it-remembers")
+    store.gateway.wake()
+    runner.end(runner.begin(), "hi")
+    store.gateway.settle()
+    for body in (
+        {"kind": "chat", "message": "msg_1", "place": chat.place("other"), "text": "leak"},
+        {"kind": "chat", "message": 5, "place": 7},
+        {"message": "msg_999"},
+        {"kind": "question", "answer": ["x"]},
+        [1, 2],
+    ):
+        store.mail.put(f"session:{session}", body, sender="agent:eve")
+    assert len(store.gateway.wake()) == 1
+    run = runner.begin()
+    assert "[From agent:eve]" in (runner.prompt(run) or "")
+    runner.end(run, "no")
+    store.gateway.settle()
+    chat.deliver()
+    assert chat.platform.words("other") == []
+    assert chat.platform.words() == ["hi", "no"]
+
+
+def test_a_session_that_somebody_works_in_by_hand_is_left_alone_until_that_ends(
+    store: Corral, runner: Runner
+) -> None:
+    chat = chat_with(store)
+    session = chat.says("hello").routes[0].session_id
+    assert session is not None
+    store.runs.ask(agent="ada", session=session, prompt="by hand")
+    by_hand = runner.begin()
+    assert store.gateway.wake() == []
+    runner.end(by_hand, "x")
+    assert len(store.gateway.wake()) == 1
+
+
+def test_a_closed_session_is_followed_by_a_new_one(store: Corral, runner: Runner) -> None:
+    chat = chat_with(store)
+    first = chat.says("hello").routes[0].session_id
+    store.gateway.wake()
+    runner.end(runner.begin(), "hi")
+    store.gateway.settle()
+    assert first is not None
+    store.sessions.close(first)
+    second = chat.says("hello again").routes[0].session_id
+    assert second != first
+    store.gateway.wake()
+    runner.end(runner.begin(), "hi again")
+    store.gateway.settle()
+    chat.deliver()
+    assert chat.platform.words() == ["hi", "hi again"]
+
+
+def test_an_agent_in_all_its_chats_answers_each_where_it_was_asked(
+    store: Corral, runner: Runner, clock: SetClock
+) -> None:
+    chat = chat_with(store, mode="agent")
+    for place in ("one", "two", "one"):
+        chat.says(f"from {place}", place=place)
+        clock.advance(SECOND)
+    for n in range(3):
+        store.gateway.wake()
+        runner.end(runner.begin(), f"answer {n}")
+        store.gateway.settle()
+    chat.deliver()
+    assert chat.platform.words("one") == ["answer 0", "answer 2"]
+    assert chat.platform.words("two") == ["answer 1"]
