@@ -7,7 +7,6 @@ makes text of them. A repository is named as in `worktrees`.
 import os
 import re
 import shutil
-import time
 from contextlib import suppress
 from itertools import zip_longest
 from typing import Literal
@@ -24,6 +23,7 @@ from corral.adapters.places import (
     scratch_index,
 )
 from corral.adapters.places import resolve as resolve
+from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Conflict, Invalid, NotFound
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -202,7 +202,7 @@ def _clear_away(found: Place) -> None:
             os.unlink(os.path.join(found.own, name))
     lock = os.path.join(found.own, "index.lock")
     with suppress(FileNotFoundError):
-        if time.time() - os.stat(lock).st_mtime > DEAD_LOCK_SECONDS:
+        if SystemClock().now() / 1_000 - os.stat(lock).st_mtime > DEAD_LOCK_SECONDS:
             os.unlink(lock)
 
 
