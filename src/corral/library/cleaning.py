@@ -104,7 +104,9 @@ def _look(race: Race, attempt: Attempt, unmerged: bool) -> Place:
         count = len(state.uncommitted) + len(state.untracked)
         return _place(attempt, "keep", f"{count} files in it are in no commit", state)
     if state.unmerged and not unmerged:
-        return _place(attempt, "keep", f"{state.unmerged} commits are on no other branch", state)
+        return _place(
+            attempt, "keep", f"commits that are on no other branch: {state.unmerged}", state
+        )
     why = "all of it is elsewhere too"
     if state.unmerged:
         why = f"{state.unmerged} commits stay on {attempt.branch}"

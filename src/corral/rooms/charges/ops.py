@@ -12,7 +12,6 @@ from corral.kernel.ids import number_of
 from corral.kernel.money import MOST, check_micros, format_usd
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text
-from corral.rooms.agents import ops as agents
 from corral.rooms.charges import sql
 from corral.rooms.charges.counters import Figures, difference, difference_of_cost
 from corral.rooms.charges.model import (
@@ -428,14 +427,20 @@ def _by_id(tx: Tx, scope: str) -> str:
     kind, _, name = scope.partition(":")
     if kind != "agent" or name.startswith("agt_"):
         return scope
+    from corral.rooms.agents import ops as agents  # not for a keeper, which only charges
+
     return f"agent:{agents.get(tx, name).id}"
 
 
 def _for_people(tx: Tx, scope: str) -> str:
     """A scope with the name of its agent, which may be typed in again."""
     kind, _, id = scope.partition(":")
+    if kind != "agent":
+        return scope
+    from corral.rooms.agents import ops as agents  # not for a keeper, which only charges
+
     try:
-        return f"agent:{agents.get(tx, id).name}" if kind == "agent" else scope
+        return f"agent:{agents.get(tx, id).name}"
     except NotFound:
         return scope
 
