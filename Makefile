@@ -28,7 +28,7 @@ demo: setup ## the story in a minute, in a temporary home
 	@$(BIN)/python -m corral.demo
 
 test: setup .venv/browser ## every test, on SQLite and on a PostgreSQL that it starts itself
-	@$(BIN)/pytest -n $(WORKERS)
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 # One that is there, Debian's, or playwright's own.
 .venv/browser: .venv/ready
