@@ -22,9 +22,11 @@ from corral.kernel.end import End
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.library.once import Key, once
+from corral.rooms.races import sql as races
 from corral.rooms.runs.model import Sample
 from tests.support.invariants import check_store
 from tests.support.runs import held, running
+from tests.support.state_rows import insert, state_tables
 from tests.support.store import refuses
 
 ENGINES = ["sqlite", "postgres"]
@@ -90,6 +92,7 @@ def live(store: Corral, clock: SetClock, folder: Path) -> None:
     sent = {"mailbox": "queue:y", "body": "ünï"}
     once(store.mail, "put", sent, key=key, encode=msgspec.json.encode)
     chat(store)
+    race(store)
 
 
 def chat(store: Corral) -> None:
@@ -101,6 +104,30 @@ def chat(store: Corral) -> None:
         if sender == "eve":
             store.senders.approve("ünï/eve", person="eve", role="owner")
         store.messages.receive("ünï", said)
+
+
+def race(store: Corral) -> None:
+    """One of each that a race has, written straight: a real one needs git and agents."""
+    states = state_tables()
+    with store.transaction() as tx:
+        keys = {
+            name: insert(tx, states[name], state)
+            for name, state in {
+                "races": "active",
+                "rounds": "completed",
+                "attempts": "completed",
+                "verdicts": "given",
+            }.items()
+        }
+        of = {"round_id": keys["rounds"], "attempt_id": keys["attempts"], "at": 1, "by": "ünï"}
+        tx.run(
+            races.ADD_CHOICE, number=1, verb="select", commit_id="c", ranked_first_id=None,
+            reason="☃", **of,
+        )  # fmt: skip
+        tx.run(
+            races.ADD_GRAFT, id="grf_1", files="[]", commit_id=None, kept=0, checks="[]",
+            reason="☃", **of,
+        )  # fmt: skip
 
 
 def imports(store: Corral, clock: SetClock) -> None:

@@ -29,6 +29,7 @@ NOTHING = {
         "plans",
         "progress",
         "tasks",
+        "races",
         "questions",
         "decisions",
         "messages",
