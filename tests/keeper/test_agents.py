@@ -187,7 +187,7 @@ def test_an_answer_that_nobody_waits_for_is_not_lost_silently(
     home: Home, acp: tuple[str, ...]
 ) -> None:
     run = home.asked("scripted", "say begun; hang", "--grace", "300ms", *acp)
-    until(lambda: "begun" in words(home, run), "it has begun")
+    until(lambda: b"begun" in home.so_far(run), "it has begun")
     sent = home.json("send", "--json", run.id, "are you there?")
     assert sent["how"] == "mailed"
     with home.store() as store:

@@ -272,8 +272,7 @@ def _sent(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
     given = dict(zip(call.positional, args, strict=False)) | kwargs
     if given.pop("claimed", False):
         raise Refused(
-            "A run is begun on a machine that has the store; type this there, or begin it from the "
-            "dashboard."
+            "A run is begun where the store is; type this there, or begin it from the dashboard."
         )
     known = {field.name: field for field in call.fields}
     sent: dict[str, Any] = {}
