@@ -46,6 +46,7 @@ DIFFER = {
     "one member": {"sqlite": "members_pkey", "postgres": "members_by_member"},
     "an open group": {"sqlite": "groups_pkey", "postgres": "groups_open"},
     "an open question": {"sqlite": "questions_pkey", "postgres": "questions_open"},
+    "attempts with worktrees": {"sqlite": "attempts_by_race", "postgres": "attempts_in_place"},
     "an open schedule": {"sqlite": "schedules_pkey", "postgres": "schedules_open"},
 }
 
@@ -512,6 +513,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "projects_pkey",
             "questions_by_project",
             "outputs_uncleared",
+            "races_by_project",
             "runs_by_project",
             "live runs of a project",
             "schedules_by_project",
@@ -554,6 +556,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.db.prune(dry_run=True),
         {
             "alerts_pkey",
+            "attempts with worktrees",
+            "cards_pkey",
+            "messages_pkey",
+            "races_ended",
             "answers_pkey",
             "charges_pkey",
             "delegations_pkey",
