@@ -14,6 +14,7 @@ from bench.cases import (
     mcp,
     output,
     peers_on_sqlite,
+    races,
     runs,
     saturation,
     sessions,
@@ -56,5 +57,6 @@ CASES = [
         "mcp": mcp,
         "web": web,
         "worktrees": worktrees,
+        "races": races,
     }.items()
 ]

@@ -1,0 +1,147 @@
+"""Sixteen attempts at once: is each recorded as it was, and what does Corral itself take?"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.invariants import check_store
+from tests.support.keeping import CORRAL, Home
+from tests.support.racing import git, make_repository
+
+from bench.harness import Bar, Bench, Row, Spread
+from corral.library import Corral
+from corral.rooms.races.model import Attempt
+
+TITLE = "A race of sixteen"
+ABOUT = """
+    One race, sixteen attempts of the scripted agent at once: each computes for five seconds of a
+    core, says 200 lines and writes a file; its check computes for one second. The whole is the
+    processor time of all processes: of the command that drives the race, of keepers and guards, of
+    git, agents and checks. Agents and checks say themselves what they took; all the rest is counted
+    as Corral's, also git and Python's start for each keeper, so that the figure is an upper bound.
+"""
+ATTEMPTS = 16
+AGENT_SECONDS = 5.0
+CHECK_SECONDS = 1.0
+LINES = 200
+
+COMPUTE = """\
+#!{python}
+import atexit, os, resource, runpy, sys
+
+def say():
+    took = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    with open(os.path.join({folder!r}, "{kind}-" + os.environ["CORRAL_ATTEMPT"]), "w") as file:
+        file.write(repr(sum(each.ru_utime + each.ru_stime for each in took)))
+
+atexit.register(say)
+while sum(os.times()[:2]) < {seconds}:
+    sum(number * number for number in range(10_000))
+"""
+AGENT = """\
+sys.argv = sys.argv[2:]  # without the interpreter's -m
+runpy.run_module("corral.demo.agent", run_name="__main__", alter_sys=True)
+"""
+CHECK = 'sys.exit(not os.path.exists("made"))\n'
+# Whoever loses its parent comes back to this one, so that the times of all add up here.
+WHOLE = """\
+import os, resource, subprocess, sys
+from contextlib import suppress
+from corral.adapters import process
+
+process.gather_orphans()
+subprocess.run(sys.argv[1:], check=True)
+with suppress(ChildProcessError):
+    while True:
+        os.wait()
+took = resource.getrusage(resource.RUSAGE_CHILDREN)
+print("\\n" + repr(took.ru_utime + took.ru_stime))
+"""
+
+
+class Place(Home):
+    """A home with a repository, an agent and a check that compute."""
+
+    def __init__(self, folder: Path) -> None:
+        os.environ["CORRAL_HOME"] = str(folder / "home")
+        super().__init__(folder, f"sqlite:///{folder}/store.db")
+        self.work = make_repository(folder / "repository")
+        self._took = folder / "took"
+        self._took.mkdir()
+        self._write("agent", AGENT_SECONDS, AGENT)
+        self._write("check", CHECK_SECONDS, CHECK)
+        with self.store() as store:
+            store.settings.set("races.max_attempts", ATTEMPTS)
+            store.agents.create("worker", provider="scripted", command=str(folder / "agent"))
+
+    def _write(self, kind: str, seconds: float, rest: str) -> None:
+        file = self.folder / kind
+        words = {"python": sys.executable, "folder": str(self._took), "kind": kind}
+        file.write_text(COMPUTE.format(**words, seconds=seconds) + rest)
+        file.chmod(0o755)
+
+    def race(self) -> tuple[str, float]:
+        """A race until somebody has to choose; its id, and the seconds that all of it took."""
+        ways = (f"write made {number}; spend 1000 500" for number in range(1, ATTEMPTS + 1))
+        words = ["race", "start", f"lines {LINES}", "--agents", f"worker:{ATTEMPTS}"]
+        words += [word for way in ways for word in ("--variation", way)]
+        words += ["--check", str(self.folder / "check"), "--wait", "--json"]
+        said = subprocess.run(
+            [sys.executable, "-c", WHOLE, *CORRAL, *words],
+            cwd=self.work,
+            env=self.env,
+            capture_output=True,
+            check=True,
+        )
+        told, _, seconds = said.stdout.decode().rstrip().rpartition("\n")
+        return json.loads(told)["id"], float(seconds)
+
+    def taken(self) -> float:
+        """What agents and checks said that they took."""
+        said = [float(file.read_text()) for file in self._took.iterdir()]
+        assert len(said) == 2 * ATTEMPTS, len(said)
+        return sum(said)
+
+
+def measure(bench: Bench) -> list[Row]:
+    wrong: list[int] = []
+    shares: list[float] = []
+    each: list[float] = []
+    for number in range(bench.pick(3, 1)):
+        bench.told(f"race {number + 1}")
+        place = Place(bench.new_file().parent)
+        try:
+            id, whole = place.race()
+            own = whole - place.taken()
+            with place.store() as store:
+                wrong.append(_wrong(store, place, id))
+        finally:
+            place.end_all()
+        shares.append(100 * own / whole)
+        each.append(1_000 * own / ATTEMPTS)
+    return [
+        Row("attempts recorded wrong", Spread.of(wrong), Bar("=", 0), unit=""),
+        Row("Corral and git, percent of the whole", Spread.of(shares), Bar("<=", 10), unit=""),
+        Row("Corral and git, processor time for each attempt", Spread.of(each), unit="ms"),
+    ]
+
+
+def _wrong(store: Corral, place: Place, id: str) -> int:
+    check_store(store)
+    attempts = store.races.get(id).latest.attempts
+    assert len(attempts) == ATTEMPTS
+    return sum(not _is_right(store, place, attempt) for attempt in attempts)
+
+
+def _is_right(store: Corral, place: Place, attempt: Attempt) -> bool:
+    """Whether state, check, cost, commit and output are those of just this attempt."""
+    assert attempt.run_id is not None
+    text = bytes(store.outputs.open(attempt.run_id).bytes(0, 1 << 20)).decode()
+    return (
+        (attempt.state, attempt.passed, attempt.files) == ("completed", True, 1)
+        and attempt.cost_micros == (1_000 * 3 + 500 * 15)
+        and git(place.work, "show", f"{attempt.commit}:made") == str(attempt.number)
+        and all(f"line {number}" in text for number in range(1, LINES + 1))
+    )
