@@ -33,6 +33,7 @@ from corral.kernel.errors import Conflict, CorralError
 from corral.rooms.gateway import sending
 from corral.rooms.gateway.model import Channel, InDoubt, Place
 from corral.rooms.gateway.sending import Dispatch
+from corral.rooms.mail import looking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState
 
@@ -115,7 +116,7 @@ class Delivery:
 
         waiting = set(self._database.read(lambda tx: mail.lines(tx, "place")))
         doubtful = self._database.read(
-            lambda tx: mail.list_by_state(tx, state="unknown", limit=200).items
+            lambda tx: looking.list_by_state(tx, state="unknown", limit=200).items
         )
         waiting |= {each.mailbox for each in doubtful if each.mailbox.startswith("place:")}
         for mailbox in sorted(waiting):

@@ -4,7 +4,7 @@ from typing import Literal
 from corral.kernel.errors import Invalid
 from corral.kernel.page import Page
 from corral.library.operation import Room, read, write
-from corral.rooms.mail import ops
+from corral.rooms.mail import looking, ops
 from corral.rooms.mail.model import Letter, keeps_order
 
 Letters = list[Letter]
@@ -31,7 +31,7 @@ class Mail(Room):
     drop = write(ops.drop)
     expire_due = write(ops.expire_due, repeatable=True)
     get = read(ops.get, mode="one")
-    dead = read(ops.dead, mode="one")
+    dead = read(looking.dead, mode="one")
     next_due = read(ops.next_due, mode="one")
 
     # A claim whose answer was lost is not repeated where order matters: the same owner would get
@@ -40,9 +40,9 @@ class Mail(Room):
     _take = write(ops.claim, mode="one", repeatable=True)
     _ack_and_take = write(ops.ack_and_claim)
     _retire = write(ops.retire)
-    _waiting = read(ops.list_waiting, mode="one")
-    _all = read(ops.list_all, mode="one")
-    _by_state = read(ops.list_by_state, mode="one")
+    _waiting = read(looking.list_waiting, mode="one")
+    _all = read(looking.list_all, mode="one")
+    _by_state = read(looking.list_by_state, mode="one")
 
     def claim(
         self,

@@ -24,6 +24,7 @@ from corral.rooms.gateway.model import (
     chat_of,
 )
 from corral.rooms.gateway.routing import seat
+from corral.rooms.mail import looking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState
 from corral.rooms.projects import ops as projects
@@ -183,7 +184,7 @@ def take(tx: Tx, talk: Talk) -> list[Letter]:
 def _batch(tx: Tx, talk: Talk) -> list[Letter]:
     """The letters that the next turn would be given; none when only notices wait, which nobody has
     to be woken for."""
-    line = mail.list_waiting(tx, mailbox=talk.mailbox, limit=MOST_LETTERS).items
+    line = looking.list_waiting(tx, mailbox=talk.mailbox, limit=MOST_LETTERS).items
     batch: list[Letter] = []
     address: tuple[str, str | None] | None = None
     for letter in line:

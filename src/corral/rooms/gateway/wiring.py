@@ -25,6 +25,7 @@ from corral.rooms.gateway.model import (
     one_of,
 )
 from corral.rooms.gateway.patterns import compiled
+from corral.rooms.mail import looking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import check_priority
 from corral.rooms.projects import ops as projects
@@ -40,7 +41,7 @@ def remove_channel(tx: Tx, channel: str) -> Channel:
         if wiring.channel_id == found.id:
             remove_wiring(tx, wiring.id)
     for place in _places(tx, found.name):
-        while letters := mail.list_waiting(tx, mailbox=place.mailbox, limit=1_000).items:
+        while letters := looking.list_waiting(tx, mailbox=place.mailbox, limit=1_000).items:
             for letter in letters:
                 mail.drop(tx, letter.id, reason=f"the channel {found.name} was removed")
     return move(tx, sql.CHANNELS, "remove", found.id, ended_at=tx.now)

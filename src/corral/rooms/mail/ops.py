@@ -9,7 +9,7 @@ from corral.kernel.clock import YEAR
 from corral.kernel.errors import Held, IllegalMove, Invalid
 from corral.kernel.ids import number_of
 from corral.kernel.lease import lease_end, taken_over
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import check_limit
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.mail import sql
 from corral.rooms.mail.backoff import pause_ms as ladder_pause
@@ -26,13 +26,6 @@ from corral.rooms.settings import ops as settings
 KEPT = sql.KEPT
 LEASE_MS = 30_000
 MAX_ERROR = 8_192
-LISTED_STATES = (
-    LetterState.UNKNOWN,
-    LetterState.DEAD,
-    LetterState.REFUSED,
-    LetterState.EXPIRED,
-)
-_END = 1 << 62
 _UNLESS_KEYED = "(mailbox, key) WHERE key IS NOT NULL"
 
 
@@ -353,61 +346,6 @@ def next_due(tx: Tx, mailbox: str) -> int | None:
     """When the mailbox's next letter can be claimed at the earliest; None when it is empty."""
     due: int | None = tx.value(sql.NEXT_DUE, mailbox=check_mailbox(mailbox))
     return due
-
-
-def list_waiting(
-    tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
-) -> Page[Letter]:
-    """Letters that are still on their way: by mailbox, each in the order of its line."""
-    box, rank, line_at, seq = decode_cursor(after, mailbox or "", -_END, 0, 0)
-    if mailbox not in (None, box):
-        raise Invalid("The cursor belongs to the list of another mailbox.", mailbox=mailbox)
-    if mailbox is not None:
-        check_mailbox(mailbox)
-    rows = tx.all(
-        sql.WAITING if mailbox is None else sql.WAITING_IN_MAILBOX,
-        mailbox=box,
-        rank=rank,
-        line_at=line_at,
-        seq=seq,
-        limit=check_limit(limit) + 1,
-    )
-    return page_of(rows, limit, _place_in_line)
-
-
-def _place_in_line(letter: Letter) -> tuple[str, int, int, int]:
-    return letter.mailbox, -letter.priority, letter.line_at, number_of("let", letter.id)
-
-
-def list_all(
-    tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
-) -> Page[Letter]:
-    """All letters, also those that have ended: newest first."""
-    (before,) = decode_cursor(after, _END)
-    if mailbox is None:
-        rows = tx.all(sql.ALL, before=before, limit=check_limit(limit) + 1)
-    else:
-        rows = tx.all(
-            sql.ALL_OF_MAILBOX,
-            mailbox=check_mailbox(mailbox),
-            before=before,
-            limit=check_limit(limit) + 1,
-        )
-    return page_of(rows, limit, lambda letter: (number_of("let", letter.id),))
-
-
-def list_by_state(tx: Tx, *, state: str, after: str | None = None, limit: int = 50) -> Page[Letter]:
-    """Letters that somebody may have to look at (unknown, dead, refused, expired), newest first."""
-    if state not in LISTED_STATES:
-        raise Invalid(f"{state!r} is none of {', '.join(LISTED_STATES)}.", state=state)
-    (before,) = decode_cursor(after, _END)
-    rows = tx.all(sql.BY_STATE, state=state, before=before, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda letter: (number_of("let", letter.id),))
-
-
-def dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:
-    """Letters that failed too often, newest first."""
-    return list_by_state(tx, state="dead", after=after, limit=limit)
 
 
 def _end(tx: Tx, verb: str, number: int, reason: str, *, guard: int | None = None) -> Letter:
