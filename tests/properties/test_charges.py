@@ -18,7 +18,7 @@ from tests.properties.machine import (
 )
 
 runs = st.sampled_from(["run_1", "run_2", "run_3"])
-scopes = st.sampled_from(["all", "project:prj_1", "agent:agn_1"])
+scopes = st.sampled_from(["all", "project:prj_1", "agent:agt_1"])
 periods = st.sampled_from(["total", "day"])
 money = st.integers(0, 40)
 costs = st.one_of(st.none(), money)
@@ -26,9 +26,9 @@ tokens = st.integers(0, 5)
 
 # Where each run belongs.
 WHERE: dict[str, dict[str, str]] = {
-    "run_1": {"project_id": "prj_1", "agent_id": "agn_1"},
+    "run_1": {"project_id": "prj_1", "agent_id": "agt_1"},
     "run_2": {"project_id": "prj_1"},
-    "run_3": {"agent_id": "agn_1"},
+    "run_3": {"agent_id": "agt_1"},
 }
 
 
