@@ -1,5 +1,6 @@
 """Asking for runs: what is kept of it, and what is refused before anything is kept."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,3 +136,10 @@ def test_a_run_and_what_it_is_started_with_are_one(store: Corral) -> None:
     assert rows(store, "SELECT count(*) FROM runs JOIN launches ON launches.run_id = runs.id") == [
         (3,)
     ]
+
+
+def test_a_sandbox_that_nobody_knows_is_refused(store: Corral, tmp_path: Path) -> None:
+    with refuses(store, Invalid):
+        store.runs.ask(command=["true"], project=str(tmp_path), sandbox="box")
+    asked = store.runs.ask(command=["true"], project=str(tmp_path), sandbox="landlock")
+    assert store.runs.launch_of(asked.id).sandbox == "landlock"

@@ -92,6 +92,7 @@ class Wishes(TypedDict, total=False):
     budget_micros: int | None
     output_cap: int | None
     approvals: Sequence[str]
+    sandbox: str | None
     terminal: bool | None
     watched: bool
     acp: bool

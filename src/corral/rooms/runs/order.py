@@ -20,6 +20,7 @@ MAX_LABELS = 20
 LONGEST = 365 * DAY
 # Classes of questions that may be answered with yes beforehand, as providers sort them.
 APPROVALS = ("edit", "run", "trust", "all")
+SANDBOXES = ("bubblewrap", "landlock", "none")
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +80,7 @@ def check_order(order: Order) -> None:
                 f"{given!r} is no class of questions; --yes takes {', '.join(APPROVALS)}.",
                 approval=given,
             )
+    _check_sandbox(order.sandbox)
     clean_text(order.command, "The command")
     clean_text(order.cwd, "The directory", most=MAX_DIR)
     for argument in order.args:
@@ -98,6 +100,12 @@ def check_order(order: Order) -> None:
         raise Invalid("A run's name does not begin with run_ or with a blank; give another.")
 
 
+def _check_sandbox(kind: str | None) -> None:
+    if kind is not None and kind not in SANDBOXES:
+        known = ", ".join(SANDBOXES)
+        raise Invalid(f"{kind!r} is no sandbox; take one of {known}.", sandbox=kind)
+
+
 def _check_labels(labels: Sequence[str]) -> None:
     if len(labels) > MAX_LABELS:
         raise Invalid(f"A run wants {MAX_LABELS} labels at the most, not {len(labels)}.")
@@ -114,7 +122,6 @@ _TEXTS = {
     "parent_id": MAX_NAME,
     "provider": MAX_NAME,
     "host": MAX_NAME,
-    "sandbox": MAX_NAME,
     "resume_session": 2 * MAX_NAME,
     "prompt": MAX_PROMPT,
 }
