@@ -225,7 +225,7 @@ def test_the_record_names_the_token(remote: Corral, store: Corral) -> None:
 def test_a_wrong_token_a_wrong_url_and_no_daemon_are_told_apart(served: Served) -> None:
     with pytest.raises(Refused, match="no such token"):
         corral.open(served.url, token="crl_" + "0" * 64)
-    with pytest.raises(Invalid, match="no token"):
+    with pytest.raises(Invalid, match="wants a token"):
         corral.open(served.url)
     with pytest.raises(Invalid):
         corral.open("http://", token="x")
