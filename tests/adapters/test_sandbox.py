@@ -73,7 +73,7 @@ def test_it_changes_what_it_may_and_nothing_else(tmp_path: Path, kind: Kind) -> 
 
 def test_what_is_hidden_is_not_read_but_for_what_is_named(tmp_path: Path, kind: Kind) -> None:
     home = tmp_path / "home"
-    for name in ("secret", "shared", "work"):
+    for name in ("secret", "shared", "own"):
         (home / name).mkdir(parents=True)
         (home / name / "file").write_text(name)
     (home / "key").write_text("key")
@@ -81,7 +81,7 @@ def test_what_is_hidden_is_not_read_but_for_what_is_named(tmp_path: Path, kind: 
         cat {home}/secret/file && exit 1
         test -s {home}/key && cat {home}/key && exit 2
         cat {home}/shared/file || exit 3
-        echo x > {home}/work/new || exit 4
+        echo x > {home}/own/new || exit 4
         echo x > {home}/shared/new && exit 5
         exit 0
     """
@@ -91,7 +91,7 @@ def test_what_is_hidden_is_not_read_but_for_what_is_named(tmp_path: Path, kind: 
         script,
         hidden=(str(home),),
         readable=(str(home / "shared"),),
-        writable=(str(home / "work"),),
+        writable=(str(home / "own"),),
     )
     assert (done.returncode, done.stdout) == (0, "shared"), done.stderr
 

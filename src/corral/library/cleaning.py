@@ -5,6 +5,7 @@ its branch is kept. First it is only said what would be done.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -41,7 +42,7 @@ def clean(
     races: dict[str, Race] = {}
     for attempt in _attempts(database, race):
         if attempt.race_id not in races:
-            races[attempt.race_id] = database.read(lambda tx, id=attempt.race_id: ops.get(tx, id))  # type: ignore[misc]
+            races[attempt.race_id] = database.read(partial(ops.get, id=attempt.race_id))
         if races[attempt.race_id].host == process.host():
             found += _clean(database, races[attempt.race_id], attempt, confirm, unmerged)
     if orphans:
@@ -83,7 +84,7 @@ def _attempts(database: Database, race: Race | None) -> Iterator[Attempt]:
             yield from (each for each in round.attempts if each.cleaned_at is None)
         return
     after = ""
-    while page := database.read(lambda tx, it=after: choosing.in_place(tx, after=it, limit=PIECE)):  # type: ignore[misc]
+    while page := database.read(partial(choosing.in_place, after=after, limit=PIECE)):
         yield from page
         after = page[-1].worktree
 
@@ -168,7 +169,7 @@ def _orphans(database: Database, confirm: bool) -> list[Place]:
         known |= {attempt.worktree, *(each.worktree for each in _earlier(attempt))}
     after: str | None = None
     while True:
-        page = database.read(lambda tx, it=after: ops.list_races(tx, after=it, limit=PIECE))  # type: ignore[misc]
+        page = database.read(partial(ops.list_races, after=after, limit=PIECE))
         repositories |= {race.repository for race in page.items if race.host == process.host()}
         after = page.next
         if after is None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -57,7 +58,7 @@ def _looked_at(database: Database, project: Project, root: str) -> Iterator[Clea
         id = os.path.basename(orphan.folder)
         if id.startswith(leftovers.REMOVED):
             continue
-        task, busy = database.read(lambda tx, id=id: _task(tx, id))  # type: ignore[misc]
+        task, busy = database.read(partial(_task, id=id))
         yield _look(project, orphan.folder, id, task, busy)
 
 
