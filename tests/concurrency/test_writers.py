@@ -13,6 +13,7 @@ import corral
 from corral.kernel.ids import number_of
 from corral.rooms.mail import ops as mail
 from tests.support.invariants import check_store
+from tests.support.keeping import until
 from tests.support.processes import Child, Signal, at_once
 
 SECONDS = 3.0
@@ -53,24 +54,28 @@ def test_sixteen_processes_on_one_file_are_all_served_and_lose_nothing(file_url:
         check_store(store)
 
 
+def stand_in_line(url: str, count: int) -> bool:
+    """Whether so many processes have the door of the store's line or wait before it."""
+    door = os.stat(url.removeprefix("sqlite:///") + "-line-door")
+    locks = Path("/proc/locks").read_text().splitlines()
+    return sum(line.split()[-3].endswith(f":{door.st_ino}") for line in locks) == count
+
+
 def test_who_comes_first_is_served_first(file_url: str) -> None:
-    signals = [(Signal(), Signal()) for _ in range(6)]
+    signals = [Signal() for _ in range(6)]
 
     def put_my_number(number: int) -> None:
-        go, gone = signals[number]
         with corral.open(file_url) as store:
-            go.wait()
-            gone.send()
+            signals[number].wait()
             store.mail.put("queue:work", number)
 
     with ExitStack() as stack:
         children = [stack.enter_context(Child(partial(put_my_number, n))) for n in range(6)]
         with corral.open(file_url) as store:
             with store.transaction():
-                for go, gone in signals:
+                for number, go in enumerate(signals):
                     go.send()
-                    gone.wait()
-                    time.sleep(0.03)  # from its word to its place in the line
+                    until(partial(stand_in_line, file_url, number + 1), "it stands in line")
             for child in children:
                 child.result()
             served = store.db.sql("SELECT body FROM letters ORDER BY seq").rows

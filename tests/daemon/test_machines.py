@@ -1,6 +1,5 @@
 """Several machines on one PostgreSQL: who takes what, and what becomes of it when one is lost."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -168,15 +167,13 @@ def test_a_machine_that_was_stopped_joins_again_and_its_old_run_does_not_go_on_t
     run = both.ask("sleep", "600", labels=["gpu"])
     first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
     stopped, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
-    asleep = stopped.everybody()
     stopped.everything(signal.SIGSTOP)
     both.two = left
     try:
         both.on(run.id, left.name)
         assert both.state_of(stopped.name) == "lost"
     finally:
-        for pid in asleep:
-            os.kill(pid, signal.SIGCONT)
+        stopped.everything(signal.SIGCONT)
     assert first.pid is not None
     old = first.pid
     until(lambda: not lives(old), "the old attempt is ended", 20)
