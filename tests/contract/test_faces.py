@@ -171,6 +171,8 @@ ELSEWHERE = {
     "schedules.fire_due": "`corral schedule fire`",
     "schedules.get": "`corral schedule show`",
     "schedules.next_at": "for programs that wait",
+    "schedules.next_script": "for programs that wait",
+    "schedules.run_script": "`corral schedule fire`, and the checker's work",
     "search.behind": "`corral search` says it",
     "search.catch_up": "done by every search",
     "search.find": "`corral search`",

@@ -16,6 +16,7 @@ NOTHING = {
         "letters",
         "events",
         "schedules",
+        "occurrences",
         "nodes",
         "alerts",
         "tokens",

@@ -35,6 +35,7 @@ from corral.rooms.questions import ops as questions
 from corral.rooms.races import forgetting as forgetting_races
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Mode, Run
+from corral.rooms.schedules import history as occurrences
 from corral.rooms.schedules import ops as schedules
 from corral.rooms.search import ops as search
 from corral.rooms.sessions import forgetting
@@ -312,6 +313,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     mail.KEPT,
     events.KEPT,
     schedules.KEPT,
+    occurrences.KEPT,
     nodes.KEPT,
     alerts.KEPT,
     tokens.KEPT,

@@ -53,6 +53,7 @@ KINDS = (
     "message",
     "node",
     "note",
+    "occurrence",
     "output",
     "place",
     "plan",

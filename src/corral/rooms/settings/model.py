@@ -49,7 +49,15 @@ KNOWN: dict[str, Known] = {
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a sealed output is kept.", ("global",)
     ),
     "schedules.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended schedule is kept.", ("global",)
+        int,
+        90 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long an ended schedule is kept, and what became of each moment.",
+        ("global",),
+    ),
+    "schedules.script_ms": Known(
+        int, 30 * SECOND, SECOND, 10 * MINUTE, "How long a schedule's script may run."
     ),
     "sessions.keep_ms": Known(
         int, 365 * DAY, MINUTE, TEN_YEARS, "How long a closed session is kept.", ("global",)
