@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from corral.adapters.channels.contract import Kind
+from corral.adapters.channels.contract import Kind, card_text
+from corral.adapters.channels.registry import traits_of
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, NotFound
 from corral.kernel.ids import number_of
+from corral.kernel.text import abridged, printable
 from corral.rooms.gateway import sending, sql
 from corral.rooms.gateway.model import Card, Place, Talk
 from corral.rooms.mail import ops as mail
@@ -24,7 +26,7 @@ def show(tx: Tx, question: Question, place: Place, talk: Talk | None = None) -> 
     (message,) = sending.queue(
         tx,
         place,
-        question.text,
+        _whole(tx, question, place, thread),
         kind=Kind.QUESTION,
         thread=thread,
         agent_id=talk.agent_id if talk else None,
@@ -39,6 +41,28 @@ def show(tx: Tx, question: Question, place: Place, talk: Talk | None = None) -> 
         message=number_of("msg", message.id),
         now=tx.now,
     )
+
+
+def words_of(question: Question) -> str:
+    """All that somebody must know who answers: what is asked, what is done on it, and how many must
+    agree. Nothing in it can hide: what cannot be seen is spelled out."""
+    parts = [question.text]
+    if question.effect:
+        parts.append(f"This is what will be done, and nothing else:\n{question.effect}")
+    if question.needed > 1:
+        parts.append(f"{question.needed} must give the same answer.")
+    return "\n\n".join(printable(part, kept="\n") for part in parts)
+
+
+def _whole(tx: Tx, question: Question, place: Place, thread: str | None) -> str:
+    """The words of a card. What is too long for one is said before it, whole, and never cut."""
+    words = words_of(question)
+    room = traits_of(sql.CHANNELS.get(tx, place.channel_id).kind).max_text
+    room -= len(card_text("", question.options))
+    if len(words) <= room:
+        return words
+    sending.queue(tx, place, words, thread=thread, key=f"card:{question.id}:whole")
+    return abridged(f"To what is said above ({question.id}): {words}", max(room, 40))
 
 
 def show_open(tx: Tx) -> list[Card]:
@@ -108,7 +132,9 @@ def settle_ended(tx: Tx) -> int:
 def _rewrite(tx: Tx, card: Card, question: Question) -> None:
     place = sql.PLACES.get(tx, card.place_id)
     shown = sending.get(tx, card.message_id)
-    text = f"{question.text}\n{_ending(question)}"
+    ending = _ending(question)
+    room = traits_of(sql.CHANNELS.get(tx, place.channel_id).kind).max_text - len(ending) - 1
+    text = f"{abridged(shown.text, max(room, 40))}\n{ending}"
     if shown.platform_ids:
         sending.queue(
             tx,
@@ -124,11 +150,11 @@ def _rewrite(tx: Tx, card: Card, question: Question) -> None:
 
 def _ending(question: Question) -> str:
     if question.state is QuestionState.ANSWERED:
-        who = (question.answered_by or "").removeprefix("user:")
+        who = (question.answered_by or "").replace("user:", "")
         return f"{who} answered: {question.answer}"
     if question.state is QuestionState.EXPIRED:
         counts = f"; {question.fallback} counts" if question.fallback else ""
-        return f"Nobody answered in time{counts}."
+        return f"{'They did not agree' if question.votes else 'Nobody answered in time'}{counts}."
     return "It is not asked any more."
 
 
@@ -153,7 +179,9 @@ def answer(tx: Tx, question: str, said: str, by: str) -> tuple[bool, str]:
         ended = questions.answer(tx, question, said, by=by)
     except CorralError as error:
         return False, error.message
-    return True, f"{ended.answered_by} answered {ended.id}: {ended.answer}"
+    if ended.state is QuestionState.ANSWERED:
+        return True, f"{ended.answered_by} answered {ended.id}: {ended.answer}"
+    return True, f"{by} answered {ended.id}; {ended.needed} must agree"
 
 
 def meant_in(tx: Tx, place: Place, text: str) -> Question | None:
