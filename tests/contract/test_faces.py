@@ -59,6 +59,8 @@ ELSEWHERE = {
     "gateway.wake": "the delivery loop's work, and part of `corral chat`",
     "messages.get": "`corral message show`",
     "messages.receive": "what adapters and `corral chat` bring",
+    "requests.get": "`corral request show`",
+    "requests.secrets_given": "done by `corral secret set`, and the delivery loop's work",
     "places.get": "`corral place show`",
     "places.meet": "part of `corral chat`",
     "places.set_policy": "`corral place policy`",

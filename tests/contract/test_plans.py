@@ -490,6 +490,12 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"schedules_due", "an open schedule", "settings_pkey"},
     ),
     "schedules.next_at": (lambda c: c.schedules.next_at(), {"schedules_due"}),
+    "requests.list": (lambda c: c.requests.list(), {"requests_pkey"}),
+    "requests.list of an agent": (
+        lambda c: c.requests.list(agent="a7"),
+        {"agents_name_key", "agent_versions_pkey", "requests_by_agent"},
+    ),
+    "gateway, wanted secrets": (lambda c: c.gateway._wanted_secrets(), {"requests_waiting"}),
     "schedules.next_script": (lambda c: c.schedules.next_script(), {"letters_line"}),
     "schedules.history": (
         lambda c: c.schedules.history(SCRIPTED),
@@ -581,6 +587,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "notes_expiring",
             "posts_pkey",
             "questions_pkey",
+            "requests_pkey",
             "reactions_pkey",
             "runs_ended",
             "nodes_pkey",

@@ -35,6 +35,7 @@ NOTHING = {
         "decisions",
         "messages",
         "cards",
+        "requests",
         "posts",
         "reactions",
         "groups",

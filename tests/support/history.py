@@ -61,6 +61,13 @@ _FILL = [
         'sch_' || substr((i % 40) || 'x0000000000000000000000000', 1, 26), i, 'put', 1, i,
         {{now}} - i, {{now}} - i
     FROM n""",
+    f"""INSERT INTO requests (id, agent_id, action, arguments, effect, state, created_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'req_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'agt_' || substr((i % 90) || 'x0000000000000000000000000', 1, 26), 'create_agent', '{{}}',
+        'x', CASE i % 50 WHEN 0 THEN 'waiting' ELSE 'done' END, {{now}} - i,
+        CASE WHEN i % 50 > 0 THEN {{now}} - i END
+    FROM n""",
     f"""INSERT INTO projects (id, dir, name, state, created_at, updated_at, last_run_at)
     {_SERIES.format(count=MANY)}
     SELECT 'prj_' || substr(i || 'x0000000000000000000000000', 1, 26),

@@ -259,6 +259,14 @@ ROWS: dict[str, dict[str, Any]] = {
         "tries": 0,
         "created_at": 1,
     },
+    "requests": {
+        "id": "req_1",
+        "agent_id": "agt_1",
+        "action": "create_agent",
+        "arguments": "{}",
+        "effect": "an agent is created",
+        "created_at": 1,
+    },
     "senders": {
         "id": "snd_1",
         "channel_id": "chn_1",
@@ -326,6 +334,7 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     "delegations": lambda state: {"ended_at": None if state == "active" else 9},
     "destinations": lambda state: {"ended_at": None if state == "granted" else 9},
     "messages": lambda state: {"ended_at": None if state in ("held", "queued") else 9},
+    "requests": lambda state: {"ended_at": None if state == "waiting" else 9},
     "occurrences": lambda state: {"ended_at": None if state == "checking" else 9},
     "wirings": lambda state: {"ended_at": None if state == "active" else 9},
     "decisions": lambda state: {"ended_at": None if state in ("recorded", "proposed") else 9},

@@ -23,6 +23,7 @@ from corral.rooms.decisions import ops as decisions
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.events import ops as events
 from corral.rooms.gateway import ops as gateway
+from corral.rooms.gateway import requesting as requests
 from corral.rooms.groups import ops as groups
 from corral.rooms.imports import ops as imports
 from corral.rooms.locks import ops as locks
@@ -331,6 +332,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     decisions.KEPT,
     gateway.KEPT,
     gateway.CARDS_KEPT,
+    requests.KEPT,
     groups.POSTS_KEPT,
     groups.REACTIONS_KEPT,
     Kept("groups", "groups.keep_ms", groups.prune),

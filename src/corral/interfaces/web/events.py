@@ -62,6 +62,7 @@ KINDS = (
     "project",
     "question",
     "race",
+    "request",
     "round",
     "run",
     "schedule",

@@ -90,6 +90,7 @@ class Place(msgspec.Struct, frozen=True):
     name: str | None
     direct: bool
     policy: Policy | None
+    guarded: bool
     state: PlaceState
     created_at: int
     updated_at: int
@@ -396,9 +397,13 @@ class Card(msgspec.Struct, frozen=True):
     place_id: str
     session_id: str | None
     message_id: str
+    secret: bool
     settled: bool
     created_at: int
 
+
+HOST = "queue:gateway"
+"""Where answers go to what Corral itself asks of people."""
 
 _NAME = re.compile(r"[^\s:/\x00-\x1f\x7f]{1,100}")
 

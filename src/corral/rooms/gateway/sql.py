@@ -19,6 +19,7 @@ from corral.rooms.gateway.model import (
     Talk,
     Wiring,
 )
+from corral.rooms.gateway.wishes import REQUEST_MOVES, Request
 
 # -- channels -------------------------------------------------------------------------------------
 
@@ -50,7 +51,9 @@ SET_TROUBLE = Statement("""
 
 # -- places ---------------------------------------------------------------------------------------
 
-_PLACE = """id, channel_id, platform_id, name, direct, policy, state, created_at, updated_at"""
+_PLACE = (
+    """id, channel_id, platform_id, name, direct, policy, guarded, state, created_at, updated_at"""
+)
 
 PLACE_IDS = IdColumn("place", "plc", "places")
 PLACES = StateTable(Place, PLACE_MOVES, table="places", columns=_PLACE)
@@ -71,6 +74,7 @@ PLACES_OF_CHANNEL = Query(
 )
 
 NAME_PLACE = Statement("UPDATE places SET name = :name, updated_at = :now WHERE id = :id")
+GUARD_PLACE = Statement("UPDATE places SET guarded = :guarded WHERE id = :id")
 SET_PLACE_POLICY = Statement("UPDATE places SET policy = :policy, updated_at = :now WHERE id = :id")
 
 # -- people ---------------------------------------------------------------------------------------
@@ -302,7 +306,8 @@ DROP_TALK = Statement("""
 
 # -- cards ----------------------------------------------------------------------------------------
 
-_CARD = "question_id, place_id, session_id, 'msg_' || message AS message_id, settled, created_at"
+_CARD = """question_id, place_id, session_id, 'msg_' || message AS message_id, secret, settled,
+    created_at"""
 
 CARD = Query(Card, f"SELECT {_CARD} FROM cards WHERE question_id = :question_id")
 
@@ -322,8 +327,8 @@ OPEN_CARDS = Query(
 ADD_CARD = Query(
     Card,
     f"""
-    INSERT INTO cards (question_id, place_id, session_id, message, settled, created_at)
-    VALUES (:question_id, :place_id, :session_id, :message, 0, :now)
+    INSERT INTO cards (question_id, place_id, session_id, message, secret, settled, created_at)
+    VALUES (:question_id, :place_id, :session_id, :message, :secret, 0, :now)
     ON CONFLICT (question_id) DO NOTHING
     RETURNING {_CARD}
 """,
@@ -343,4 +348,40 @@ CARDS_KEPT = Retention(
     key="question_id",
     born="created_at",
     over="settled = 1 AND created_at < :before",
+)
+
+# -- requests -------------------------------------------------------------------------------------
+
+_REQUEST = """id, agent_id, run_id, session_id, key, action, arguments, effect, question_id, state,
+    decided_by, result, reason, created_at, ended_at"""
+
+REQUEST_IDS = IdColumn("request", "req", "requests")
+REQUESTS = StateTable(Request, REQUEST_MOVES, table="requests", columns=_REQUEST)
+
+REQUEST_BY_KEY = Query(
+    Request, f"SELECT {_REQUEST} FROM requests WHERE agent_id = :agent_id AND key = :key"
+)
+
+ALL_REQUESTS = REQUESTS.newest()
+REQUESTS_OF_AGENT = REQUESTS.newest("agent_id = :agent_id")
+
+WAITING_REQUESTS = Query(
+    Request,
+    f"""
+    SELECT {_REQUEST} FROM requests WHERE state = 'waiting' AND action = :action AND id > :after
+    ORDER BY id LIMIT :limit
+""",
+)
+
+COUNT_WAITING = Statement("""
+    SELECT count(*) FROM requests WHERE agent_id = :agent_id AND state = 'waiting'
+""")
+
+SET_QUESTION = Query(
+    Request,
+    f"UPDATE requests SET question_id = :question_id WHERE id = :id RETURNING {_REQUEST}",
+)
+
+REQUESTS_KEPT = Retention(
+    "requests", setting="messages.keep_ms", born="created_at", over="ended_at < :before"
 )

@@ -306,6 +306,8 @@ def _other(letter: Letter) -> str:
         return body if letter.sender is None else f"[From {letter.sender}] {body}"
     if isinstance(body, dict) and "undelivered" in body:
         return f"[What you said did not arrive ({body['undelivered']}): {body.get('reason')}]"
+    if isinstance(body, dict) and body.get("kind") == "request" and letter.sender is None:
+        return f"[{body.get('text')}]"
     if isinstance(body, dict) and body.get("kind") == "question":
         said = body.get("answer") or f"no answer; it is {body.get('state')}"
         return f"[Your question {body.get('text')!r}, by {body.get('answered_by')}: {said}]"

@@ -1,7 +1,7 @@
 """Asking, answering once, and telling whoever asked."""
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from corral.adapters.redaction import clean_words
 from corral.db.moves import create, move
@@ -131,7 +131,7 @@ def _vote(tx: Tx, found: Question, said: str, who: str) -> Question:
             answer=before.answer,
         )
     votes = [*found.votes, Vote(who, said, tx.now)]
-    kept = {"votes": encode_json(votes, "The votes")}
+    kept: dict[str, Any] = {"votes": encode_json(votes, "The votes")}
     note = {"by": who, "of": found.needed}
     counted = tally(found, votes)
     if counted.winners:
@@ -142,7 +142,7 @@ def _vote(tx: Tx, found: Question, said: str, who: str) -> Question:
 
 
 def _answered(
-    tx: Tx, found: Question, said: str, who: str, note: dict[str, object], **columns: str
+    tx: Tx, found: Question, said: str, who: str, note: dict[str, object], **columns: Any
 ) -> Question:
     ended = move(
         tx,
@@ -158,7 +158,7 @@ def _answered(
     return _tell(tx, ended)
 
 
-def _expire(tx: Tx, found: Question, note: dict[str, object], **columns: str) -> Question:
+def _expire(tx: Tx, found: Question, note: dict[str, object], **columns: Any) -> Question:
     ended = move(
         tx,
         sql.QUESTIONS,

@@ -38,8 +38,8 @@ def edit(
     columns = {
         "name": _or(found.name, name),
         "body": encode_json(_or(found.body, body), "The body"),
-        "misfire": ops.one_of(Misfire, misfire or found.misfire),
-        "overlap": ops.one_of(Overlap, overlap or found.overlap),
+        "misfire": ops.check_choice(Misfire, misfire or found.misfire),
+        "overlap": ops.check_choice(Overlap, overlap or found.overlap),
         **_script(found, script, script_ms),
         **_when(tx, found, every_ms, cron, time_zone),
     }

@@ -225,11 +225,6 @@ def note_run(tx: Tx, letter: Letter, run_id: str) -> None:
         tx.run(sql.SET_RUN, letter=_number(letter), run_id=run_id)
 
 
-def get_occurrence(tx: Tx, occurrence: str) -> Occurrence:
-    """A moment of a schedule by its id, which may be shortened."""
-    return sql.OCCURRENCES.get(tx, sql.OCCURRENCE_IDS.resolve(tx, occurrence))
-
-
 def list_occurrences(
     tx: Tx, schedule: str, *, after: str | None = None, limit: int = 50
 ) -> Page[Past]:

@@ -66,8 +66,8 @@ def create_schedule(
         raise Invalid("Give one rule: every, cron or at.")
     columns = {
         "time_zone": time_zone,
-        "misfire": one_of(Misfire, misfire),
-        "overlap": one_of(Overlap, overlap),
+        "misfire": check_choice(Misfire, misfire),
+        "overlap": check_choice(Overlap, overlap),
         "priority": check_priority(priority),
         "name": clean_text(name, "The name", most=MAX_NAME) if name else None,
         "project_id": _project(project),
@@ -370,7 +370,7 @@ def _project(id: str | None) -> str | None:
     return clean_text(id, "The project", most=MAX_NAME) if id else None
 
 
-def one_of(choices: type[Misfire] | type[Overlap], given: str) -> str:
+def check_choice(choices: type[Misfire] | type[Overlap], given: str) -> str:
     if given not in list(choices):
         raise Invalid(f"{given!r} is none of {', '.join(choices)}.", value=given)
     return given

@@ -81,7 +81,6 @@ OCCURRENCES = StateTable(
     columns=_OCCURRENCE,
     project="project_id",
 )
-OCCURRENCE_IDS = IdColumn("occurrence", "occ", "occurrences")
 
 HISTORY = Query(
     Past,

@@ -299,6 +299,14 @@ KNOWN: dict[str, Known] = {
     "gateway.max_at_once": Known(
         int, 5, 1, 1_000, "Sessions with places that agents work on at once.", ("global",)
     ),
+    "gateway.approvals": Known(
+        int,
+        1,
+        1,
+        20,
+        "How many owners and admins must allow what an agent asks of the host; all of them, when "
+        "there are fewer.",
+    ),
     "gateway.max_file_bytes": Known(
         int, 20 * MEGABYTE, 0, 1_000 * MEGABYTE, "How large an attached file may be.", ("global",)
     ),
