@@ -88,6 +88,7 @@ ELSEWHERE = {
     "mail.expire_due": "the janitor's work",
     "mail.get": "`corral mail show`",
     "mail.next_due": "for programs that wait",
+    "mail.read_by": "done by the tool `inbox`, and when a session is woken",
     "mail.refuse": "for programs that have rules; people `drop`",
     "nodes.get": "`corral node list` shows all there is",
     "nodes.beat": "the daemon's work",

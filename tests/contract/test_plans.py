@@ -577,6 +577,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "delegations_pkey",
             "edges_by_need",
             "decisions_pkey",
+            "exchanges_pkey",
             "events_pkey",
             "groups_ended",
             "imports_pkey",

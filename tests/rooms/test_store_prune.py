@@ -36,6 +36,7 @@ NOTHING = {
         "messages",
         "cards",
         "requests",
+        "exchanges",
         "posts",
         "reactions",
         "groups",

@@ -22,6 +22,7 @@ from corral.rooms.charges import ops as charges
 from corral.rooms.decisions import ops as decisions
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.events import ops as events
+from corral.rooms.gateway import corresponding as exchanges
 from corral.rooms.gateway import ops as gateway
 from corral.rooms.gateway import requesting as requests
 from corral.rooms.groups import ops as groups
@@ -333,6 +334,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     gateway.KEPT,
     gateway.CARDS_KEPT,
     requests.KEPT,
+    exchanges.KEPT,
     groups.POSTS_KEPT,
     groups.REACTIONS_KEPT,
     Kept("groups", "groups.keep_ms", groups.prune),

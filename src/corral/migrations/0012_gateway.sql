@@ -204,3 +204,17 @@ CREATE TABLE requests (
 CREATE UNIQUE INDEX requests_by_key ON requests (agent_id, key) WHERE key IS NOT NULL;
 CREATE INDEX requests_by_agent ON requests (agent_id, id);
 CREATE INDEX requests_waiting ON requests (action, id) WHERE state = 'waiting';
+
+-- Letters that agents wrote to agents: what each belongs to, and how many led to it. Writer: gateway.
+CREATE TABLE exchanges (
+    letter {integer} PRIMARY KEY,       -- the number of the letter
+    correlation_id {key} NOT NULL,      -- the same for a letter, its answers, and what was written because of them
+    hops {integer} NOT NULL,            -- how many letters of agents led to this one, itself counted
+    answers {integer},                  -- the number of the letter that it answers; null: it begins something
+    agent_id {key} NOT NULL,            -- who wrote it
+    reply_to {key} NOT NULL,            -- the mailbox that an answer goes to
+    read_by {key},                      -- the run that was given it
+    created_at {integer} NOT NULL       -- when it was written
+) {strict};
+
+CREATE INDEX exchanges_read ON exchanges (read_by) WHERE read_by IS NOT NULL;

@@ -143,6 +143,11 @@ def _own_request(store: Corral, who: Who, arguments: Arguments) -> None:
         raise Refused(f"{arguments['request']} is no request of {who.agent}.")
 
 
+def _reading(store: Corral, who: Who, arguments: Arguments) -> None:
+    for letter in arguments["letters"]:
+        _check_mailbox(store, who, store.mail.get(letter).mailbox)
+
+
 def _asking(store: Corral, who: Who, arguments: Arguments) -> None:
     arguments["asker"] = who.actor
 
@@ -280,6 +285,8 @@ RULES: dict[str, Rule] = {
     "mail.get": _own_letter,
     "mail.next_due": _own_mailbox,
     "mail.put": _writing,
+    "mail.read_by": _reading,
+    "mail.write": _requesting,
     "mail.refuse": _own_letter,
     "mail.renew": _own_letter,
     "plans.get": _anything,

@@ -87,7 +87,7 @@ TABLE = (
     Tool(holding.lock, holding.LockAsked, holding.Locked, "locks.acquire", waits=True),
     Tool(holding.lock_release, holding.LockReleased, holding.Locked, "locks.release"),
     Tool(holding.lock_list, holding.LockListAsked, holding.Locks, "locks.list"),
-    Tool(talking.send, talking.Send, talking.Sent, "mail.put"),
+    Tool(talking.send, talking.Send, talking.Sent, "mail.write"),
     Tool(talking.inbox, talking.InboxAsked, talking.Inbox, "mail.claim", waits=True),
     Tool(talking.ack, talking.Ack, talking.Acked, "mail.ack"),
     Tool(gathering.group_post, gathering.GroupPost, gathering.Posted, "groups.post"),

@@ -12,6 +12,7 @@ from corral.rooms.gateway.model import (
     Card,
     Channel,
     Destination,
+    Exchange,
     Message,
     Person,
     Place,
@@ -384,4 +385,39 @@ SET_QUESTION = Query(
 
 REQUESTS_KEPT = Retention(
     "requests", setting="messages.keep_ms", born="created_at", over="ended_at < :before"
+)
+
+# -- exchanges ------------------------------------------------------------------------------------
+
+_EXCHANGE = """'let_' || letter AS letter_id, correlation_id, hops, 'let_' || answers AS answers,
+    agent_id, reply_to, read_by, created_at"""
+
+EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter = :letter")
+
+READ_EXCHANGES = Query(
+    Exchange,
+    f"SELECT {_EXCHANGE} FROM exchanges WHERE read_by = :run_id ORDER BY hops DESC LIMIT 1",
+)
+
+ADD_EXCHANGE = Query(
+    Exchange,
+    f"""
+    INSERT INTO exchanges (letter, correlation_id, hops, answers, agent_id, reply_to, created_at)
+    VALUES (:letter, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)
+    ON CONFLICT (letter) DO NOTHING
+    RETURNING {_EXCHANGE}
+""",
+)
+
+READ_EXCHANGE = Query(
+    Exchange,
+    f"UPDATE exchanges SET read_by = :run_id WHERE letter = :letter RETURNING {_EXCHANGE}",
+)
+
+EXCHANGES_KEPT = Retention(
+    "exchanges",
+    setting="mail.keep_ms",
+    key="letter",
+    born="created_at",
+    over="created_at < :before",
 )

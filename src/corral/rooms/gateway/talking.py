@@ -87,6 +87,18 @@ def take_seat(
     return begin_talk(tx, session, where, thread)
 
 
+def desk(tx: Tx, agent_id: str) -> Talk:
+    """The session in which an agent is woken for letters that belong to no chat."""
+    tx.serialize(f"talk:{agent_id}::desk")
+    found = tx.one(sql.TALK_OF, agent_id=agent_id, place_id="", thread="desk")
+    if found is not None and (found.run_id or _is_open(tx, found.session_id)):
+        return found
+    if found is not None:
+        tx.run(sql.DROP_TALK, session_id=found.session_id)
+    session = sessions.open_session(tx, agent_id, title="Letters of other agents")
+    return begin_talk(tx, session, "", "desk")
+
+
 def begin_talk(tx: Tx, session: Session, where: str, thread: str) -> Talk:
     """Let a session be woken by its letters from now on."""
     made = tx.one(
@@ -231,6 +243,8 @@ def begin(tx: Tx, talk: Talk, run_id: str, letters: Sequence[Letter]) -> Talk | 
     ]
     for letter in letters:
         occurrences.note_run(tx, letter, run_id)
+        if (letter.sender or "").startswith("agent:"):
+            tx.one(sql.READ_EXCHANGE, letter=number_of("let", letter.id), run_id=run_id)
     fenced = [Fenced(letter.id, letter.fence) for letter in letters]
     return tx.one(
         sql.BEGIN_TURN,
@@ -303,7 +317,9 @@ def _other(letter: Letter) -> str:
             f"{errand.text}\n\nIts script found:\n{errand.found}" if errand.found else errand.text
         )
     if isinstance(body, str):
-        return body if letter.sender is None else f"[From {letter.sender}] {body}"
+        return body if letter.sender is None else f"[From {letter.sender}, {letter.id}] {body}"
+    if isinstance(body, dict) and body.get("kind") == "notice" and letter.sender is None:
+        return f"[{body.get('reason')}]"
     if isinstance(body, dict) and "undelivered" in body:
         return f"[What you said did not arrive ({body['undelivered']}): {body.get('reason')}]"
     if isinstance(body, dict) and body.get("kind") == "request" and letter.sender is None:
@@ -311,7 +327,7 @@ def _other(letter: Letter) -> str:
     if isinstance(body, dict) and body.get("kind") == "question":
         said = body.get("answer") or f"no answer; it is {body.get('state')}"
         return f"[Your question {body.get('text')!r}, by {body.get('answered_by')}: {said}]"
-    return f"[From {letter.sender or 'Corral'}] {encode_json(body, 'The letter')}"
+    return f"[From {letter.sender or 'Corral'}, {letter.id}] {encode_json(body, 'The letter')}"
 
 
 def _context(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:

@@ -32,6 +32,9 @@ KNOWN: dict[str, Known] = {
     "mail.max_attempts": Known(
         int, 6, 1, 1_000, "Failed or silent attempts after which a letter is dead."
     ),
+    "mail.max_hops": Known(
+        int, 20, 1, 1_000, "Letters between agents that may lead to one another."
+    ),
     "mail.backoff_ms": Known(
         list[int],
         _LADDER,
