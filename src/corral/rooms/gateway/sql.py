@@ -389,10 +389,9 @@ REQUESTS_KEPT = Retention(
 
 # -- exchanges ------------------------------------------------------------------------------------
 
-_EXCHANGE = """'let_' || letter AS letter_id, correlation_id, hops, 'let_' || answers AS answers,
-    agent_id, reply_to, read_by, created_at"""
+_EXCHANGE = """letter_id, correlation_id, hops, answers, agent_id, reply_to, read_by, created_at"""
 
-EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter = :letter")
+EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter_id = :letter_id")
 
 READ_EXCHANGES = Query(
     Exchange,
@@ -402,22 +401,22 @@ READ_EXCHANGES = Query(
 ADD_EXCHANGE = Query(
     Exchange,
     f"""
-    INSERT INTO exchanges (letter, correlation_id, hops, answers, agent_id, reply_to, created_at)
-    VALUES (:letter, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)
-    ON CONFLICT (letter) DO NOTHING
+    INSERT INTO exchanges (letter_id, correlation_id, hops, answers, agent_id, reply_to, created_at)
+    VALUES (:letter_id, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)
+    ON CONFLICT (letter_id) DO NOTHING
     RETURNING {_EXCHANGE}
 """,
 )
 
 READ_EXCHANGE = Query(
     Exchange,
-    f"UPDATE exchanges SET read_by = :run_id WHERE letter = :letter RETURNING {_EXCHANGE}",
+    f"UPDATE exchanges SET read_by = :run_id WHERE letter_id = :letter_id RETURNING {_EXCHANGE}",
 )
 
 EXCHANGES_KEPT = Retention(
     "exchanges",
     setting="mail.keep_ms",
-    key="letter",
-    born="created_at",
+    key="letter_id",
+    born=None,
     over="created_at < :before",
 )
