@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import corral
 from corral.adapters.channels.contract import Incoming
 from corral.library import Corral
 from tests.support.channels import bring_in
@@ -131,7 +132,7 @@ def test_an_agent_that_fails_is_not_waited_for_for_ever(home: Home) -> None:
 
 
 def test_agents_ask_the_host_and_people_decide(
-    cli: Cli, store: Corral, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.json("agent", "create", "ada", "--provider", "scripted")
     monkeypatch.setenv("CORRAL_AGENT", "ada")
@@ -143,7 +144,8 @@ def test_agents_ask_the_host_and_people_decide(
     monkeypatch.delenv("CORRAL_AGENT")
     assert "Help." in cli("question", "show", asked["question_id"]).out
     cli.json("question", "answer", asked["question_id"], "yes")
-    store.gateway.look_after()
+    with corral.open(url) as daemon:  # which has the time of the command line
+        daemon.gateway.look_after()
     assert cli.json("request", "show", asked["id"])["state"] == "done"
     assert cli.json("agent", "show", "helper")["name"] == "helper"
     secret = cli.json("request", "ask", "secret", "name=key", "reason=mails", "--agent", "ada")
