@@ -70,8 +70,13 @@ class State(msgspec.Struct, frozen=True):
     locked: str | None
 
     @property
+    def changed(self) -> list[str]:
+        """All files that are in no commit as they are."""
+        return self.uncommitted + self.untracked
+
+    @property
     def dirty(self) -> bool:
-        return bool(self.uncommitted or self.untracked)
+        return bool(self.changed)
 
     @property
     def clean(self) -> bool:
@@ -368,7 +373,7 @@ def _refuse_loss(now: State, despite: Collection[Loss], *, with_branch: bool) ->
             f"{now.folder} is kept: {now.why_kept}. Commit or merge it, or name what may be lost.",
             dir=now.folder,
             loses=found,
-            files=[git.storable(name) for name in (now.uncommitted + now.untracked)[:100]],
+            files=[git.storable(name) for name in now.changed[:100]],
         )
 
 

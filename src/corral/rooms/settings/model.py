@@ -203,6 +203,15 @@ KNOWN: dict[str, Known] = {
         "How long a race that is over is kept; one whose worktrees are there stays.",
         ("global",),
     ),
+    "races.unused_ms": Known(
+        int,
+        30 * DAY,
+        HOUR,
+        TEN_YEARS,
+        "How long a worktree in which no attempt works stays untouched before it is removed; never "
+        "one with work that is nowhere else.",
+        ("global",),
+    ),
     "locks.edit_ms": Known(
         int,
         0,
