@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.adapters import worktrees
+from corral.adapters.pool import Pool
 from corral.kernel.errors import CorralError
 
 ELSEWHERE = "all of it is elsewhere too"
@@ -58,11 +59,14 @@ def remove(
     *,
     delete_branch: bool,
     despite: Collection[worktrees.Loss] = (),
+    pool: Pool | None = None,
 ) -> L:
     """Remove a worktree; it is kept, with the reason, when it has come to hold work since it was
     looked at."""
     try:
-        worktrees.remove(repository, left.worktree, delete_branch=delete_branch, despite=despite)
+        worktrees.remove(
+            repository, left.worktree, delete_branch=delete_branch, despite=despite, pool=pool
+        )
     except (CorralError, OSError) as error:
         return replace(left, action="keep", reason=str(error))
     return replace(left, action="removed")

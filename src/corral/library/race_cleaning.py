@@ -14,12 +14,19 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from corral.adapters import leftovers, ports, process, worktrees
+from corral.adapters import leftovers, pool, ports, process, worktrees
 from corral.db.database import Database
 from corral.kernel.errors import CorralError
 from corral.library import cleaning, racing
 from corral.library.cleaning import Leftover
-from corral.library.race_folders import drop_folder, mark_of, ports_folder, races_folder
+from corral.library.race_folders import (
+    drop_folder,
+    mark_of,
+    pool_folder,
+    pool_of,
+    ports_folder,
+    races_folder,
+)
 from corral.rooms.races import choosing, ops
 from corral.rooms.races.model import Attempt, AttemptState, Race
 from corral.rooms.settings import ops as settings
@@ -35,7 +42,13 @@ class AttemptLeftover(Leftover, frozen=True, kw_only=True):
 
 
 def clean(
-    database: Database, race: Race | None, *, confirm: bool, unmerged: bool, orphans: bool
+    database: Database,
+    race: Race | None,
+    *,
+    confirm: bool,
+    unmerged: bool,
+    orphans: bool,
+    pooled: bool,
 ) -> list[AttemptLeftover]:
     """Every worktree of a race, or of all on this machine, with what is done about it."""
     found: list[AttemptLeftover] = []
@@ -49,6 +62,8 @@ def clean(
         found += [_reclaim(each, confirm) for each in _orphans(database)]
     root = races_folder() / race.id if race is not None else races_folder()
     found += _cut_short(str(root))
+    if race is None:
+        found += [_drop(each, pooled, confirm) for each in pool.pooled(str(pool_folder()))]
     return found if not confirm else _swept(found)
 
 
@@ -143,6 +158,7 @@ def _remove(
         delete_branch=not left.unmerged,
         # What only its checks left there was looked at above; nothing else may be dirty.
         despite={"dirty"} if left.uncommitted else (),
+        pool=pool_of(database, race) if left.action == "remove" else None,
     )
     if removed.action == "removed":
         if is_last:
@@ -156,11 +172,15 @@ def _remove(
 
 def reclaim(database: Database) -> list[AttemptLeftover]:
     """Remove the orphans that nobody has touched for as long as the setting says, and of which all
-    is elsewhere too; gives these."""
+    is elsewhere too, and what nobody took from the pool; gives these."""
     keep_ms = database.read(lambda tx: int(settings.value(tx, "races.unused_ms")))
     before = database.clock.now() - keep_ms
     old = [each for each in _orphans(database) if _touched(each.folder) < before]
     found = _swept([_reclaim(each, confirm=True) for each in old])
+    for entry in pool.pooled(str(pool_folder())):
+        if entry.kept_at < before or not os.path.isdir(entry.repository):
+            found.append(_drop(entry, may_go=True, confirm=True))
+    pool.sweep(str(pool_folder()))
     # Those of races that were forgotten with their project, and of whichever store.
     ports.give_back_of(ports_folder(), lambda worktree: not os.path.isdir(worktree))
     return [left for left in found if left.action == "removed"]
@@ -218,6 +238,20 @@ def _places(race: Race) -> dict[str, str]:
     }
 
 
+def _drop(entry: pool.Pooled, may_go: bool, confirm: bool) -> AttemptLeftover:
+    """What is in the pool is told for the room that it takes; it may go at any time."""
+    left = AttemptLeftover(
+        worktree=entry.folder,
+        action="remove" if may_go else "keep",
+        reason=f"files for the next attempt in {entry.repository}",
+        bytes=leftovers.disk_use(entry.folder),
+    )
+    if not (may_go and confirm):
+        return left
+    pool.drop(entry.folder)
+    return replace(left, action="removed")
+
+
 def _touched(folder: str) -> int:
     """When a folder was changed last, or what it has of git; 0: it is gone."""
     found = [0]
@@ -269,11 +303,12 @@ def _cut_short(root: str) -> list[AttemptLeftover]:
 def _swept(found: list[AttemptLeftover]) -> list[AttemptLeftover]:
     """Finish what was cut short, and take away the folders of races that have become empty."""
     done = []
+    pool.sweep(str(pool_folder()))
     for left in found:
         if os.path.basename(left.worktree).startswith(leftovers.REMOVED):
             leftovers.delete(left.worktree)
             left = replace(left, action="removed")
-        if left.action == "removed":
+        if left.action == "removed" and left.race_id is not None:
             drop_folder(os.path.dirname(left.worktree))
         done.append(left)
     return done

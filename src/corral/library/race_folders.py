@@ -7,8 +7,11 @@ from pathlib import Path
 import msgspec
 
 from corral import config
+from corral.adapters import pool
+from corral.adapters.pool import Pool
 from corral.db.database import Database
 from corral.rooms.races.model import Race
+from corral.rooms.settings import ops as settings
 
 MARK = ".race.json"
 
@@ -21,6 +24,17 @@ def races_folder() -> Path:
 def ports_folder() -> Path:
     """Where it is written down which attempt has which port."""
     return config.home() / "ports"
+
+
+def pool_folder() -> Path:
+    """Where the files of worktrees that are done with are, for the next ones."""
+    return config.home() / "pool"
+
+
+def pool_of(database: Database, race: Race) -> Pool | None:
+    """The pool of a race's repository; None when there is to be none."""
+    most = database.read(lambda tx: int(settings.value(tx, "races.pool", project=race.project_id)))
+    return pool.pool_of(str(pool_folder()), race.repository, most) if most else None
 
 
 class Mark(msgspec.Struct, frozen=True):

@@ -342,21 +342,29 @@ class Races(Room):
         confirm: bool = False,
         unmerged: bool = False,
         orphans: bool = False,
+        pooled: bool = False,
     ) -> Sequence[race_cleaning.AttemptLeftover]:
         """What may be cleared away: worktrees of attempts that are over, with what each holds and
         why it stays. Only with `confirm` is anything done.
 
         What is not committed is never removed; what no other branch has only with `unmerged`, and
-        then its branch stays. `orphans` are worktrees in which no attempt works.
+        then its branch stays. `orphans` are worktrees in which no attempt works; `pooled` are files
+        that are kept for the next attempts.
         """
         wanted = self.get(race) if race is not None else None
         return race_cleaning.clean(
-            self._database, wanted, confirm=confirm, unmerged=unmerged, orphans=orphans
+            self._database,
+            wanted,
+            confirm=confirm,
+            unmerged=unmerged,
+            orphans=orphans,
+            pooled=pooled,
         )
 
     def reclaim(self) -> Sequence[race_cleaning.AttemptLeftover]:
         """Remove worktrees of this machine in which no attempt works and of which all is elsewhere
-        too, once nobody has touched them for as long as `races.unused_ms` says; gives these."""
+        too, and files in the pool, once nobody has touched them for as long as `races.unused_ms`
+        says; gives these."""
         return race_cleaning.reclaim(self._database)
 
     def _here(self, race: str) -> Race:

@@ -25,7 +25,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Held, Invalid, NotFound, Refused
 from corral.library import asking, judging
 from corral.library.gates import check_ms, environment, run_gates
-from corral.library.race_folders import make_folder, ports_folder, races_folder
+from corral.library.race_folders import make_folder, pool_of, ports_folder, races_folder
 from corral.library.runs import Runs
 from corral.rooms.races import choosing, doing, ops
 from corral.rooms.races.model import (
@@ -212,7 +212,11 @@ class Driver:
     def _make(self, race: Race, held: Round, round: Round, attempt: Attempt) -> bool:
         try:
             worktrees.make(
-                race.repository, attempt.worktree, attempt.branch, base=round.base_commit
+                race.repository,
+                attempt.worktree,
+                attempt.branch,
+                base=round.base_commit,
+                pool=pool_of(self._database, race),
             )
         except (Refused, Invalid, OSError) as error:
             self._fail(held, attempt, f"its worktree could not be made: {error}")

@@ -182,15 +182,15 @@ def _hunks(given: tuple[str, ...]) -> dict[str, list[int]]:
 @click.argument("race", required=False)
 @click.option("--yes", "confirm", is_flag=True, help="Do it; without this it is only shown.")
 @click.option("--unmerged", is_flag=True, help="Also what no other branch has; its branch stays.")
-@click.option("--orphans", is_flag=True, help="Also worktrees of which no attempt is known.")
+@click.option("--orphans", is_flag=True, help="Also worktrees in which no attempt works.")
+@click.option("--pool", "pooled", is_flag=True, help="Also what is kept for the next attempts.")
 @pass_app
-def clean(app: App, race: str | None, confirm: bool, unmerged: bool, orphans: bool) -> None:
+def clean(app: App, /, race: str | None, confirm: bool, **options: bool) -> None:
     """Clear worktrees away that hold nothing of their own; others are listed, with the reason."""
     found = app.store.races.clean(
         id_of(app, race) if race is not None else None,
         confirm=confirm,
-        unmerged=unmerged,
-        orphans=orphans,
+        **options,
     )
     show_leftovers(app, found, BRANCH, confirmed=confirm)
 
