@@ -120,6 +120,7 @@ ELSEWHERE = {
     "races.get": "`corral race show`",
     "races.latest": "`latest` in the place of a race",
     "races.leave": "done by `corral race start` and others without --wait",
+    "races.reclaim": "the marshal's work; by hand `corral race clean --orphans --yes`",
     "races.so_far": "shown by `corral race wait`",
     "runs.add_sample": "the keeper's work",
     "runs.after_end": "the keeper's work, and part of `corral recover`",

@@ -203,6 +203,24 @@ KNOWN: dict[str, Known] = {
         "How long a race that is over is kept; one whose worktrees are there stays.",
         ("global",),
     ),
+    "races.pool": Known(
+        int,
+        4,
+        0,
+        100,
+        "How many cleared worktrees of a repository are kept for the next attempts, without what "
+        "no commit has.",
+        ("global", "project"),
+    ),
+    "races.unused_ms": Known(
+        int,
+        30 * DAY,
+        HOUR,
+        TEN_YEARS,
+        "How long a worktree in which no attempt works, or one in the pool, stays untouched before "
+        "it is removed; never one with work that is nowhere else.",
+        ("global",),
+    ),
     "locks.edit_ms": Known(
         int,
         0,
