@@ -91,6 +91,7 @@ CHANNEL = "chn_20x"
 PLACE = f"plc_7x{'0' * 24}"
 LETTER = {"mailbox": "queue:other", "body": 1}
 SCHEDULE = "sch_4x"
+SCRIPTED = "sch_8x"
 RUN = "run_7x" + "0" * 24
 AGENT = "agt_7x"
 SESSION = f"ses_20x{'0' * 23}"
@@ -489,6 +490,17 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"schedules_due", "an open schedule", "settings_pkey"},
     ),
     "schedules.next_at": (lambda c: c.schedules.next_at(), {"schedules_due"}),
+    "requests.list": (lambda c: c.requests.list(), {"requests_pkey"}),
+    "requests.list of an agent": (
+        lambda c: c.requests.list(agent="a7"),
+        {"agents_name_key", "agent_versions_pkey", "requests_by_agent"},
+    ),
+    "gateway, wanted secrets": (lambda c: c.gateway._wanted_secrets(), {"requests_waiting"}),
+    "schedules.next_script": (lambda c: c.schedules.next_script(), {"letters_line"}),
+    "schedules.history": (
+        lambda c: c.schedules.history(SCRIPTED),
+        {"schedules_pkey", "occurrences_by_schedule", "letters_pkey"},
+    ),
     "schedules.list": (lambda c: c.schedules.list(), {"schedules_open"}),
     "schedules.get": (lambda c: c.schedules.get(SCHEDULE), {"schedules_pkey"}),
     "timers.set": (
@@ -565,6 +577,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "delegations_pkey",
             "edges_by_need",
             "decisions_pkey",
+            "exchanges_pkey",
             "events_pkey",
             "groups_ended",
             "imports_pkey",
@@ -575,11 +588,13 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "notes_expiring",
             "posts_pkey",
             "questions_pkey",
+            "requests_pkey",
             "reactions_pkey",
             "runs_ended",
             "nodes_pkey",
             "plans_pkey",
             "progress_pkey",
+            "occurrences_pkey",
             "schedules_pkey",
             "sessions_by_parent",
             "sessions_closed",

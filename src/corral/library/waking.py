@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from corral import config
 from corral.db.tx import Tx
+from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, NotFound, Refused
 from corral.library import asking
 from corral.rooms.agents import ops as agents
-from corral.rooms.gateway import talking
+from corral.rooms.gateway import corresponding, talking
 from corral.rooms.gateway.model import Talk
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Run, RunState
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 MOST_ANSWER = 64_000  # characters of a plain command's output that are its answer
 MOST_TURNS = 50
+LATEST_MS = 5 * MINUTE  # for a plain command's output to come from the machine that ran it
 
 
 def wake(database: "Database") -> list[Run]:
@@ -105,7 +107,13 @@ def settle(database: "Database", outputs: "Callable[[], Outputs]") -> list[Talk]
             run = _run_of(database, talk.run_id)
             if run is not None and run.is_live:
                 continue
-            text = _plain_answer(outputs(), run) if run is not None else None
+            try:
+                text = _plain_answer(outputs(), run) if run is not None else None
+            except Refused as elsewhere:
+                assert run is not None
+                if database.clock.now() < (run.ended_at or 0) + LATEST_MS:
+                    continue  # the machine that ran it brings it into the store when it seals it
+                text = f"[{elsewhere.message}]"
             done = database.write(partial(end_turn, talk=talk, run=run, text=text))
             if done is not None:
                 settled.append(done)
@@ -145,6 +153,7 @@ def _answer(tx: Tx, talk: Talk, run: Run, text: str | None) -> None:
             sessions.append(tx, run.session_id, "assistant", text, key=f"{run.id}:answer")
     if said:
         talking.answer(tx, talk, run.id, said)
+        corresponding.answer(tx, talk, run.id, said)
     elif not talking.has_spoken(tx, run.id):
         name = agents.get(tx, talk.agent_id).name
         talking.notice(tx, talk, run.id, f"{name} ended its turn without an answer.")
@@ -164,12 +173,13 @@ def _last_words(tx: Tx, run: Run) -> str | None:
 
 
 def _plain_answer(outputs: "Outputs", run: Run) -> str | None:
-    """The output of a plain command, which is all that it says."""
+    """The output of a plain command, which is all that it says; Refused while it is on another
+    machine alone."""
     if run.provider != "plain" or run.state is not RunState.COMPLETED:
         return None
     try:
         text = b"".join(piece.text for piece in outputs.follow(run.id))
-    except (NotFound, Refused):
+    except NotFound:
         return None
     # Both engines keep no NUL; what is no text is shown as such.
     words = text.decode(errors="replace").replace("\0", "")
