@@ -329,6 +329,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     decisions.KEPT,
     gateway.KEPT,
     gateway.CARDS_KEPT,
+    gateway.OUTCOMES_KEPT,
     groups.POSTS_KEPT,
     groups.REACTIONS_KEPT,
     Kept("groups", "groups.keep_ms", groups.prune),
