@@ -34,6 +34,7 @@ NOTHING = {
         "decisions",
         "messages",
         "cards",
+        "sealed_outcomes",
         "posts",
         "reactions",
         "groups",

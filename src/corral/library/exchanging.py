@@ -159,8 +159,8 @@ def seal(
         inner = [path for path in (*hidden, folder.top) if _is_in(path, work)]
         if inner:
             raise Refused(
-                f"{inner[0]} is inside of {work}, where the agent works, and Landlock cannot keep "
-                "it from there; install bubblewrap, or let it work elsewhere.",
+                f"Landlock cannot keep the agent from {inner[0]}, which is inside of its work "
+                "folder; install bubblewrap, or let it work elsewhere.",
                 path=inner[0],
             )
     python = [sys.prefix, sys.base_prefix, str(Path(corral.__file__).parent.parent)]

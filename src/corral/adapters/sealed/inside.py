@@ -24,6 +24,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from corral.adapters.sealed.schema import BUSY_MS, OUTBOUND, Folder, moment, next_odd
+from corral.kernel.clock import SystemClock
 
 MARK = "\x02what was said\x03"
 """Stands in an order where the words of a turn go."""
@@ -142,7 +143,7 @@ def acknowledge(connection: sqlite3.Connection, ids: Sequence[str], status: str)
 
 
 def now() -> str:
-    return moment(time.time_ns() // 1_000_000)
+    return moment(SystemClock().now())
 
 
 def _quoted(path: str) -> str:

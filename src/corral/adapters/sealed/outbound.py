@@ -11,10 +11,13 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -29,6 +32,7 @@ MOST_AHEAD = 1_000_000
 """A number is no further than this above the largest that either side has used."""
 MOST_STEPS = 20_000_000  # of SQLite's own, for the whole file
 WAIT_SECONDS = 1.0
+MOST_ASIDE = 3
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")
 # Where SQLite keeps its locks in a file.
 PENDING, RESERVED, SHARED, SHARED_BYTES = 0x4000_0000, 0x4000_0001, 0x4000_0002, 510
@@ -70,10 +74,12 @@ def stamp(folder: Folder) -> tuple[int, int, int] | None:
 
 
 def put_aside(folder: Folder) -> str:
-    """Move a file that is not believed out of the way, and its journal; gives its new path. The
-    inside begins a new one."""
-    aside = os.path.join(folder.top, f"refused-{time.time_ns()}")
-    os.mkdir(aside, 0o700)
+    """Move a file that is not believed out of the way, and its journal; gives the folder in which
+    they are now. The inside begins a new one; of those before, the newest are kept."""
+    before = sorted(Path(folder.top).glob("refused-*"), key=lambda each: each.stat().st_mtime)
+    for each in before[: -(MOST_ASIDE - 1)]:
+        shutil.rmtree(each, ignore_errors=True)
+    aside = tempfile.mkdtemp(prefix="refused-", dir=folder.top)
     for name in os.listdir(folder.outside):
         if name.startswith("outbound.db"):
             with suppress(OSError):
