@@ -34,7 +34,7 @@ NOTHING = {
         "decisions",
         "messages",
         "cards",
-        "sealed_outcomes",
+        "boxed_outcomes",
         "posts",
         "reactions",
         "groups",

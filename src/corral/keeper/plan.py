@@ -17,8 +17,8 @@ from corral.keeper.voice import Log, Recorder, Voice
 from corral.rooms.runs.model import Launch, Mode, Run
 
 if TYPE_CHECKING:
+    from corral.adapters.boxed.schema import Folder
     from corral.adapters.providers.provider import Provider
-    from corral.adapters.sealed.schema import Folder
     from corral.library import Corral
 
 # Where agent CLIs keep their conversations and settings: they may write there from a sandbox too.
@@ -78,21 +78,21 @@ class Plan:
     def start(self, *, resume: bool) -> Start:
         """How this attempt is started; a later one goes on with the conversation of the first."""
         started = self._start(resume=resume)
-        if self._launch.is_sealed:
-            return self._sealed(started)
+        if self._launch.is_boxed:
+            return self._boxed(started)
         return started if self._launch.sandbox in (None, "none") else self._kept_in(started)
 
-    def _sealed(self, started: Start) -> Start:
+    def _boxed(self, started: Start) -> Start:
         """The same without network and with nothing in sight, spoken to by the session's files."""
         from corral.library import exchanging
-        from corral.rooms.runs.order import SEALED
+        from corral.rooms.runs.order import BOXED
 
         run, folder = self._run, self._files
         order = exchanging.order(folder, started, self.provider.name)
-        wrapped = exchanging.seal(
+        wrapped = exchanging.box(
             [sys.executable, "-P", "-m", exchanging.INSIDE, "run", order],
             folder,
-            by=str(self._launch.sandbox).removeprefix(SEALED),
+            by=str(self._launch.sandbox).removeprefix(BOXED),
             work=run.cwd,
             store=self._store.address,
             programs=started.args,
@@ -109,7 +109,7 @@ class Plan:
 
     @cached_property
     def _files(self) -> "Folder":
-        """The files of a sealed run's session, as the run finds them."""
+        """The files of a boxed run's session, as the run finds them."""
         assert self._run.session_id is not None
         return self._store.gateway.prepare(self._run.session_id)
 
@@ -156,8 +156,8 @@ class Plan:
         run, launch = self._run, self._launch
         session = self._provider_session() if run.session_id else None
         prompt = launch.prompt
-        if launch.is_sealed:
-            from corral.adapters.sealed.inside import MARK
+        if launch.is_boxed:
+            from corral.adapters.boxed.inside import MARK
 
             prompt = MARK  # the words themselves come by the session's file
         elif self._is_moved:
@@ -198,7 +198,7 @@ class Plan:
     def env(self, start: Start) -> dict[str, str]:
         """The keeper's own environment, what was given to the run, and who it is."""
         run = self._run
-        if self._launch.is_sealed:
+        if self._launch.is_boxed:
             # Nothing of the host's own, and not where the store is.
             return start.env | self._launch.env | self.secrets | {"CORRAL_RUN": run.id}
         kept = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
@@ -232,7 +232,7 @@ class Plan:
             return self._acp_voice(start, run, streams, log)
         if run.mode is Mode.PTY:
             return self._screen_voice(start, run, streams, log)
-        if start.structured or self._launch.is_sealed:
+        if start.structured or self._launch.is_boxed:
             path = self.folder / OUTPUT
             return self._stream_voice(run, path.stat().st_size if path.exists() else 0, log)
         return Voice()
@@ -241,7 +241,7 @@ class Plan:
         """The same for an attempt that another keeper started: its stream is read again, whole,
         and what was kept before is not kept twice."""
         structured = not self._launch.raw or self._tells_by_itself([run.command, *run.args])
-        if self._launch.is_sealed:
+        if self._launch.is_boxed:
             return self._stream_voice(run, self._offset_of(run.attempts), log)
         if run.mode is Mode.PIPE and structured and self.provider.name != "plain":
             return self._stream_voice(run, self._offset_of(run.attempts), log)
@@ -251,10 +251,10 @@ class Plan:
         from corral.keeper.stream import StreamVoice
 
         kind = StreamVoice
-        if self._launch.is_sealed:
-            from corral.keeper.sealed import SealedVoice
+        if self._launch.is_boxed:
+            from corral.keeper.boxed import BoxedVoice
 
-            kind = SealedVoice
+            kind = BoxedVoice
         write_private_file(self.folder / f"offset.{run.attempts}", str(offset))
         parser = self.provider.parser(self._store)
         return kind(
@@ -330,7 +330,7 @@ class Plan:
         from corral.keeper.environment import describe
 
         found = describe(self._run.cwd) | {"provider_version": self._version()}
-        return found | {"sandbox": self._kept_by} if self._launch.is_sealed else found
+        return found | {"sandbox": self._kept_by} if self._launch.is_boxed else found
 
     def _version(self) -> str | None:
         if self._launch.raw or self.provider.name == "plain":

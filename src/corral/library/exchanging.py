@@ -1,7 +1,7 @@
-"""What passes between the store and the two files of a sealed session.
+"""What passes between the store and the two files of a boxed session.
 
 The host's file is a picture of the store and is shown as often as one likes; the agent's file is
-read with distrust, and each message of it taken over once (`rooms/gateway/sealing.py`). Between the
+read with distrust, and each message of it taken over once (`rooms/gateway/boxing.py`). Between the
 two there is no state of its own: whoever dies here leaves nothing that the next look would not do.
 """
 
@@ -20,21 +20,21 @@ import msgspec
 import corral
 from corral import config
 from corral.adapters import sandbox
+from corral.adapters.boxed.rows import Outcome, Picture, Shown, Snapshot
+from corral.adapters.boxed.schema import Folder
 from corral.adapters.sandbox import Bounds, Kind, Wrapped
-from corral.adapters.sealed.rows import Outcome, Picture, Shown, Snapshot
-from corral.adapters.sealed.schema import Folder
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, Refused
-from corral.rooms.gateway import sealing, talking
+from corral.rooms.gateway import boxing, talking
 from corral.rooms.gateway.model import chat_of
 from corral.rooms.runs.model import Run
-from corral.rooms.runs.order import SEALED
+from corral.rooms.runs.order import BOXED
 
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import Start
     from corral.db.database import Database
 
-INSIDE = "corral.adapters.sealed.inside"
+INSIDE = "corral.adapters.boxed.inside"
 MEND_SECONDS = 20
 BUSY_MS = MINUTE
 """How long a file may be held by somebody after its run is over."""
@@ -62,20 +62,20 @@ class Looked(msgspec.Struct, frozen=True):
 
 def folder_of(session: str) -> Folder:
     """Where a session's files are; they are there on the machine that runs it."""
-    return Folder(str(config.home() / "sealed" / session))
+    return Folder(str(config.home() / "boxed" / session))
 
 
 # -- the beginning of a run -----------------------------------------------------------------------
 
 
 def prepare(database: "Database", session: str) -> Folder:
-    """Have everything there that a sealed agent is given: its letters, as a file, and the files
+    """Have everything there that a boxed agent is given: its letters, as a file, and the files
     that came with them. Whatever was there before is made right."""
     folder = folder_of(session)
     for path in (folder.top, folder.inside, folder.outside, folder.home):
         config.make_private_folder(Path(path))
     _hand_over_files(database, session, folder)
-    picture = database.read(lambda tx: sealing.picture(tx, session, folder))
+    picture = database.read(lambda tx: boxing.picture(tx, session, folder))
     taken = _taken(database, session)
     shown = _show(database, folder, msgspec.structs.replace(picture, above=taken))
     if shown is None:
@@ -88,7 +88,7 @@ def prepare(database: "Database", session: str) -> Folder:
 
 
 def _show(database: "Database", folder: Folder, picture: Picture) -> Shown | None:
-    from corral.adapters.sealed import inbound
+    from corral.adapters.boxed import inbound
 
     return inbound.show(folder, picture, database.clock.now())
 
@@ -112,11 +112,11 @@ def _hand_over_files(database: "Database", session: str, folder: Folder) -> None
     """Copy what came with the messages to where the agent can read it."""
     inbox = os.path.join(folder.inside, "inbox")
     shutil.rmtree(inbox, ignore_errors=True)
-    for letter in database.read(lambda tx: sealing.letters_of(tx, session)):
+    for letter in database.read(lambda tx: boxing.letters_of(tx, session)):
         chat = chat_of(letter)
         for number, file in enumerate(chat.files if chat is not None else [], 1):
             if file.get("path") is not None:
-                target = Path(sealing.place_of(folder, letter, number, file))
+                target = Path(boxing.place_of(folder, letter, number, file))
                 config.make_private_folder(target.parent)
                 try:
                     shutil.copyfile(str(file["path"]), target, follow_symlinks=False)
@@ -135,7 +135,7 @@ def _write_command(folder: Folder) -> None:
 # -- the sandbox ----------------------------------------------------------------------------------
 
 
-def seal(
+def box(
     words: Sequence[str],
     folder: Folder,
     *,
@@ -185,7 +185,7 @@ def _kind(by: str) -> Kind:
     if found.kind is Kind.NONE:
         why = "; ".join(f"{kind}: {reason}" for kind, reason in found.why_not.items())
         raise Refused(
-            f"No sandbox works here ({why}), and the agent is to be sealed. Install bubblewrap, or "
+            f"No sandbox works here ({why}), and the agent is to be boxed. Install bubblewrap, or "
             "say `corral setting set gateway.sandbox none` to trust it without."
         )
     return found.kind
@@ -230,7 +230,7 @@ def exchange(database: "Database", session: str, run: Run) -> Looked:
 
 
 def _read(folder: Folder, taken: int, above: int) -> Snapshot | Looked:
-    from corral.adapters.sealed import outbound
+    from corral.adapters.boxed import outbound
 
     try:
         return outbound.read(folder, taken=taken, above=above)
@@ -246,16 +246,16 @@ def _take_over(
     taken = refused = 0
     for row in found.rows:
         try:
-            taken += database.write(partial(sealing.take, session=session, run=run, row=row))
+            taken += database.write(partial(boxing.take, session=session, run=run, row=row))
         except CorralError as error:
-            why = partial(sealing.refuse, session=session, row=row, reason=error.message)
+            why = partial(boxing.refuse, session=session, row=row, reason=error.message)
             refused += database.write(partial(why, tell=not refused))
     for id, reason in [*found.strange, *_unexplained(database, session, found, shown)]:
         if shown is None or id not in shown.known:
-            why = partial(sealing.refuse, session=session, row=id, reason=reason)
+            why = partial(boxing.refuse, session=session, row=id, reason=reason)
             refused += database.write(partial(why, tell=not refused))
     if any(id.startswith("qst_") for id in found.acks):
-        database.write(lambda tx: sealing.hear(tx, run, found.acks))
+        database.write(lambda tx: boxing.hear(tx, run, found.acks))
     return Looked(found.acks, taken, refused)
 
 
@@ -265,7 +265,7 @@ def _unexplained(
     """Messages under numbers that were used before, of which nobody knows."""
     if shown is None:
         return []
-    told = database.read(lambda tx: sealing.outcomes(tx, session))
+    told = database.read(lambda tx: boxing.outcomes(tx, session))
     known = shown.known | told.pending | {each.message_out_id for each in told.outcomes}
     return [(id, "its number was used before") for id in sorted(found.old - known)]
 
@@ -275,15 +275,15 @@ def _tell(database: "Database", session: str, folder: Folder) -> Shown | None:
     talk = database.read(lambda tx: talking.talk_of(tx, session))
     if talk is None or not os.path.isdir(folder.inside):
         return None
-    told = database.read(lambda tx: sealing.outcomes(tx, session))
-    picture = database.read(lambda tx: sealing.addresses(tx, talk))
+    told = database.read(lambda tx: boxing.outcomes(tx, session))
+    picture = database.read(lambda tx: boxing.addresses(tx, talk))
     picture = msgspec.structs.replace(
         picture, rows=told.answers, outcomes=told.outcomes, above=talk.taken
     )
     shown = _show(database, folder, picture)
     if shown is not None and told.outcomes:
         ids = [each.message_out_id for each in told.outcomes]
-        database.write(lambda tx: sealing.forget(tx, session, ids))
+        database.write(lambda tx: boxing.forget(tx, session, ids))
     return shown
 
 
@@ -302,10 +302,10 @@ def close(database: "Database", session: str, run: Run, sandbox_by: str) -> Look
     if looked.busy and (run.ended_at or 0) + BUSY_MS < now:
         looked = Looked({}, trouble="it is held, or cannot be mended")
     if looked.trouble is not None:
-        from corral.adapters.sealed import outbound
+        from corral.adapters.boxed import outbound
 
         reason = looked.trouble
-        database.write(lambda tx: sealing.condemn(tx, session, reason))
+        database.write(lambda tx: boxing.condemn(tx, session, reason))
         outbound.put_aside(folder)
         return looked
     if not looked.busy:
@@ -318,17 +318,17 @@ def close(database: "Database", session: str, run: Run, sandbox_by: str) -> Look
 def _keep_state(database: "Database", session: str, folder: Folder) -> None:
     found = _read(folder, 1 << 60, 0)
     if isinstance(found, Snapshot) and found.state:
-        database.write(lambda tx: sealing.keep_state(tx, session, found.state))
+        database.write(lambda tx: boxing.keep_state(tx, session, found.state))
 
 
 def _mend(folder: Folder, by: str, database: "Database") -> None:
     """Let whoever died in the middle of a change take it back: inside, where it can do no harm."""
     words = [sys.executable, "-P", "-m", INSIDE, "mend", folder.outbound]
     try:
-        wrapped = seal(
+        wrapped = box(
             words,
             folder,
-            by=by.removeprefix(SEALED),
+            by=by.removeprefix(BOXED),
             work=None,
             store=database.address,
             scratch=os.path.join(folder.top, "scratch"),
@@ -347,7 +347,7 @@ def _mend(folder: Folder, by: str, database: "Database") -> None:
 
 
 def environment(folder: Folder) -> dict[str, str]:
-    """All that a sealed agent gets of the host's environment, and where its own things are."""
+    """All that a boxed agent gets of the host's environment, and where its own things are."""
     kept = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM")
     own = {name: os.environ[name] for name in kept if name in os.environ}
     paths = [os.path.join(folder.inside, "bin"), os.path.dirname(sys.executable)]
@@ -357,7 +357,7 @@ def environment(folder: Folder) -> dict[str, str]:
         "HOME": folder.home,
         "PYTHONPATH": package,
         "PYTHONDONTWRITEBYTECODE": "1",
-        "CORRAL_SEALED": folder.top,
+        "CORRAL_BOXED": folder.top,
         "CORRAL_AGENT_HOME": folder.home,
     }
 

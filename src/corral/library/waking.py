@@ -19,7 +19,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, NotFound, Refused
 from corral.library import asking, exchanging
 from corral.rooms.agents import ops as agents
-from corral.rooms.gateway import sealing, talking
+from corral.rooms.gateway import boxing, talking
 from corral.rooms.gateway.model import Talk
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Launch, Run, RunState
@@ -75,9 +75,9 @@ def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     letters = talking.take(tx, talk)
     if not letters:
         return None
-    wanted = sealing.wanted(tx, talk)
+    wanted = boxing.wanted(tx, talk)
     if wanted != "none":
-        letters = sealing.as_seen(letters, exchanging.folder_of(session))
+        letters = boxing.as_seen(letters, exchanging.folder_of(session))
     prompt = talking.words(tx, talk, letters)
     wish = asking.Wish(prompt=prompt, project=folder, sandbox=wanted)
     run = asking.resume(tx, session, wish)
@@ -113,8 +113,8 @@ def settle(database: "Database", outputs: "Callable[[], Outputs]") -> list[Talk]
             if run is not None and run.is_live:
                 continue
             launch = _launch_of(database, run)
-            if run is not None and launch is not None and launch.is_sealed:
-                done = _settle_sealed(database, talk, run, launch)
+            if run is not None and launch is not None and launch.is_boxed:
+                done = _settle_boxed(database, talk, run, launch)
             else:
                 text = _plain_answer(outputs(), run) if run is not None else None
                 done = database.write(partial(end_turn, talk=talk, run=run, text=text))
@@ -134,24 +134,24 @@ def _launch_of(database: "Database", run: Run | None) -> Launch | None:
     return database.read(lambda tx: runs.launch_of(tx, run.id)) if run is not None else None
 
 
-def _settle_sealed(database: "Database", talk: Talk, run: Run, launch: Launch) -> Talk | None:
-    """The same where the agent was sealed: its file has what it said and acknowledged. None also
+def _settle_boxed(database: "Database", talk: Talk, run: Run, launch: Launch) -> Talk | None:
+    """The same where the agent was boxed: its file has what it said and acknowledged. None also
     when that is on another machine, or cannot be read yet."""
     if launch.host not in (None, process.host()):
         return None
     looked = exchanging.close(database, talk.session_id, run, str(launch.sandbox))
     if looked.busy:
         return None
-    return database.write(partial(end_sealed, talk=talk, run=run, looked=looked))
+    return database.write(partial(end_boxed, talk=talk, run=run, looked=looked))
 
 
-def end_sealed(tx: Tx, talk: Talk, run: Run, looked: exchanging.Looked) -> Talk | None:
-    """A sealed session's run is over. What its agent acknowledged is done, however the run ended;
+def end_boxed(tx: Tx, talk: Talk, run: Run, looked: exchanging.Looked) -> Talk | None:
+    """A boxed session's run is over. What its agent acknowledged is done, however the run ended;
     the rest comes again, or is refused when somebody stopped it."""
     ended = talking.end(tx, talk)
     if ended is None:
         return None
-    done, rest = sealing.split(talk, looked.acks)
+    done, rest = boxing.split(talk, looked.acks)
     talking.used_up(tx, msgspec.structs.replace(talk, letters=done))
     if run.state is RunState.CANCELLED:
         left = msgspec.structs.replace(talk, letters=rest)

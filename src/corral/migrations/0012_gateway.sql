@@ -156,7 +156,7 @@ CREATE TABLE talks (
     run_id {key},                       -- the run that has its letters now; null: none
     letters {json} NOT NULL,            -- those letters, each with its fence
     seen {integer} NOT NULL,            -- the number of the last message that it was told
-    taken {integer} NOT NULL            -- of a sealed agent: the last number of its file that was taken over
+    taken {integer} NOT NULL            -- of a boxed agent: the last number of its file that was taken over
         DEFAULT 0,
     created_at {integer} NOT NULL,      -- when it began
     UNIQUE (agent_id, place_id, thread)
@@ -165,8 +165,8 @@ CREATE TABLE talks (
 CREATE INDEX talks_by_place ON talks (place_id) WHERE place_id <> '';
 CREATE INDEX talks_busy ON talks (run_id) WHERE run_id IS NOT NULL;
 
--- What sealed agents said, and what became of it, until the file of their session tells them. Writer: gateway.
-CREATE TABLE sealed_outcomes (
+-- What boxed agents said, and what became of it, until the file of their session tells them. Writer: gateway.
+CREATE TABLE boxed_outcomes (
     id {key} PRIMARY KEY,               -- out_…
     session_id {key} NOT NULL,          -- the session
     out_id {key} NOT NULL,              -- what the file calls the message
@@ -176,7 +176,7 @@ CREATE TABLE sealed_outcomes (
     created_at {integer} NOT NULL       -- when it was taken over
 ) {strict};
 
-CREATE UNIQUE INDEX sealed_outcomes_of_session ON sealed_outcomes (session_id, out_id);
+CREATE UNIQUE INDEX boxed_outcomes_of_session ON boxed_outcomes (session_id, out_id);
 
 -- Questions that were shown on channels, and where. Writer: gateway.
 CREATE TABLE cards (

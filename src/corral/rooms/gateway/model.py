@@ -330,8 +330,8 @@ class Talk(msgspec.Struct, frozen=True):
         return f"session:{self.session_id}"
 
 
-class SealedOutcome(msgspec.Struct, frozen=True):
-    """What became of something that a sealed agent said, which its file does not tell yet."""
+class BoxedOutcome(msgspec.Struct, frozen=True):
+    """What became of something that a boxed agent said, which its file does not tell yet."""
 
     session_id: str
     out_id: str

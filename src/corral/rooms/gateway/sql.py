@@ -9,13 +9,13 @@ from corral.rooms.gateway.model import (
     PLACE_MOVES,
     SENDER_MOVES,
     WIRING_MOVES,
+    BoxedOutcome,
     Card,
     Channel,
     Destination,
     Message,
     Person,
     Place,
-    SealedOutcome,
     Sender,
     Talk,
     Wiring,
@@ -301,7 +301,7 @@ DROP_TALK = Statement("""
     DELETE FROM talks WHERE session_id = :session_id AND run_id IS NULL RETURNING session_id
 """)
 
-# -- sealed agents --------------------------------------------------------------------------------
+# -- boxed agents --------------------------------------------------------------------------------
 
 TAKE = Query(
     Talk,
@@ -314,23 +314,23 @@ _OUTCOME = """
 """
 
 ADD_OUTCOME = Statement("""
-    INSERT INTO sealed_outcomes (id, session_id, out_id, message, question_id, reason, created_at)
+    INSERT INTO boxed_outcomes (id, session_id, out_id, message, question_id, reason, created_at)
     VALUES (:id, :session_id, :out_id, :message, :question_id, :reason, :now)
     ON CONFLICT (session_id, out_id) DO NOTHING RETURNING id
 """)
 
 OUTCOMES = Query(
-    SealedOutcome,
-    f"SELECT {_OUTCOME} FROM sealed_outcomes WHERE session_id = :session_id ORDER BY out_id"
+    BoxedOutcome,
+    f"SELECT {_OUTCOME} FROM boxed_outcomes WHERE session_id = :session_id ORDER BY out_id"
     " LIMIT :limit",
 )
 
 FORGET_OUTCOME = Statement("""
-    DELETE FROM sealed_outcomes WHERE session_id = :session_id AND out_id = :out_id
+    DELETE FROM boxed_outcomes WHERE session_id = :session_id AND out_id = :out_id
 """)
 
 OUTCOMES_KEPT = Retention(
-    "sealed_outcomes",
+    "boxed_outcomes",
     setting="messages.keep_ms",
     born="created_at",
     over="created_at < :before",

@@ -157,9 +157,9 @@ class Launch(msgspec.Struct, frozen=True):
     environment: dict[str, Any]
 
     @property
-    def is_sealed(self) -> bool:
+    def is_boxed(self) -> bool:
         """Whether its agent is without network, and spoken to by the two files of its session."""
-        return (self.sandbox or "").startswith("sealed:")
+        return (self.sandbox or "").startswith("boxed:")
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -22,8 +22,8 @@ LONGEST = 365 * DAY
 APPROVALS = ("edit", "run", "trust", "all")
 SANDBOXES = ("bubblewrap", "landlock", "none")
 # Without network and with nothing in sight but its work, spoken to by two files; by which sandbox.
-SEALED = "sealed:"
-SEALED_BY = ("auto", *SANDBOXES)
+BOXED = "boxed:"
+BOXED_BY = ("auto", *SANDBOXES)
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ def check_order(order: Order) -> None:
 
 
 def _check_sandbox(kind: str | None) -> None:
-    kinds = (*SANDBOXES, *(SEALED + by for by in SEALED_BY))
+    kinds = (*SANDBOXES, *(BOXED + by for by in BOXED_BY))
     if kind is not None and kind not in kinds:
         known = ", ".join(kinds)
         raise Invalid(f"{kind!r} is no sandbox; take one of {known}.", sandbox=kind)

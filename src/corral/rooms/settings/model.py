@@ -299,11 +299,11 @@ KNOWN: dict[str, Known] = {
         "off",
         0,
         0,
-        "Seal agents that are talked to: a sandbox without network, reached by two files. auto "
+        "Box agents that are talked to: a sandbox without network, reached by two files. auto "
         "takes the best that works here, none has the files and no sandbox.",
     ),
     "gateway.sandbox_reads": Known(
-        list[str], [], 0, 0, "Folders and files that a sealed agent may read besides."
+        list[str], [], 0, 0, "Folders and files that a boxed agent may read besides."
     ),
     "messages.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a message of a channel is kept.", ("global",)

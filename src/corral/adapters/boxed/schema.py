@@ -1,4 +1,4 @@
-"""The two files of a sealed session: their tables, their numbers, and where they are.
+"""The two files of a boxed session: their tables, their numbers, and where they are.
 
 `inbound.db` is written by the host alone, `outbound.db` by the sandbox alone; each reads the
 other's. Both keep a rollback journal: a write-ahead log needs memory that the two sides would have
@@ -76,7 +76,7 @@ OUTBOUND = """
 
 
 class Folder(NamedTuple):
-    """Where a sealed session lives."""
+    """Where a boxed session lives."""
 
     top: str
 

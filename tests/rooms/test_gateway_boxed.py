@@ -1,4 +1,4 @@
-"""Sealed agents: the same letters and promises, by two files of which one is not believed."""
+"""Boxed agents: the same letters and promises, by two files of which one is not believed."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from corral.adapters.channels.contract import Attached
 from corral.kernel.clock import MINUTE, SECOND, SetClock
 from corral.kernel.errors import Invalid
 from corral.library import Corral
+from tests.support.boxed import Inside, Talk
 from tests.support.channels import bring_in
 from tests.support.invariants import check_store
-from tests.support.sealed import Inside, Talk
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_a_message_is_a_row_and_the_row_of_an_answer_is_said_once(talk: Talk) ->
     assert row["seq"] == 2
     assert (row["channel_type"], row["platform_id"]) == ("fake", "room")
     assert row["content"]["text"] == "hello"
-    assert talk.store.runs.launch_of(ada.run.id).sandbox == "sealed:none"
+    assert talk.store.runs.launch_of(ada.run.id).sandbox == "boxed:none"
     ada.answer("hi ann")
     assert talk.store.mail.get(letter).state == "waiting", "not before the turn ends"
     talk.end(ada)
@@ -169,7 +169,7 @@ def test_clear_reaches_the_inside(talk: Talk) -> None:
     ada.write("INSERT INTO session_state VALUES ('mood', 'good', 't')")
     ada.answer("1")
     talk.end(ada)
-    assert talk.store.sessions.state(ada.session) == {"sealed:mood": "good"}
+    assert talk.store.sessions.state(ada.session) == {"boxed:mood": "good"}
     talk.store.sessions.clear(ada.session)
     assert talk.store.sessions.state(ada.session) == {}
     talk.chat.says("two", direct=True)
@@ -187,7 +187,7 @@ def test_a_setting_that_is_turned_off_acts_at_the_next_turn(talk: Talk) -> None:
     talk.chat.says("two")
     talk.store.gateway.wake()
     run = talk.runner.begin()
-    assert not talk.store.runs.launch_of(run.id).is_sealed
+    assert not talk.store.runs.launch_of(run.id).is_boxed
     with pytest.raises(Invalid, match=r"gateway\.sandbox"):
         talk.store.settings.set("gateway.sandbox", "perhaps")
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import apsw
 
-from corral.adapters.sealed.rows import Out, Snapshot, Strange
-from corral.adapters.sealed.schema import Folder
+from corral.adapters.boxed.rows import Out, Snapshot, Strange
+from corral.adapters.boxed.schema import Folder
 
 MOST_BYTES = 64 << 20
 MOST_ROWS = 20_000

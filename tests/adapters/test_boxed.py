@@ -1,4 +1,4 @@
-"""The two files of a sealed session: one writer each, and a host that believes nothing of the other
+"""The two files of a boxed session: one writer each, and a host that believes nothing of the other
 side's."""
 
 import fcntl
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.sealed import inbound, inside, outbound
-from corral.adapters.sealed.outbound import Busy, Damaged, Torn
-from corral.adapters.sealed.rows import Outcome, Picture, Row, Snapshot, Target
-from corral.adapters.sealed.schema import OUTBOUND, Folder
+from corral.adapters.boxed import inbound, inside, outbound
+from corral.adapters.boxed.outbound import Busy, Damaged, Torn
+from corral.adapters.boxed.rows import Outcome, Picture, Row, Snapshot, Target
+from corral.adapters.boxed.schema import OUTBOUND, Folder
 
 NOW = 1_700_000_000_000
 SEED_002 = {

@@ -1,4 +1,4 @@
-"""Sealed agents for real: each sandbox that works here, from the chat to the answer and back."""
+"""Boxed agents for real: each sandbox that works here, from the chat to the answer and back."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import sandbox
+from corral.adapters.boxed.schema import Folder
 from corral.adapters.sandbox import Kind
-from corral.adapters.sealed.schema import Folder
 from corral.kernel.errors import Refused
 from corral.library import exchanging
 from tests.support.keeping import Home, until
@@ -27,13 +27,13 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     kind: Kind = request.param
     trouble, keeps_off = sandbox._tried(kind, False)
     if trouble is not None or not keeps_off:
-        pytest.skip(f"{kind} cannot seal an agent here: {trouble or 'it keeps it off TCP alone'}")
+        pytest.skip(f"{kind} cannot box an agent here: {trouble or 'it keeps it off TCP alone'}")
     return kind
 
 
 @contextmanager
 def agent(home: Home, kind: str, script: str, name: str = "ada") -> Iterator[None]:
-    """A sealed agent that is a shell script of the test's own, outside of its work folder."""
+    """A boxed agent that is a shell script of the test's own, outside of its work folder."""
     path = home.folder / f"{name}.sh"
     path.write_text("#!/bin/sh\n" + textwrap.dedent(script))
     path.chmod(0o700)
@@ -56,7 +56,7 @@ def test_a_question_is_answered_from_inside(home: Home, kind: Kind) -> None:
         with home.store() as store:
             (run,) = store.runs.list().items
             launch = store.runs.launch_of(run.id)
-            assert launch.sandbox == f"sealed:{kind}"
+            assert launch.sandbox == f"boxed:{kind}"
             assert launch.environment["sandbox"]["kind"] == kind
 
 
@@ -69,10 +69,10 @@ def test_it_reaches_its_work_and_its_own_file_and_nothing_else(home: Home, kind:
         script = f"""
             echo x > here && echo "work: written"
             cat {secret} 2>/dev/null || echo "secret: hidden"
-            cat "$CORRAL_SEALED/in/inbound.db" > /dev/null && echo "inbound: read"
-            (echo x >> "$CORRAL_SEALED/in/inbound.db") 2>/dev/null || echo "inbound: kept"
-            (rm "$CORRAL_SEALED/in/inbound.db") 2>/dev/null || echo "inbound: there"
-            (mv "$CORRAL_SEALED/in" "$CORRAL_SEALED/on") 2>/dev/null || echo "folder: there"
+            cat "$CORRAL_BOXED/in/inbound.db" > /dev/null && echo "inbound: read"
+            (echo x >> "$CORRAL_BOXED/in/inbound.db") 2>/dev/null || echo "inbound: kept"
+            (rm "$CORRAL_BOXED/in/inbound.db") 2>/dev/null || echo "inbound: there"
+            (mv "$CORRAL_BOXED/in" "$CORRAL_BOXED/on") 2>/dev/null || echo "folder: there"
             ls {os.environ["CORRAL_HOME"]}/corral.db 2>/dev/null || echo "store: hidden"
             echo "store variable: $CORRAL_STORE$SECRET_OF_THE_HOST"
             {sys.executable} -c "{connect}" 2>/dev/null || echo "network: none"
@@ -106,7 +106,7 @@ def test_the_agents_own_commands_go_through_the_files(home: Home, kind: Kind) ->
         assert ask(home, "go on") == ["working on it", "no such destination\nturn 2"]
         with home.store() as store:
             (session,) = store.sessions.list().items
-            assert store.sessions.state(session.id) == {"sealed:count": "2"}
+            assert store.sessions.state(session.id) == {"boxed:count": "2"}
 
 
 def test_a_question_of_the_agents_is_answered_while_it_waits(home: Home, kind: Kind) -> None:
@@ -159,7 +159,7 @@ def test_an_agent_cli_is_understood_as_ever(home: Home) -> None:
     assert ask(home, "say again", "bob") == ["again"], "and its conversation goes on"
 
 
-def test_where_it_cannot_be_sealed_it_is_not_started_and_said(home: Home) -> None:
+def test_where_it_cannot_be_boxed_it_is_not_started_and_said(home: Home) -> None:
     if sandbox._tried(Kind.LANDLOCK, False)[0] is not None:
         pytest.skip("there is no Landlock here")
     with agent(home, "landlock", "echo out"):
@@ -174,7 +174,7 @@ def test_where_it_cannot_be_sealed_it_is_not_started_and_said(home: Home) -> Non
             assert "Landlock cannot keep the agent from" in str(run.reason)
 
 
-def test_without_any_sandbox_an_agent_is_sealed_by_nothing_only_if_somebody_says_so(
+def test_without_any_sandbox_an_agent_is_boxed_by_nothing_only_if_somebody_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     none = sandbox.Probe(Kind.NONE, {Kind.BUBBLEWRAP: "it is not there"})
@@ -184,8 +184,8 @@ def test_without_any_sandbox_an_agent_is_sealed_by_nothing_only_if_somebody_says
         os.mkdir(path)
     given = {"work": None, "store": "sqlite:///x", "scratch": str(tmp_path / "scratch")}
     with pytest.raises(Refused, match="Install bubblewrap"):
-        exchanging.seal(["true"], folder, by="auto", **given)  # type: ignore[arg-type]
-    wrapped = exchanging.seal(["true"], folder, by="none", **given)  # type: ignore[arg-type]
+        exchanging.box(["true"], folder, by="auto", **given)  # type: ignore[arg-type]
+    wrapped = exchanging.box(["true"], folder, by="none", **given)  # type: ignore[arg-type]
     assert wrapped.words == ["true"]
     assert "Nothing keeps it in bounds" in wrapped.lacks[0]
 
@@ -194,12 +194,12 @@ def test_the_host_believes_none_of_it_in_a_real_sandbox_either(home: Home, kind:
     script = f"""
         {sys.executable} - <<'END'
         import os, sqlite3
-        path = os.environ["CORRAL_SEALED"] + "/out/outbound.db"
+        path = os.environ["CORRAL_BOXED"] + "/out/outbound.db"
         with sqlite3.connect(path) as db:
             db.execute("CREATE TRIGGER t AFTER INSERT ON processing_ack BEGIN SELECT 1; END")
         END
         [ -e once ] || {{ touch once; exit 0; }}
-        rm -f "$CORRAL_SEALED/out/outbound.db"; mkfifo "$CORRAL_SEALED/out/outbound.db"
+        rm -f "$CORRAL_BOXED/out/outbound.db"; mkfifo "$CORRAL_BOXED/out/outbound.db"
     """
     with agent(home, kind, textwrap.dedent(script)):
         told = home.corral("chat", "--agent", "ada", "--once", "go", "--timeout", "8s")

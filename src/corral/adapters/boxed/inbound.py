@@ -13,8 +13,8 @@ from typing import Any
 import apsw
 import msgspec
 
-from corral.adapters.sealed.rows import Picture, Shown, Target
-from corral.adapters.sealed.schema import INBOUND, Folder, moment, next_even
+from corral.adapters.boxed.rows import Picture, Shown, Target
+from corral.adapters.boxed.schema import INBOUND, Folder, moment, next_even
 from corral.kernel.errors import Refused
 
 WAIT_MS = 1_000  # whoever is inside may hold the file as long as it likes; the host does not wait

@@ -1,4 +1,4 @@
-"""Agents that are sealed: a sandbox without network, spoken to by the two files of their session.
+"""Agents that are boxed: a sandbox without network, spoken to by the two files of their session.
 
 The letters are the same as for anybody. What the host's file shows is made from the store, and what
 the agent's file says is taken over in the order of its numbers, each message in a transaction with
@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from corral.adapters.attachments import safe_name
-from corral.adapters.sealed.rows import Out, Outcome, Picture, Row, Target
-from corral.adapters.sealed.schema import Folder
+from corral.adapters.boxed.rows import Out, Outcome, Picture, Row, Target
+from corral.adapters.boxed.schema import Folder
 from corral.db.tx import Tx
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
@@ -23,14 +23,14 @@ from corral.kernel.text import MAX_NAME, abridged, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.gateway import ops, sending, sql, talking, wiring
-from corral.rooms.gateway.model import Fenced, MessageState, SealedOutcome, Talk, chat_of
+from corral.rooms.gateway.model import BoxedOutcome, Fenced, MessageState, Talk, chat_of
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Run
-from corral.rooms.runs.order import SEALED
+from corral.rooms.runs.order import BOXED
 from corral.rooms.schedules import ops as schedules
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.settings import ops as settings
@@ -41,11 +41,11 @@ MOST_STATE_VALUE = 4_000
 
 
 def wanted(tx: Tx, talk: Talk) -> str:
-    """The sandbox for a session's run: `sealed:` and by what, or none."""
+    """The sandbox for a session's run: `boxed:` and by what, or none."""
     session = sessions.get(tx, talk.session_id)
     name = agents.get(tx, talk.agent_id).name
     by = settings.value(tx, "gateway.sandbox", agent=name, project=session.project_id)
-    return "none" if by == "off" else f"{SEALED}{by}"
+    return "none" if by == "off" else f"{BOXED}{by}"
 
 
 def row_id(letter: Letter | Fenced) -> str:
@@ -368,7 +368,7 @@ def outcomes(tx: Tx, session: str) -> Told:
     return Told(ended, answers, frozenset(pending))
 
 
-def _ended(tx: Tx, each: SealedOutcome) -> tuple[Outcome | None, Row | None]:
+def _ended(tx: Tx, each: BoxedOutcome) -> tuple[Outcome | None, Row | None]:
     if each.reason is not None:
         return Outcome(each.out_id, None, "failed", each.created_at), None
     if each.question_id is not None:
@@ -387,7 +387,7 @@ def _ended(tx: Tx, each: SealedOutcome) -> tuple[Outcome | None, Row | None]:
     return Outcome(each.out_id, id, "delivered" if sent else "failed", ended_at), None
 
 
-def _answered_by(tx: Tx, each: SealedOutcome) -> tuple[Outcome | None, Row | None]:
+def _answered_by(tx: Tx, each: BoxedOutcome) -> tuple[Outcome | None, Row | None]:
     try:
         question = questions.get(tx, str(each.question_id))
     except NotFound:
@@ -427,7 +427,7 @@ def keep_state(tx: Tx, session: str, state: Mapping[str, str]) -> None:
     """Show in the store what the inside remembers; it is the file that counts for the agent."""
     shown = sessions.state(tx, session)
     for name, value in sorted(state.items())[:MOST_STATE]:
-        own = f"sealed:{abridged(name, 100)}"
+        own = f"boxed:{abridged(name, 100)}"
         short = abridged(value, MOST_STATE_VALUE)
         if shown.get(own) != short and "\0" not in own + short:
             sessions.set_state(tx, session, own, short)

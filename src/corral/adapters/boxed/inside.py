@@ -1,7 +1,7 @@
 """What runs inside of a sandbox: it reads `inbound.db`, asks the agent, and writes `outbound.db`.
 
-    python -m corral.adapters.sealed.inside run ORDER      answer what is there, and end
-    python -m corral.adapters.sealed.inside mend OUTBOUND  play back what a dead writer left
+    python -m corral.adapters.boxed.inside run ORDER      answer what is there, and end
+    python -m corral.adapters.boxed.inside mend OUTBOUND  play back what a dead writer left
     corral message send TEXT [--to NAME] [--edit N | --react N]
     corral ask TEXT [--option ANSWER]… [--timeout SECONDS] [--no-wait]
     corral session state [NAME [VALUE]]
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
-from corral.adapters.sealed.schema import BUSY_MS, OUTBOUND, Folder, moment, next_odd
+from corral.adapters.boxed.schema import BUSY_MS, OUTBOUND, Folder, moment, next_odd
 from corral.kernel.clock import SystemClock
 
 MARK = "\x02what was said\x03"
@@ -291,7 +291,7 @@ def mend(path: str) -> int:
 
 def tool(words: list[str]) -> int:
     """A command of the agent's: `message send`, `ask`, `session state`."""
-    files = Files(os.environ["CORRAL_SEALED"])
+    files = Files(os.environ["CORRAL_BOXED"])
     top = argparse.ArgumentParser(
         prog="corral", description="You are in a sandbox: this is what Corral does for you here."
     )

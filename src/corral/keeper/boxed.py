@@ -1,8 +1,8 @@
-"""A sealed agent: besides its output, what it says in its session's file is taken over."""
+"""A boxed agent: besides its output, what it says in its session's file is taken over."""
 
 import time
 
-from corral.adapters.sealed import outbound
+from corral.adapters.boxed import outbound
 from corral.keeper.stream import StreamVoice
 from corral.kernel.errors import CorralError
 from corral.library.exchanging import folder_of
@@ -10,7 +10,7 @@ from corral.library.exchanging import folder_of
 BETWEEN_LOOKS = 1.0  # seconds, when the file does not change: outcomes and answers come from afar
 
 
-class SealedVoice(StreamVoice):
+class BoxedVoice(StreamVoice):
     """Looks at the file whenever it changes, and now and then. What it cannot take over now, the
     end of the turn does."""
 

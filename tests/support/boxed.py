@@ -1,18 +1,18 @@
-"""A sealed agent for tests: it works with the two files as the inside does, without a sandbox."""
+"""A boxed agent for tests: it works with the two files as the inside does, without a sandbox."""
 
 import json
 from typing import Any
 
-from corral.adapters.sealed import inside
-from corral.adapters.sealed.schema import Folder
+from corral.adapters.boxed import inside
+from corral.adapters.boxed.schema import Folder
 from corral.library import Corral
 from corral.library.exchanging import folder_of
 from corral.rooms.runs.model import Run
 from tests.support.channels import Chat, Runner
 
 
-def seal(store: Corral, agent: str = "ada") -> None:
-    """The agent is sealed from now on; in tests, by nothing but the files."""
+def box(store: Corral, agent: str = "ada") -> None:
+    """The agent is boxed from now on; in tests, by nothing but the files."""
     store.settings.set("gateway.sandbox", "none", scope=f"agent:{agent}")
 
 
@@ -69,12 +69,12 @@ class Inside:
 
 
 class Talk:
-    """A sealed agent, a chat in which it is heard, and whoever runs its turns."""
+    """A boxed agent, a chat in which it is heard, and whoever runs its turns."""
 
     def __init__(self, store: Corral, **wiring: Any) -> None:
         self.store = store
         store.agents.create("ada", provider="scripted")
-        seal(store)
+        box(store)
         self.chat = Chat(store)
         store.wirings.add("ada", channel=self.chat.channel.name, **wiring)
         self.runner = Runner(store)

@@ -1,4 +1,4 @@
-"""A sealed agent's files and a host that dies: between any commit of the store and the file writes
+"""A boxed agent's files and a host that dies: between any commit of the store and the file writes
 around it nothing is lost and nothing doubled.
 
 The inside outlives the host, as a sandbox may: what it wrote stays in its file. It is asked again
@@ -13,8 +13,8 @@ from corral.adapters.channels.contract import Incoming
 from corral.library import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 from tests.crash.test_gateway import adapter, connect
+from tests.support.boxed import Inside, box
 from tests.support.channels import Runner, bring_in
-from tests.support.sealed import Inside, seal
 
 EVENTS = [
     Incoming(event_id=f"e{n}", place=f"room{n}", sender="ann", text=f"say {n}", direct=True)
@@ -29,7 +29,7 @@ def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def prepare(store: Corral, world: World) -> None:
     connect("fake")(store, world)
-    seal(store)
+    box(store)
 
 
 def answer_everything(store: Corral) -> None:
@@ -91,7 +91,7 @@ def check(store: Corral, world: World) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_sealed_agents_words_are_neither_lost_nor_doubled_wherever_the_host_dies(
+def test_a_boxed_agents_words_are_neither_lost_nor_doubled_wherever_the_host_dies(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     crash_at_every_commit(
