@@ -25,9 +25,8 @@ KINDS = [Kind.BUBBLEWRAP, Kind.LANDLOCK]
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
     kind: Kind = request.param
-    trouble, keeps_off = sandbox._tried(kind, False)
-    if trouble is not None or not keeps_off:
-        pytest.skip(f"{kind} cannot box an agent here: {trouble or 'it keeps it off TCP alone'}")
+    if not sandbox.keeps_off_network(kind):
+        pytest.skip(f"{kind} cannot box an agent here: {sandbox.probe(network=False).why_not}")
     return kind
 
 
@@ -145,7 +144,7 @@ def test_a_run_that_is_killed_in_the_middle_is_repeated_and_answered_once(
 
 
 def test_an_agent_cli_is_understood_as_ever(home: Home) -> None:
-    if sandbox._tried(Kind.BUBBLEWRAP, False)[0] is not None:
+    if not sandbox.keeps_off_network(Kind.BUBBLEWRAP):
         pytest.skip("there is no bubblewrap here")
     with home.store() as store:
         store.agents.create("bob", provider="scripted")
@@ -160,7 +159,7 @@ def test_an_agent_cli_is_understood_as_ever(home: Home) -> None:
 
 
 def test_where_it_cannot_be_boxed_it_is_not_started_and_said(home: Home) -> None:
-    if sandbox._tried(Kind.LANDLOCK, False)[0] is not None:
+    if not sandbox.keeps_off_network(Kind.LANDLOCK):
         pytest.skip("there is no Landlock here")
     with agent(home, "landlock", "echo out"):
         # Its work folder has Corral's own files in it, which Landlock cannot keep it from.

@@ -85,6 +85,12 @@ def probe(*, network: bool = True) -> Probe:
     return Probe(Kind.NONE, why_not)
 
 
+def keeps_off_network(kind: Kind) -> bool:
+    """Whether a kind works here and keeps a program off all networks, not off TCP alone."""
+    trouble, off = _tried(kind, False)
+    return trouble is None and off
+
+
 @cache
 def _tried(kind: Kind, network: bool) -> tuple[str | None, bool]:
     """Why a kind does not work here, if it does not; and whether it keeps all networks away."""

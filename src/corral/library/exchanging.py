@@ -182,8 +182,9 @@ def _kind(by: str) -> Kind:
     if by != "auto":
         return Kind(by)
     found = sandbox.probe(network=False)
-    if found.kind is Kind.NONE:
-        why = "; ".join(f"{kind}: {reason}" for kind, reason in found.why_not.items())
+    if found.kind is Kind.NONE or not sandbox.keeps_off_network(found.kind):
+        why_not = found.why_not | {found.kind: "it keeps nobody off the network"}
+        why = "; ".join(f"{kind}: {reason}" for kind, reason in why_not.items())
         raise Refused(
             f"No sandbox works here ({why}), and the agent is to be boxed. Install bubblewrap, or "
             "say `corral setting set gateway.sandbox none` to trust it without."
