@@ -22,7 +22,7 @@ from corral.library import Corral
 from corral.library.once import Key, once
 from corral.rooms.charges.model import Price
 from corral.rooms.decisions import ops as decisions
-from corral.rooms.gateway import talking
+from corral.rooms.gateway import boxing, talking
 from corral.rooms.mail import ops as mail
 from corral.rooms.questions import ops as questions
 from corral.rooms.races import choosing, doing, holding
@@ -570,6 +570,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "alerts_pkey",
             "attempts with worktrees",
             "cards_pkey",
+            "boxed_outcomes_pkey",
             "messages_pkey",
             "races_ended",
             "answers_pkey",
@@ -794,6 +795,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "gateway, a session's talk": (
         lambda c: c._database.read(lambda tx: talking.talk_of(tx, SESSION)),
         {"talks_pkey"},
+    ),
+    "gateway, what became of a boxed agent's messages": (
+        lambda c: c._database.read(lambda tx: boxing.outcomes(tx, SESSION)),
+        {"boxed_outcomes_of_session"},
     ),
     "gateway, places with letters": (
         lambda c: c._database.read(lambda tx: mail.lines(tx, "place")),

@@ -14,8 +14,10 @@ from corral.rooms.mail.model import Letter
 from corral.rooms.runs.model import Run
 
 if TYPE_CHECKING:
+    from corral.adapters.boxed.schema import Folder
     from corral.adapters.channels.contract import Accepted, Adapter
     from corral.library.delivering import Delivered
+    from corral.library.exchanging import Looked
 
 Deliveries = list["Delivered"]
 Runs = list[Run]
@@ -191,6 +193,21 @@ class Gateway(Room):
         from corral.library.outputs import Outputs
 
         return waking.settle(self._database, lambda: Outputs(self._database))
+
+    def prepare(self, session: str) -> "Folder":
+        """Have the files there by which a boxed session's run is spoken to, as it is to begin."""
+        from corral.library import exchanging
+
+        return exchanging.prepare(self._database, session)
+
+    def exchange(self, run: str) -> "Looked":
+        """Take over what a boxed run has said in its session's file, and tell it what became of
+        that."""
+        from corral.library import exchanging
+        from corral.rooms.runs import ops as runs
+
+        found = self._database.read(lambda tx: runs.get(tx, run))
+        return exchanging.exchange(self._database, str(found.session_id), found)
 
     def deliver(
         self, channel: str, adapter: "Adapter", *, owner: str, place: str | None = None

@@ -335,6 +335,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     gateway.CARDS_KEPT,
     requests.KEPT,
     exchanges.KEPT,
+    gateway.OUTCOMES_KEPT,
     groups.POSTS_KEPT,
     groups.REACTIONS_KEPT,
     Kept("groups", "groups.keep_ms", groups.prune),

@@ -323,11 +323,23 @@ class Talk(msgspec.Struct, frozen=True):
     run_id: str | None
     letters: list[Fenced]
     seen: int
+    taken: int
     created_at: int
 
     @property
     def mailbox(self) -> str:
         return f"session:{self.session_id}"
+
+
+class BoxedOutcome(msgspec.Struct, frozen=True):
+    """What became of something that a boxed agent said, which its file does not tell yet."""
+
+    session_id: str
+    out_id: str
+    message_id: str | None
+    question_id: str | None
+    reason: str | None
+    created_at: int
 
 
 class Chat(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from corral.rooms.gateway.model import (
     PLACE_MOVES,
     SENDER_MOVES,
     WIRING_MOVES,
+    BoxedOutcome,
     Card,
     Channel,
     Destination,
@@ -246,7 +247,7 @@ KEPT = Retention(
 
 # -- talks ----------------------------------------------------------------------------------------
 
-_TALK = "session_id, agent_id, place_id, thread, run_id, letters, seen, created_at"
+_TALK = "session_id, agent_id, place_id, thread, run_id, letters, seen, taken, created_at"
 
 TALK = Query(Talk, f"SELECT {_TALK} FROM talks WHERE session_id = :session_id")
 
@@ -304,6 +305,41 @@ END_TURN = Query(
 DROP_TALK = Statement("""
     DELETE FROM talks WHERE session_id = :session_id AND run_id IS NULL RETURNING session_id
 """)
+
+# -- boxed agents --------------------------------------------------------------------------------
+
+TAKE = Query(
+    Talk,
+    f"UPDATE talks SET taken = :seq WHERE session_id = :session_id AND taken < :seq"
+    f" RETURNING {_TALK}",
+)
+
+_OUTCOME = """
+    session_id, out_id, 'msg_' || message AS message_id, question_id, reason, created_at
+"""
+
+ADD_OUTCOME = Statement("""
+    INSERT INTO boxed_outcomes (id, session_id, out_id, message, question_id, reason, created_at)
+    VALUES (:id, :session_id, :out_id, :message, :question_id, :reason, :now)
+    ON CONFLICT (session_id, out_id) DO NOTHING RETURNING id
+""")
+
+OUTCOMES = Query(
+    BoxedOutcome,
+    f"SELECT {_OUTCOME} FROM boxed_outcomes WHERE session_id = :session_id ORDER BY out_id"
+    " LIMIT :limit",
+)
+
+FORGET_OUTCOME = Statement("""
+    DELETE FROM boxed_outcomes WHERE session_id = :session_id AND out_id = :out_id
+""")
+
+OUTCOMES_KEPT = Retention(
+    "boxed_outcomes",
+    setting="messages.keep_ms",
+    born="created_at",
+    over="created_at < :before",
+)
 
 # -- cards ----------------------------------------------------------------------------------------
 
