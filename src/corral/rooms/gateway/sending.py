@@ -10,7 +10,6 @@ from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.ids import number_of
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.alerts import ops as alerts
@@ -28,7 +27,8 @@ from corral.rooms.gateway.model import (
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState
 
-_END = 1 << 62
+END = 1 << 62
+"""Behind the number of every message."""
 
 
 def send(
@@ -272,7 +272,7 @@ def doubtful(tx: Tx, letter: Letter) -> Dispatch:
 
 def known_ids(tx: Tx, place: Place) -> set[str]:
     """The platform's ids of what is known to have been sent to a place lately."""
-    lately = tx.all(sql.MESSAGES_OF_PLACE, place_id=place.id, before=_END, limit=200)
+    lately = tx.all(sql.MESSAGES_OF_PLACE, place_id=place.id, before=END, limit=200)
     return {id for message in lately if message.direction == "out" for id in message.platform_ids}
 
 
@@ -433,18 +433,3 @@ def _about(
 def get(tx: Tx, message: str) -> Message:
     """A message by its id."""
     return sql.MESSAGES.get(tx, number_of("msg", message))
-
-
-def list_messages(
-    tx: Tx, *, place: str | None = None, after: str | None = None, limit: int = 50
-) -> Page[Message]:
-    """What was said both ways, newest first: everywhere, or in one place."""
-    (before,) = decode_cursor(after, _END)
-    if place is None:
-        rows = tx.all(sql.ALL_MESSAGES, before=before, limit=check_limit(limit) + 1)
-    else:
-        where = ops.get_place(tx, place).id
-        rows = tx.all(
-            sql.MESSAGES_OF_PLACE, place_id=where, before=before, limit=check_limit(limit) + 1
-        )
-    return page_of(rows, limit, lambda message: (number_of("msg", message.id),))

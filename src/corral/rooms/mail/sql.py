@@ -17,6 +17,10 @@ LETTERS = StateTable(
     unfenced=("due_at", "line_at"),  # a lease is renewed under the same fence
 )
 
+WITH_NUMBERS = Query(
+    Letter, f"SELECT {_COLUMNS} FROM letters WHERE seq {{is_numbered}} ORDER BY seq"
+)
+
 BY_KEY = Query(Letter, f"SELECT {_COLUMNS} FROM letters WHERE mailbox = :mailbox AND key = :key")
 
 # Whoever takes one out this moment keeps it.
