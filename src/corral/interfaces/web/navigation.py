@@ -42,6 +42,10 @@ NAVIGATION = (
         ),
     ),
     Group(
+        "Chat",
+        (Link("Chat", "/chat", "d", "talk"), Link("Gateway", "/gateway", "v", "channel")),
+    ),
+    Group(
         "Post",
         (Link("Mail", "/mail", "m", "mail"), Link("Schedules", "/schedules", "t", "clock")),
     ),
