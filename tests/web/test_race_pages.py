@@ -176,7 +176,7 @@ def test_what_takes_its_time_is_answered_at_once_and_goes_on(
     assert begun.is_set()
     may_go.set()
     for thread in threading.enumerate():
-        if thread.name == "race action":
+        if thread.name == "page action":
             thread.join(30)
     assert "it was refused late" in caplog.text
 

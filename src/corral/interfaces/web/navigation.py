@@ -42,12 +42,13 @@ NAVIGATION = (
         ),
     ),
     Group(
-        "Chat",
-        (Link("Chat", "/chat", "d", "talk"), Link("Gateway", "/gateway", "v", "channel")),
-    ),
-    Group(
         "Post",
-        (Link("Mail", "/mail", "m", "mail"), Link("Schedules", "/schedules", "t", "clock")),
+        (
+            Link("Chat", "/chat", "d", "talk"),
+            Link("Gateway", "/gateway", "v", "channel"),
+            Link("Mail", "/mail", "m", "mail"),
+            Link("Schedules", "/schedules", "t", "clock"),
+        ),
     ),
     Group(
         "Books",
