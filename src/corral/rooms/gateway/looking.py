@@ -4,12 +4,13 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import number_of
 from corral.kernel.page import Page, check_limit, decode_cursor, encode_cursor, page_of
-from corral.rooms.gateway import ops, sql, talking
+from corral.rooms.gateway import ops, sql
 from corral.rooms.gateway.model import Message, Talk
-from corral.rooms.gateway.sending import END
 from corral.rooms.mail import looking as mail
 from corral.rooms.sessions import ops as sessions
 
+_END = 1 << 62
+MOST_TALKS = 200
 LOOKED_AT = 500
 """Messages among which those of a session are looked for at a time; there is no index of them."""
 
@@ -28,7 +29,7 @@ def list_messages(
     """
     if place is not None and session is not None:
         raise Invalid("Look at a place or at a session, not at both.")
-    (before,) = decode_cursor(after, END)
+    (before,) = decode_cursor(after, _END)
     if session is not None:
         return _of_session(tx, sessions.get(tx, session).id, before, check_limit(limit))
     rows = _rows(tx, ops.get_place(tx, place).id if place else None, before, limit)
@@ -44,7 +45,7 @@ def _rows(tx: Tx, place_id: str | None, before: int, limit: int) -> list[Message
 
 def _of_session(tx: Tx, id: str, before: int, limit: int) -> Page[Message]:
     """What was heard in a session, and what was said in it: its letters tell who wrote them."""
-    talk = talking.talk_of(tx, id)
+    talk = tx.one(sql.TALK, session_id=id)
     rows = _rows(tx, talk.place_id or None if talk is not None else None, before, LOOKED_AT)
     looked = rows[:LOOKED_AT]
     told = [each.letter_id for each in looked if each.letter_id is not None]
@@ -73,4 +74,4 @@ def list_held(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Mess
 
 def talks(tx: Tx, place: str) -> list[Talk]:
     """The sessions that agents have in a place, and the runs that work in them now."""
-    return talking.talks_of_place(tx, ops.get_place(tx, place).id)
+    return tx.all(sql.TALKS_OF_PLACE, place_id=ops.get_place(tx, place).id, limit=MOST_TALKS)

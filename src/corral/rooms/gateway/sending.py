@@ -27,8 +27,7 @@ from corral.rooms.gateway.model import (
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState
 
-END = 1 << 62
-"""Behind the number of every message."""
+_END = 1 << 62
 
 
 def send(
@@ -272,7 +271,7 @@ def doubtful(tx: Tx, letter: Letter) -> Dispatch:
 
 def known_ids(tx: Tx, place: Place) -> set[str]:
     """The platform's ids of what is known to have been sent to a place lately."""
-    lately = tx.all(sql.MESSAGES_OF_PLACE, place_id=place.id, before=END, limit=200)
+    lately = tx.all(sql.MESSAGES_OF_PLACE, place_id=place.id, before=_END, limit=200)
     return {id for message in lately if message.direction == "out" for id in message.platform_ids}
 
 
