@@ -85,7 +85,7 @@ ELSEWHERE = {
     "mail.ack_and_claim": "for programs that work in a loop",
     "mail.doubt": "for programs that act on the outside world",
     "mail.expire_due": "the janitor's work",
-    "mail.find_all": "what pages look many letters up by; people `mail show` one",
+    "mail.get_all": "what pages look many letters up by; people `mail show` one",
     "mail.get": "`corral mail show`",
     "mail.next_due": "for programs that wait",
     "mail.refuse": "for programs that have rules; people `drop`",

@@ -768,7 +768,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"messages_by_place", "places_pkey"},
     ),
     "messages.held": (lambda c: c.messages.held(limit=5), {"messages_held_by_sender"}),
-    "mail.find_all": (lambda c: c.mail.find_all(["let_1", "let_2"]), {"letters_pkey"}),
+    "mail.get_all": (lambda c: c.mail.get_all(["let_1", "let_2"]), {"letters_pkey"}),
     "gateway.talks": (lambda c: c.gateway.talks(PLACE), {"places_pkey", "talks_by_place"}),
     "messages, an event that came before": (
         lambda c: c.messages._receive(CHANNEL, Incoming(event_id="e2", place="p", sender="s")),

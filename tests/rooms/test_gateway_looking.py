@@ -67,7 +67,9 @@ def test_what_is_held_is_listed_by_account_and_is_gone_when_it_is_let_in(store: 
     store.senders.approve(str(held[0].sender_id), person="robert")
     assert {each.sender_id for each in walk(store.messages.held)} == {held[2].sender_id}
     assert store.messages.get(held[0].id).state == "heard"
+    assert [each.state for each in store.questions.list(all=True).items].count("open") == 1
     store.senders.block(str(held[2].sender_id))
+    assert store.questions.list().items == [], "owners are not asked what was said already"
     assert walk(store.messages.held) == []
 
 
@@ -75,11 +77,11 @@ def test_letters_are_looked_up_many_at_once_and_those_that_are_gone_are_left_out
     store: Corral,
 ) -> None:
     letters = [store.mail.put("queue:a", n) for n in range(3)]
-    found = store.mail.find_all([letters[2].id, "let_999", letters[0].id])
+    found = store.mail.get_all([letters[2].id, "let_999", letters[0].id])
     assert [each.id for each in found] == [letters[0].id, letters[2].id]
-    assert store.mail.find_all([]) == []
+    assert store.mail.get_all([]) == []
     with refuses(store, Invalid):
-        store.mail.find_all(["msg_1"])
+        store.mail.get_all(["msg_1"])
 
 
 def test_a_place_tells_which_sessions_it_has(chat: Chat) -> None:

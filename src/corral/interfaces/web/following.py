@@ -40,7 +40,7 @@ class Fate(NamedTuple):
 def follow(visit: Visit, messages: Sequence[Message]) -> dict[str, Fate]:
     """The fates of messages, by their ids; all letters are looked up at once."""
     wanted = [id for message in messages for id in _letters_of(message)][:MOST_LETTERS]
-    found = {each.id: each for each in visit.store.mail.find_all(wanted)} if wanted else {}
+    found = {each.id: each for each in visit.store.mail.get_all(wanted)} if wanted else {}
     now = visit.store.now()
     return {message.id: _fate(message, found, now) for message in messages}
 

@@ -49,7 +49,7 @@ def _of_session(tx: Tx, id: str, before: int, limit: int) -> Page[Message]:
     rows = _rows(tx, talk.place_id or None if talk is not None else None, before, LOOKED_AT)
     looked = rows[:LOOKED_AT]
     told = [each.letter_id for each in looked if each.letter_id is not None]
-    own = {each.id for each in mail.find_all(tx, told) if each.sender == f"session:{id}"}
+    own = {each.id for each in mail.get_all(tx, told) if each.sender == f"session:{id}"}
     found = [
         each
         for each in looked

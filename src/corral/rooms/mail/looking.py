@@ -69,7 +69,7 @@ def list_by_state(tx: Tx, *, state: str, after: str | None = None, limit: int = 
     return page_of(rows, limit, lambda letter: (number_of("let", letter.id),))
 
 
-def find_all(tx: Tx, ids: Sequence[str]) -> list[Letter]:
+def get_all(tx: Tx, ids: Sequence[str]) -> list[Letter]:
     """Letters by their ids, oldest first; those that are kept no more are left out."""
     numbers = [number_of("let", id) for id in ids]
     check_limit(len(numbers) or 1)
