@@ -783,6 +783,9 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.messages.list(place=PLACE, limit=5),
         {"messages_by_place", "places_pkey"},
     ),
+    "messages.held": (lambda c: c.messages.held(limit=5), {"messages_held_by_sender"}),
+    "mail.get_all": (lambda c: c.mail.get_all(["let_1", "let_2"]), {"letters_pkey"}),
+    "gateway.talks": (lambda c: c.gateway.talks(PLACE), {"places_pkey", "talks_by_place"}),
     "messages, an event that came before": (
         lambda c: c.messages._receive(CHANNEL, Incoming(event_id="e2", place="p", sender="s")),
         {"channels_pkey", "messages_by_event"},
@@ -935,7 +938,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "insights.names": (
         lambda c: c.insights.names([RUNS_PROJECT, RUN, SESSION]),
-        {"projects_pkey", "agents_pkey", "sessions_pkey", "runs_pkey"},
+        {
+            "agents_pkey",
+            "channels_pkey",
+            "places_pkey",
+            "projects_pkey",
+            "runs_pkey",
+            "senders_pkey",
+            "sessions_pkey",
+        },
     ),
     "insights.races": (
         lambda c: c.insights.races(limit=5),

@@ -8,7 +8,16 @@ import msgspec
 from corral.adapters.channels.contract import Incoming
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, Invalid
 from corral.library.operation import Room, read, write
-from corral.rooms.gateway import cards, ops, receiving, requesting, sending, talking, wiring
+from corral.rooms.gateway import (
+    cards,
+    looking,
+    ops,
+    receiving,
+    requesting,
+    sending,
+    talking,
+    wiring,
+)
 from corral.rooms.gateway.model import HOST, Message, Talk
 from corral.rooms.mail.model import Letter
 from corral.rooms.runs.model import Run
@@ -111,6 +120,7 @@ class Wirings(Room):
     noun = "wiring"
 
     add = write(wiring.add_wiring)
+    change = write(wiring.change_wiring, repeatable=True)
     get = read(wiring.get_wiring)
     remove = write(wiring.remove_wiring)
     list = read(wiring.list_wirings, mode="one")
@@ -146,7 +156,8 @@ class Messages(Room):
     noun = "message"
 
     get = read(sending.get, mode="one")
-    list = read(sending.list_messages)
+    list = read(looking.list_messages)
+    held = read(looking.list_held, mode="one")
     send = write(sending.send, repeatable_by="key")
     say = write(sending.say, repeatable_by="key")
 
@@ -179,6 +190,7 @@ class Gateway(Room):
     _show = write(cards.show_open)
     _settle_cards = write(cards.settle_ended)
     address = read(talking.address)
+    talks = read(looking.talks)
     _next_due = read(talking.next_due)
 
     def wake(self) -> Runs:

@@ -35,6 +35,7 @@ class Mail(Room):
     expire_due = write(ops.expire_due, repeatable=True)
     get = read(ops.get, mode="one")
     dead = read(looking.dead, mode="one")
+    get_all = read(looking.get_all, mode="one")
     next_due = read(ops.next_due, mode="one")
 
     # A claim whose answer was lost is not repeated where order matters: the same owner would get

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+from corral.adapters.channels.api import SECONDS, Api, Trouble
 from corral.adapters.channels.contract import (
     Attached,
     Batch,
@@ -20,7 +21,6 @@ from corral.adapters.channels.contract import (
     Sent,
     Traits,
 )
-from corral.adapters.channels.web import SECONDS, Trouble, Web
 
 API = "/_matrix/client/v3"
 MEDIA = "/_matrix/client/v1/media/download"
@@ -43,7 +43,7 @@ class Matrix(Plain):
     def __init__(self, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
         super().__init__(config, secrets)
         base = str(config["base_url"]).rstrip("/")
-        self._web = Web(base, {"Authorization": f"Bearer {secrets['token']}"})
+        self._web = Api(base, {"Authorization": f"Bearer {secrets['token']}"})
         self._me = ""
         self._names: dict[str, str] = {}
         self._members: dict[str, int] = {}

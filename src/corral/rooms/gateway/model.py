@@ -167,7 +167,10 @@ WIRING_MOVES = Moves(
     WiringState,
     begin="add",
     initial=WiringState.ACTIVE,
-    verbs={"remove": move(WiringState.ACTIVE, to=WiringState.REMOVED)},
+    verbs={
+        "change": move(WiringState.ACTIVE, to=WiringState.ACTIVE),
+        "remove": move(WiringState.ACTIVE, to=WiringState.REMOVED),
+    },
 )
 
 

@@ -216,6 +216,14 @@ def _held(column: str) -> Query[Message]:
 HELD_OF_SENDER = _held("sender_id")
 HELD_OF_PLACE = _held("place_id")
 
+HELD = Query(
+    Message,
+    f"""
+    SELECT {_MESSAGE} FROM messages WHERE state = 'held' AND (sender_id, seq) > (:sender, :seq)
+    ORDER BY sender_id, seq LIMIT :limit
+""",
+)
+
 QUEUED = Query(
     Message,
     f"""
