@@ -151,9 +151,22 @@ class Delivery:
             if not self._adapter.traits.idempotent:
                 letter = self._mail.doubt(letter)
                 going = msgspec.structs.replace(going, letter=letter)
-            return self._record(going, self._send(going))
+            return self._record(going, self._found_again(going) or self._send(going))
         except Conflict:
             return None  # somebody dropped it, or took it over, meanwhile
+
+    def _found_again(self, going: Dispatch) -> Outcome | None:
+        """Of a sending that is repeated later than the platform remembers keys: what it shows."""
+        remembers = self._adapter.traits.remembers_ms
+        age = self._database.clock.now() - going.message.created_at
+        if going.letter.attempts < 2 or remembers is None or age <= remembers:
+            return None
+        if going.message.kind in (Kind.EDIT, Kind.REACTION):
+            return None  # done twice they look as if they had been done once
+        found = self._look_up(going)
+        if found is None:
+            return Failed("whether it arrived before cannot be read from the platform's history")
+        return Sent(found) if found else None
 
     def _send(self, going: Dispatch) -> Outcome:
         if going.message.kind is Kind.REACTION and not self._adapter.traits.reactions:
@@ -232,6 +245,10 @@ class Delivery:
             return []  # it is repeated, and shown once
         if not self._adapter.traits.history or going.message.kind in (Kind.EDIT, Kind.REACTION):
             return None
+        return self._look_up(going)
+
+    def _look_up(self, going: Dispatch) -> list[str] | None:
+        """The same, as the platform's history tells."""
         wanted = outgoing(going, self._adapter)
         try:
             shown = self._adapter.history(wanted)

@@ -56,8 +56,8 @@ class Channels(Room):
         trouble: str | None
         try:
             adapter = self.open(found.id)
-            adapter.start()
             try:
+                adapter.start()
                 trouble = adapter.health()
             finally:
                 adapter.stop()
@@ -196,6 +196,8 @@ class Gateway(Room):
             except Invalid as error:
                 # It would never be stored, and hold up everything behind it.
                 self._note_unreadable(found.id, event.event_id, error.message)
+        for id, why in batch.unreadable.items():
+            self._note_unreadable(found.id, id, why)
         if batch.cursor != found.cursor:
             channels.note_cursor(found.id, batch.cursor)
         return stored

@@ -78,20 +78,24 @@ class Web:
             raise Trouble(Failed(f"it cannot be reached ({type(error).__name__})")) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Trouble(Unknown(f"the line broke ({type(error).__name__})")) from None
-        _check(answer.status_code, answer.headers, _said(answer))
+        told = {} if answer.is_success else _told(answer)
+        _check(answer.status_code, answer.headers, _said(told), _asked_pause(told))
         return answer
 
 
-def _check(status: int, headers: Mapping[str, str], said: str = "") -> None:
+def _check(
+    status: int, headers: Mapping[str, str], said: str = "", pause_ms: int | None = None
+) -> None:
     """Trouble unless a status is a good one."""
     if 200 <= status < 300:
         return
     why = f"it answered {status}{said}"
     if status == 429:
-        raise Trouble(Failed(why, retry_ms=_pause(headers)), status)
+        raise Trouble(Failed(why, retry_ms=pause_ms or _pause(headers)), status)
     if status in (401, 407, 408):
         # Our own matter, and to be mended: the message is as good as it was.
-        raise Trouble(Failed(why), status)
+        mend = "; it does not take our token" if status == 401 else ""
+        raise Trouble(Failed(why + mend), status)
     if 400 <= status < 500:
         raise Trouble(Refused(why), status)
     raise Trouble(Unknown(why), status)
@@ -102,13 +106,25 @@ def _pause(headers: Mapping[str, str]) -> int | None:
     return min(int(given) * 1_000, LONGEST_RETRY_MS) if given.isdigit() else None
 
 
-def _said(answer: "httpx.Response") -> str:
-    """What the platform says of itself, in its own short words."""
-    if answer.is_success:
-        return ""
+def _told(answer: "httpx.Response") -> dict[str, Any]:
+    """What stands in an answer that says no, if it is an object."""
     try:
         told = answer.json()
     except ValueError:
-        return ""
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _said(told: Mapping[str, Any]) -> str:
+    """What the platform says of itself, in its own short words."""
     word = told.get("errcode") or told.get("error") or told.get("description") or ""
     return f": {str(word)[:200]}" if word else ""
+
+
+def _asked_pause(told: Mapping[str, Any]) -> int | None:
+    """How long we are asked to wait, where that stands in the answer: Matrix says it in
+    milliseconds, Telegram in seconds."""
+    parameters = told.get("parameters")
+    seconds = parameters.get("retry_after") if isinstance(parameters, dict) else None
+    asked = told.get("retry_after_ms") or (seconds * 1_000 if isinstance(seconds, int) else None)
+    return min(asked, LONGEST_RETRY_MS) if isinstance(asked, int) and asked > 0 else None

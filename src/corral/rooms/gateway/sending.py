@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters.channels.contract import Kind, split_text
+from corral.adapters.channels.contract import Kind, pieces_of
 from corral.adapters.channels.registry import traits_of
 from corral.db.moves import create, move
 from corral.db.tx import Tx
@@ -103,7 +103,7 @@ def queue(
     """
     channel = sql.CHANNELS.get(tx, place.channel_id)
     traits = traits_of(channel.kind)
-    pieces = split_text(text, traits.max_text) if kind is Kind.TEXT else [text[: traits.max_text]]
+    pieces = pieces_of(text, traits, kind)
     made = []
     for number, piece in enumerate(pieces):
         own = tx.new_id("key") if key is None else f"{key}:{number}" if number else key
