@@ -24,15 +24,6 @@ from tests.real.keeping import until
 from tests.support.channels import Runner
 from tests.support.store import record
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homeserver]:
-    pytest.importorskip("synapse", reason="the Matrix server is not here: pip install '.[real]'")
-    made = Homeserver(tmp_path_factory.mktemp("matrix") / "server").start()
-    yield made
-    made.stop()
-
-
 ROOT = Path(__file__).parents[2]
 _number = iter(range(1_000))
 
