@@ -214,6 +214,30 @@ def test_an_attached_file_is_fetched_and_its_name_does_no_harm(den: Den, tmp_pat
     assert "404" in file["reason"]
 
 
+def test_an_agent_sends_a_file_and_ann_reads_it(den: Den, tmp_path: Path) -> None:
+    room = den.room()
+    den.ann.say(room, "send me the picture")
+    den.hear()
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "dot.png").write_bytes(b"\x89PNG of a dot")
+    (work / "notes").write_bytes(b"\xff\x00 notes")
+    session = den.store.messages.list().items[0].routes[0].session_id
+    den.store.agents.update("ada", workspace=str(work))
+    den.store.messages.send_files(
+        ["dot.png", "notes"], agent="ada", session=session, text="Here it is."
+    )
+    (work / "notes").write_text("changed since")
+    assert den.send() == ["done"] * 3
+    _, words, picture, notes = of_bot(den, room)
+    assert words["content"]["body"] == "Here it is."
+    assert picture["content"]["msgtype"] == "m.image"
+    assert picture["content"]["info"] == {"size": 13, "mimetype": "image/png"}
+    assert den.ann.fetch(picture["content"]["url"]) == b"\x89PNG of a dot"
+    assert (notes["content"]["msgtype"], notes["content"]["filename"]) == ("m.file", "notes")
+    assert den.ann.fetch(notes["content"]["url"]) == b"\xff\x00 notes"
+
+
 def test_a_question_is_a_card_and_a_number_answers_it_once(den: Den) -> None:
     room = den.room()
     store = den.store

@@ -7,7 +7,7 @@ import msgspec
 from corral.adapters.channels.contract import Incoming
 from corral.kernel.errors import Conflict, CorralError, Invalid
 from corral.library.operation import Room, read, write
-from corral.rooms.gateway import cards, ops, receiving, sending, talking, wiring
+from corral.rooms.gateway import attaching, cards, ops, receiving, sending, talking, wiring
 from corral.rooms.gateway.model import Message, Talk
 from corral.rooms.mail.model import Letter
 from corral.rooms.runs.model import Run
@@ -20,6 +20,7 @@ Deliveries = list["Delivered"]
 Runs = list[Run]
 Talks = list[Talk]
 Stored = list[Message]
+Paths = list[str]
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -136,6 +137,30 @@ class Messages(Room):
     say = write(sending.say, repeatable_by="key")
 
     _receive = write(receiving.receive, durable=True, repeatable=True)
+    _send_kept = write(attaching.send, repeatable_by="key")
+
+    def send_files(
+        self,
+        files: Paths,
+        *,
+        agent: str,
+        text: str = "",
+        to: str | None = None,
+        session: str | None = None,
+        run: str | None = None,
+        key: str | None = None,
+    ) -> Stored:
+        """An agent sends files: by their paths on this machine, in folders that it works in.
+
+        They are read now, into private files; what becomes of them later does not matter. `text`
+        is said before them. Else as `send`.
+        """
+        from corral.library.attaching import take
+
+        kept = take(self._database, files, agent=agent, session=session, run=run)
+        return self._send_kept(
+            kept, agent=agent, text=text, to=to, session=session, run=run, key=key
+        )
 
     def receive(self, channel: str, incoming: Incoming) -> Message:
         """Store an event of a platform, once, with what is attached to it, and give it to whoever

@@ -14,7 +14,8 @@ import msgspec
 
 
 class Kind(StrEnum):
-    TEXT = "text"  # words, perhaps with files
+    TEXT = "text"  # words; what comes in perhaps with files
+    FILE = "file"  # a file that goes out, under its name
     EDIT = "edit"  # other words in place of those of an earlier message
     REACTION = "reaction"  # a sign on a message
     QUESTION = "question"  # a card with a question
@@ -38,6 +39,8 @@ class File(msgspec.Struct, frozen=True):
     bytes: int
     type: str | None = None
     reason: str | None = None
+    sha256: str | None = None
+    """Of what goes out: so that what was sent is what is delivered."""
 
 
 class Attached(msgspec.Struct, frozen=True):
@@ -92,6 +95,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     """The platform's id of the message that is answered, changed or signed."""
     question: str | None = None
     options: list[str] = []
+    file: File | None = None
     begun_at: int = 0
     """When it was first tried: nothing of it can be older."""
 
@@ -128,6 +132,11 @@ class Unknown(msgspec.Struct, frozen=True, tag=True):
 
 
 Outcome = Sent | Refused | Unsupported | Failed | Unknown
+
+
+def unseen(outcome: Outcome) -> Outcome:
+    """What an outcome means of a step that nobody can see: not knowing is not having done it."""
+    return Failed(outcome.reason) if isinstance(outcome, Unknown) else outcome
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -173,6 +182,8 @@ class Traits(msgspec.Struct, frozen=True):
     reactions: bool = False
     typing: bool = False
     buttons: bool = False
+    files: bool = False
+    """Whether it takes files; one that came is fetched by whoever can."""
     idempotent: bool = False
     """Whether a repeated key is shown once, so that it may be repeated when nobody knows."""
     remembers_ms: int | None = None

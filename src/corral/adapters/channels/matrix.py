@@ -16,6 +16,7 @@ from corral.adapters.channels.contract import (
     Attached,
     Batch,
     Count,
+    File,
     Incoming,
     Kind,
     Outcome,
@@ -25,12 +26,14 @@ from corral.adapters.channels.contract import (
     Sent,
     Traits,
     fitting,
+    unseen,
 )
-from corral.adapters.channels.web import SECONDS, Trouble, Web
+from corral.adapters.channels.web import PLAIN, SECONDS, Trouble, Web, contents
 from corral.kernel.clock import MINUTE
 
 API = "/_matrix/client/v3"
 MEDIA = "/_matrix/client/v1/media/download"
+UPLOAD = "/_matrix/media/v3/upload"
 MOST_FILE = 50 << 20
 MOST_PAGES = 1_000
 MOST_BACK = 20
@@ -53,6 +56,7 @@ class Matrix(Plain):
         edits=True,
         reactions=True,
         typing=True,
+        files=True,
         idempotent=True,
         remembers_ms=15 * MINUTE,
         history=True,
@@ -213,7 +217,12 @@ class Matrix(Plain):
     # -- out ------------------------------------------------------------------------------------
 
     def send(self, message: Outgoing) -> Outcome:
-        type, content = _content(message)
+        try:
+            type, content = _content(message)
+            if message.file is not None:
+                content |= self._uploaded(message.file)
+        except Trouble as error:
+            return unseen(error.outcome)  # nobody sees what no message names
         path = f"{API}/rooms/{quote(message.place)}/send/{type}/{quote(message.key, safe='')}"
         try:
             told = self._web.ask("PUT", path, json=content)
@@ -222,6 +231,15 @@ class Matrix(Plain):
                 return Sent([str(message.reply_to)])  # our sign is on it already
             return error.outcome
         return Sent([str(told["event_id"])])
+
+    def _uploaded(self, file: File) -> dict[str, Any]:
+        """What makes a message one of a file."""
+        type = file.type or PLAIN
+        named = {"filename": file.name}
+        told = self._web.put("POST", UPLOAD, contents(file), type, params=named)
+        kind = next((each for each in ("image", "audio", "video") if type.startswith(each)), "file")
+        info = {"size": file.bytes, "mimetype": type}
+        return named | {"msgtype": f"m.{kind}", "url": str(told["content_uri"]), "info": info}
 
     def history(self, message: Outgoing) -> list[Seen]:
         found: list[Seen] = []

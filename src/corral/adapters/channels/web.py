@@ -1,15 +1,18 @@
 """Requests to a platform's HTTP API, and what their failures mean for a message."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corral.adapters.channels.contract import Failed, Outcome, Refused, Unknown
+from corral.adapters.channels.contract import Failed, File, Outcome, Refused, Unknown
 
 if TYPE_CHECKING:
     import httpx
 
 SECONDS = 30.0
+FILE_SECONDS = 60.0
 MAX_ANSWER = 32 << 20
+PLAIN = "application/octet-stream"
 LONGEST_RETRY_MS = 3_600_000
 
 
@@ -51,6 +54,17 @@ class Web:
         except ValueError:
             raise Trouble(Unknown("it answered something that is no JSON")) from None
 
+    def put(self, method: str, path: str, data: bytes, type: str, **given: Any) -> Any:
+        """The same with a body of bytes, which may take its time."""
+        headers = {"Content-Type": type}
+        return self.ask(method, path, seconds=FILE_SECONDS, content=data, headers=headers, **given)
+
+    def send_away(self, method: str, url: str, data: bytes, type: str) -> None:
+        """Send bytes to an address that the platform gave, whatever it answers there."""
+        self._request(
+            method, url, FILE_SECONDS, {"content": data, "headers": {"Content-Type": type}}
+        )
+
     def fetch(self, path: str, most: int) -> bytes:
         """The bytes of a file, if there are no more than so many."""
         httpx = self._httpx
@@ -81,6 +95,14 @@ class Web:
         told = {} if answer.is_success else _told(answer)
         _check(answer.status_code, answer.headers, _said(told), _asked_pause(told))
         return answer
+
+
+def contents(file: File) -> bytes:
+    """The bytes of a private file; Trouble when it is gone."""
+    try:
+        return Path(str(file.path)).read_bytes()
+    except OSError as error:
+        raise Trouble(Refused(f"{file.name} cannot be read: {error.strerror}")) from None
 
 
 def _check(
