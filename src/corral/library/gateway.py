@@ -9,6 +9,7 @@ from corral.adapters.channels.contract import Incoming
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, Invalid
 from corral.library.operation import Room, read, write
 from corral.rooms.gateway import (
+    attaching,
     cards,
     looking,
     ops,
@@ -32,6 +33,7 @@ Deliveries = list["Delivered"]
 Runs = list[Run]
 Talks = list[Talk]
 Stored = list[Message]
+Paths = list[str]
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -68,8 +70,8 @@ class Channels(Room):
         trouble: str | None
         try:
             adapter = self.open(found.id)
-            adapter.start()
             try:
+                adapter.start()
                 trouble = adapter.health()
             finally:
                 adapter.stop()
@@ -163,6 +165,30 @@ class Messages(Room):
 
     _is_secret = read(receiving.is_secret)
     _receive = write(receiving.receive, durable=True, repeatable=True)
+    _send_kept = write(attaching.send, repeatable_by="key")
+
+    def send_files(
+        self,
+        files: Paths,
+        *,
+        agent: str,
+        text: str = "",
+        to: str | None = None,
+        session: str | None = None,
+        run: str | None = None,
+        key: str | None = None,
+    ) -> Stored:
+        """An agent sends files: by their paths on this machine, in folders that it works in.
+
+        They are read now, into private files; what becomes of them later does not matter. `text`
+        is said before them. Else as `send`.
+        """
+        from corral.library.attaching import take
+
+        kept = take(self._database, files, agent=agent, session=session, run=run)
+        return self._send_kept(
+            kept, agent=agent, text=text, to=to, session=session, run=run, key=key
+        )
 
     def receive(self, channel: str, incoming: Incoming) -> Message:
         """Store an event of a platform, once, with what is attached to it, and give it to whoever
@@ -243,6 +269,8 @@ class Gateway(Room):
             except Invalid as error:
                 # It would never be stored, and hold up everything behind it.
                 self._note_unreadable(found.id, event.event_id, error.message)
+        for id, why in batch.unreadable.items():
+            self._note_unreadable(found.id, id, why)
         if batch.cursor != found.cursor:
             channels.note_cursor(found.id, batch.cursor)
         return stored

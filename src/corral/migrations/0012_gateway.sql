@@ -119,8 +119,8 @@ CREATE TABLE messages (
     thread {key},                       -- the thread in it, as the platform calls it
     direction {key} NOT NULL            -- in: from the platform; out: to it
         CHECK (direction IN ('in', 'out')),
-    kind {key} NOT NULL                 -- words; a change of earlier words; a sign; a card with a question; a choice on one
-        CHECK (kind IN ('text', 'edit', 'reaction', 'question', 'answer')),
+    kind {key} NOT NULL                 -- words; a file; a change of earlier words; a sign; a card with a question; a choice on one
+        CHECK (kind IN ('text', 'file', 'edit', 'reaction', 'question', 'answer')),
     event_id {key} NOT NULL,            -- in: and the platform's id of its event, or out: and its own key
     platform_ids {json} NOT NULL,       -- what the platform calls the message, part by part
     reply_to {key},                     -- the platform's id of the message that it answers, changes or signs

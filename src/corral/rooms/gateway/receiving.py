@@ -397,9 +397,9 @@ def block(tx: Tx, sender: str) -> Sender:
 def _ask_no_more(tx: Tx, sender: Sender) -> None:
     """Somebody said without being asked whether an account may talk: owners need not say it."""
     for first in tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=1):
-        asked = questions.under(tx, MAILBOX, f"sender:{sender.id}:{first.id}")
+        asked = questions.under(tx, HOST, f"sender:{sender.id}:{first.id}")
         if asked is not None and asked.state is QuestionState.OPEN:
-            questions.withdraw(tx, asked.id, reason=f"it is {sender.state} now", by=MAILBOX)
+            questions.withdraw(tx, asked.id, reason=f"it is {sender.state} now", by=HOST)
 
 
 def release(tx: Tx, sender: Sender) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters.channels.contract import Kind, split_text
+from corral.adapters.channels.contract import Kind, pieces_of
 from corral.adapters.channels.registry import traits_of
 from corral.db.moves import create, move
 from corral.db.tx import Tx
@@ -50,9 +50,9 @@ def send(
     long text becomes several messages. The same key is the same message.
     """
     whose = agents.get(tx, agent)
-    for given, what in ((to, "The destination"), (session, "The session"), (run, "The run")):
-        _short(given, what)
-    place, thread = _address(tx, whose.id, to, session)
+    for given, what in ((to, "destination"), (session, "session"), (run, "run")):
+        _short(given, f"The {what}")
+    place, thread = where_to(tx, whose.id, to, session)
     kind, target = _about(tx, place, edit, react, reply_to)
     return queue(
         tx,
@@ -101,10 +101,8 @@ def queue(
     `sender` is the mailbox that is told should it never arrive.
     """
     channel = sql.CHANNELS.get(tx, place.channel_id)
-    traits = traits_of(channel.kind)
-    pieces = split_text(text, traits.max_text) if kind is Kind.TEXT else [text[: traits.max_text]]
     made = []
-    for number, piece in enumerate(pieces):
+    for number, piece in enumerate(pieces_of(text, traits_of(channel.kind), kind)):
         own = tx.new_id("key") if key is None else f"{key}:{number}" if number else key
         row = _row(tx, place, piece, kind, own)
         row |= {
@@ -383,9 +381,10 @@ def address_of(tx: Tx, talk: Talk) -> tuple[Place, str | None] | None:
     return None
 
 
-def _address(
+def where_to(
     tx: Tx, agent_id: str, to: str | None, session: str | None
 ) -> tuple[Place, str | None]:
+    """The place and thread that an agent means; Refused unless it holds the destination."""
     talk = tx.one(sql.TALK, session_id=session) if session else None
     answered = address_of(tx, talk) if talk is not None and talk.agent_id == agent_id else None
     if to is None:
