@@ -22,6 +22,7 @@ from corral.kernel.end import End
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.library.once import Key, once
+from corral.rooms.gateway import boxing
 from corral.rooms.races import sql as races
 from corral.rooms.runs.model import Sample
 from tests.support.invariants import check_store
@@ -106,6 +107,8 @@ def chat(store: Corral) -> None:
         if sender == "eve":
             store.senders.approve("ünï/eve", person="eve", role="owner")
         store.messages.receive("ünï", said)
+    with store.transaction() as tx:
+        boxing.refuse(tx, "ses_1", "out-1", "ünï", tell=False)
 
 
 def race(store: Corral) -> None:

@@ -37,6 +37,7 @@ NOTHING = {
         "cards",
         "requests",
         "exchanges",
+        "boxed_outcomes",
         "posts",
         "reactions",
         "groups",

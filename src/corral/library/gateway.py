@@ -8,19 +8,32 @@ import msgspec
 from corral.adapters.channels.contract import Incoming
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, Invalid
 from corral.library.operation import Room, read, write
-from corral.rooms.gateway import cards, ops, receiving, requesting, sending, talking, wiring
+from corral.rooms.gateway import (
+    attaching,
+    cards,
+    looking,
+    ops,
+    receiving,
+    requesting,
+    sending,
+    talking,
+    wiring,
+)
 from corral.rooms.gateway.model import HOST, Message, Talk
 from corral.rooms.mail.model import Letter
 from corral.rooms.runs.model import Run
 
 if TYPE_CHECKING:
+    from corral.adapters.boxed.schema import Folder
     from corral.adapters.channels.contract import Accepted, Adapter
     from corral.library.delivering import Delivered
+    from corral.library.exchanging import Looked
 
 Deliveries = list["Delivered"]
 Runs = list[Run]
 Talks = list[Talk]
 Stored = list[Message]
+Paths = list[str]
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -57,8 +70,8 @@ class Channels(Room):
         trouble: str | None
         try:
             adapter = self.open(found.id)
-            adapter.start()
             try:
+                adapter.start()
                 trouble = adapter.health()
             finally:
                 adapter.stop()
@@ -109,6 +122,7 @@ class Wirings(Room):
     noun = "wiring"
 
     add = write(wiring.add_wiring)
+    change = write(wiring.change_wiring, repeatable=True)
     get = read(wiring.get_wiring)
     remove = write(wiring.remove_wiring)
     list = read(wiring.list_wirings, mode="one")
@@ -144,12 +158,37 @@ class Messages(Room):
     noun = "message"
 
     get = read(sending.get, mode="one")
-    list = read(sending.list_messages)
+    list = read(looking.list_messages)
+    held = read(looking.list_held, mode="one")
     send = write(sending.send, repeatable_by="key")
     say = write(sending.say, repeatable_by="key")
 
     _is_secret = read(receiving.is_secret)
     _receive = write(receiving.receive, durable=True, repeatable=True)
+    _send_kept = write(attaching.send, repeatable_by="key")
+
+    def send_files(
+        self,
+        files: Paths,
+        *,
+        agent: str,
+        text: str = "",
+        to: str | None = None,
+        session: str | None = None,
+        run: str | None = None,
+        key: str | None = None,
+    ) -> Stored:
+        """An agent sends files: by their paths on this machine, in folders that it works in.
+
+        They are read now, into private files; what becomes of them later does not matter. `text`
+        is said before them. Else as `send`.
+        """
+        from corral.library.attaching import take
+
+        kept = take(self._database, files, agent=agent, session=session, run=run)
+        return self._send_kept(
+            kept, agent=agent, text=text, to=to, session=session, run=run, key=key
+        )
 
     def receive(self, channel: str, incoming: Incoming) -> Message:
         """Store an event of a platform, once, with what is attached to it, and give it to whoever
@@ -177,6 +216,7 @@ class Gateway(Room):
     _show = write(cards.show_open)
     _settle_cards = write(cards.settle_ended)
     address = read(talking.address)
+    talks = read(looking.talks)
     _next_due = read(talking.next_due)
 
     def wake(self) -> Runs:
@@ -191,6 +231,21 @@ class Gateway(Room):
         from corral.library.outputs import Outputs
 
         return waking.settle(self._database, lambda: Outputs(self._database))
+
+    def prepare(self, session: str) -> "Folder":
+        """Have the files there by which a boxed session's run is spoken to, as it is to begin."""
+        from corral.library import exchanging
+
+        return exchanging.prepare(self._database, session)
+
+    def exchange(self, run: str) -> "Looked":
+        """Take over what a boxed run has said in its session's file, and tell it what became of
+        that."""
+        from corral.library import exchanging
+        from corral.rooms.runs import ops as runs
+
+        found = self._database.read(lambda tx: runs.get(tx, run))
+        return exchanging.exchange(self._database, str(found.session_id), found)
 
     def deliver(
         self, channel: str, adapter: "Adapter", *, owner: str, place: str | None = None
@@ -214,6 +269,8 @@ class Gateway(Room):
             except Invalid as error:
                 # It would never be stored, and hold up everything behind it.
                 self._note_unreadable(found.id, event.event_id, error.message)
+        for id, why in batch.unreadable.items():
+            self._note_unreadable(found.id, id, why)
         if batch.cursor != found.cursor:
             channels.note_cursor(found.id, batch.cursor)
         return stored

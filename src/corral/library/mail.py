@@ -5,7 +5,7 @@ from typing import Any, Literal
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.page import Page
 from corral.library.operation import Room, read, write
-from corral.rooms.gateway.model import Exchange
+from corral.rooms.gateway.wishes import Exchange
 from corral.rooms.mail import looking, ops
 from corral.rooms.mail.model import Letter, keeps_order
 
@@ -35,6 +35,7 @@ class Mail(Room):
     expire_due = write(ops.expire_due, repeatable=True)
     get = read(ops.get, mode="one")
     dead = read(looking.dead, mode="one")
+    get_all = read(looking.get_all, mode="one")
     next_due = read(ops.next_due, mode="one")
 
     # A claim whose answer was lost is not repeated where order matters: the same owner would get

@@ -205,6 +205,7 @@ class Store(Room):
             while Outputs(self._database).clear_deleted():
                 pass
             self._prune(outputs.DELETED_KEPT, dry_run)
+            self._prune_files()
         return pruned
 
     def _prune(self, kept: "Retention | Kept", dry_run: bool) -> Pruned:
@@ -219,6 +220,16 @@ class Store(Room):
             rows += piece.rows
             if piece.last is None:
                 return Pruned(kept.table, rows, keep_ms)
+
+    def _prune_files(self) -> None:
+        """Remove what was attached to messages that are long gone."""
+        from corral import config
+        from corral.adapters import attachments
+
+        keep_ms = self._database.read(lambda tx: settings.value(tx, "messages.keep_ms"))
+        # Twice as long, because a message is kept while it waits, however old it is.
+        before = self._database.clock.now() - 2 * keep_ms
+        attachments.forget(config.home() / "channels", before / 1_000)
 
     def _schema_finding(self) -> Finding:
         from corral.db.migrate import altered, newest
@@ -335,6 +346,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     gateway.CARDS_KEPT,
     requests.KEPT,
     exchanges.KEPT,
+    gateway.OUTCOMES_KEPT,
     groups.POSTS_KEPT,
     groups.REACTIONS_KEPT,
     Kept("groups", "groups.keep_ms", groups.prune),

@@ -119,8 +119,8 @@ CREATE TABLE messages (
     thread {key},                       -- the thread in it, as the platform calls it
     direction {key} NOT NULL            -- in: from the platform; out: to it
         CHECK (direction IN ('in', 'out')),
-    kind {key} NOT NULL                 -- words; a change of earlier words; a sign; a card with a question; a choice on one
-        CHECK (kind IN ('text', 'edit', 'reaction', 'question', 'answer')),
+    kind {key} NOT NULL                 -- words; a file; a change of earlier words; a sign; a card with a question; a choice on one
+        CHECK (kind IN ('text', 'file', 'edit', 'reaction', 'question', 'answer')),
     event_id {key} NOT NULL,            -- in: and the platform's id of its event, or out: and its own key
     platform_ids {json} NOT NULL,       -- what the platform calls the message, part by part
     reply_to {key},                     -- the platform's id of the message that it answers, changes or signs
@@ -158,12 +158,27 @@ CREATE TABLE talks (
     run_id {key},                       -- the run that has its letters now; null: none
     letters {json} NOT NULL,            -- those letters, each with its fence
     seen {integer} NOT NULL,            -- the number of the last message that it was told
+    taken {integer} NOT NULL            -- of a boxed agent: the last number of its file that was taken over
+        DEFAULT 0,
     created_at {integer} NOT NULL,      -- when it began
     UNIQUE (agent_id, place_id, thread)
 ) {strict};
 
 CREATE INDEX talks_by_place ON talks (place_id) WHERE place_id <> '';
 CREATE INDEX talks_busy ON talks (run_id) WHERE run_id IS NOT NULL;
+
+-- What boxed agents said, and what became of it, until the file of their session tells them. Writer: gateway.
+CREATE TABLE boxed_outcomes (
+    id {key} PRIMARY KEY,               -- out_…
+    session_id {key} NOT NULL,          -- the session
+    out_id {key} NOT NULL,              -- what the file calls the message
+    message {integer},                  -- the number of the message that it became; null: of none
+    question_id {key},                  -- the question that it asked
+    reason TEXT,                        -- why it was refused; null: it was not
+    created_at {integer} NOT NULL       -- when it was taken over
+) {strict};
+
+CREATE UNIQUE INDEX boxed_outcomes_of_session ON boxed_outcomes (session_id, out_id);
 
 -- Questions that were shown on channels, and where. Writer: gateway.
 CREATE TABLE cards (

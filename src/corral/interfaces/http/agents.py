@@ -295,6 +295,7 @@ RULES: dict[str, Rule] = {
     "progress.report": _as_itself,
     "destinations.list": _as_itself,
     "messages.send": _sending,
+    "messages.send_files": _sending,
     "notes.add": _noting,
     "notes.search": _recalling,
     "notes.section": _recalling,

@@ -23,6 +23,10 @@ class Send(Writing, kw_only=True):
         ),
     ] = None
     text: Annotated[str, Meta(min_length=1)]
+    files: Annotated[
+        list[str] | None,
+        Meta(description="Paths of files in the folder you work in, to be sent along to a chat."),
+    ] = None
     data: Annotated[
         Any, Meta(description="JSON to go with it, for a reader that is a program.")
     ] = None
@@ -47,6 +51,8 @@ def send(call: Call, asked: Send) -> Sent | msgspec.Raw:
     into this conversation. Agents that only answer one another are cut off after a while."""
     if asked.reply_to is None and (asked.to is None or _is_chat(call, asked.to)):
         return _say(call, asked)
+    if asked.files:
+        raise Refused("Files go to chats; tell an agent or a person where the file is.")
     me = call.caller
     body = asked.text if asked.data is None else {"text": asked.text, "data": asked.data}
 
@@ -91,10 +97,12 @@ def _say(call: Call, asked: Send) -> Sent | msgspec.Raw:
             to=sent[-1].place_id,
         )
 
+    more = {"files": asked.files} if asked.files else {}
     return call.do(
-        "messages.send",
+        "messages.send_files" if asked.files else "messages.send",
         asked,
         told,
+        **more,
         text=asked.text,
         agent=me.agent.id,
         to=asked.to,

@@ -12,7 +12,8 @@ from corral.kernel.errors import Invalid, Refused
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
 from corral.rooms.gateway import sql, talking
-from corral.rooms.gateway.model import Exchange, Talk
+from corral.rooms.gateway.model import Talk
+from corral.rooms.gateway.wishes import Exchange
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, check_mailbox
 from corral.rooms.sessions import ops as sessions

@@ -167,7 +167,10 @@ WIRING_MOVES = Moves(
     WiringState,
     begin="add",
     initial=WiringState.ACTIVE,
-    verbs={"remove": move(WiringState.ACTIVE, to=WiringState.REMOVED)},
+    verbs={
+        "change": move(WiringState.ACTIVE, to=WiringState.ACTIVE),
+        "remove": move(WiringState.ACTIVE, to=WiringState.REMOVED),
+    },
 )
 
 
@@ -323,11 +326,23 @@ class Talk(msgspec.Struct, frozen=True):
     run_id: str | None
     letters: list[Fenced]
     seen: int
+    taken: int
     created_at: int
 
     @property
     def mailbox(self) -> str:
         return f"session:{self.session_id}"
+
+
+class BoxedOutcome(msgspec.Struct, frozen=True):
+    """What became of something that a boxed agent said, which its file does not tell yet."""
+
+    session_id: str
+    out_id: str
+    message_id: str | None
+    question_id: str | None
+    reason: str | None
+    created_at: int
 
 
 class Chat(msgspec.Struct, frozen=True):
@@ -399,19 +414,6 @@ class Card(msgspec.Struct, frozen=True):
     message_id: str
     secret: bool
     settled: bool
-    created_at: int
-
-
-class Exchange(msgspec.Struct, frozen=True):
-    """What a letter that an agent wrote to an agent belongs to."""
-
-    letter_id: str
-    correlation_id: str
-    hops: int
-    answers: str | None
-    agent_id: str
-    reply_to: str
-    read_by: str | None
     created_at: int
 
 

@@ -32,7 +32,7 @@ from corral.rooms.gateway.routing import Said, command_of, route
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
-from corral.rooms.questions.model import Question
+from corral.rooms.questions.model import Question, QuestionState
 
 MAX_EVENT = 500
 MAX_TEXT = 64 * 1024
@@ -381,6 +381,7 @@ def approve(tx: Tx, sender: str, *, person: str | None = None, role: str | None 
         else ops.get_sender(tx, sender)
     )
     known = ops.know(tx, found, person, role)
+    _ask_no_more(tx, known)
     release(tx, known)
     return known
 
@@ -388,8 +389,17 @@ def approve(tx: Tx, sender: str, *, person: str | None = None, role: str | None 
 def block(tx: Tx, sender: str) -> Sender:
     """Turn away whatever an account says, also what it said while it waited."""
     gone = ops.turn_out(tx, ops.get_sender(tx, sender))
+    _ask_no_more(tx, gone)
     _refuse_held(tx, gone, f"{gone.called} is blocked")
     return gone
+
+
+def _ask_no_more(tx: Tx, sender: Sender) -> None:
+    """Somebody said without being asked whether an account may talk: owners need not say it."""
+    for first in tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=1):
+        asked = questions.under(tx, HOST, f"sender:{sender.id}:{first.id}")
+        if asked is not None and asked.state is QuestionState.OPEN:
+            questions.withdraw(tx, asked.id, reason=f"it is {sender.state} now", by=HOST)
 
 
 def release(tx: Tx, sender: Sender) -> None:

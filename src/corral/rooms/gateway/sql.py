@@ -9,10 +9,10 @@ from corral.rooms.gateway.model import (
     PLACE_MOVES,
     SENDER_MOVES,
     WIRING_MOVES,
+    BoxedOutcome,
     Card,
     Channel,
     Destination,
-    Exchange,
     Message,
     Person,
     Place,
@@ -20,7 +20,7 @@ from corral.rooms.gateway.model import (
     Talk,
     Wiring,
 )
-from corral.rooms.gateway.wishes import REQUEST_MOVES, Request
+from corral.rooms.gateway.wishes import REQUEST_MOVES, Exchange, Request
 
 # -- channels -------------------------------------------------------------------------------------
 
@@ -215,6 +215,14 @@ def _held(column: str) -> Query[Message]:
 HELD_OF_SENDER = _held("sender_id")
 HELD_OF_PLACE = _held("place_id")
 
+HELD = Query(
+    Message,
+    f"""
+    SELECT {_MESSAGE} FROM messages WHERE state = 'held' AND (sender_id, seq) > (:sender, :seq)
+    ORDER BY sender_id, seq LIMIT :limit
+""",
+)
+
 QUEUED = Query(
     Message,
     f"""
@@ -246,7 +254,7 @@ KEPT = Retention(
 
 # -- talks ----------------------------------------------------------------------------------------
 
-_TALK = "session_id, agent_id, place_id, thread, run_id, letters, seen, created_at"
+_TALK = "session_id, agent_id, place_id, thread, run_id, letters, seen, taken, created_at"
 
 TALK = Query(Talk, f"SELECT {_TALK} FROM talks WHERE session_id = :session_id")
 
@@ -305,6 +313,41 @@ DROP_TALK = Statement("""
     DELETE FROM talks WHERE session_id = :session_id AND run_id IS NULL RETURNING session_id
 """)
 
+# -- boxed agents --------------------------------------------------------------------------------
+
+TAKE = Query(
+    Talk,
+    f"UPDATE talks SET taken = :seq WHERE session_id = :session_id AND taken < :seq"
+    f" RETURNING {_TALK}",
+)
+
+_OUTCOME = """
+    session_id, out_id, 'msg_' || message AS message_id, question_id, reason, created_at
+"""
+
+ADD_OUTCOME = Statement("""
+    INSERT INTO boxed_outcomes (id, session_id, out_id, message, question_id, reason, created_at)
+    VALUES (:id, :session_id, :out_id, :message, :question_id, :reason, :now)
+    ON CONFLICT (session_id, out_id) DO NOTHING RETURNING id
+""")
+
+OUTCOMES = Query(
+    BoxedOutcome,
+    f"SELECT {_OUTCOME} FROM boxed_outcomes WHERE session_id = :session_id ORDER BY out_id"
+    " LIMIT :limit",
+)
+
+FORGET_OUTCOME = Statement("""
+    DELETE FROM boxed_outcomes WHERE session_id = :session_id AND out_id = :out_id
+""")
+
+OUTCOMES_KEPT = Retention(
+    "boxed_outcomes",
+    setting="messages.keep_ms",
+    born="created_at",
+    over="created_at < :before",
+)
+
 # -- cards ----------------------------------------------------------------------------------------
 
 _CARD = """question_id, place_id, session_id, 'msg_' || message AS message_id, secret, settled,
@@ -319,10 +362,8 @@ CARDS_OF_PLACE = Query(
 
 OPEN_CARDS = Query(
     Card,
-    f"""
-    SELECT {_CARD} FROM cards WHERE settled = 0 AND place_id >= :after
-    ORDER BY place_id LIMIT :limit
-""",
+    f"SELECT {_CARD} FROM cards WHERE settled = 0 AND place_id >= :after"
+    " ORDER BY place_id LIMIT :limit",
 )
 
 ADD_CARD = Query(
@@ -337,10 +378,8 @@ ADD_CARD = Query(
 
 SETTLE_CARD = Query(
     Card,
-    f"""
-    UPDATE cards SET settled = 1 WHERE question_id = :question_id AND settled = 0
-    RETURNING {_CARD}
-""",
+    "UPDATE cards SET settled = 1 WHERE question_id = :question_id AND settled = 0"
+    f" RETURNING {_CARD}",
 )
 
 CARDS_KEPT = Retention(
@@ -368,19 +407,16 @@ REQUESTS_OF_AGENT = REQUESTS.newest("agent_id = :agent_id")
 
 WAITING_REQUESTS = Query(
     Request,
-    f"""
-    SELECT {_REQUEST} FROM requests WHERE state = 'waiting' AND action = :action AND id > :after
-    ORDER BY id LIMIT :limit
-""",
+    f"SELECT {_REQUEST} FROM requests WHERE state = 'waiting' AND action = :action AND id > :after"
+    " ORDER BY id LIMIT :limit",
 )
 
-COUNT_WAITING = Statement("""
-    SELECT count(*) FROM requests WHERE agent_id = :agent_id AND state = 'waiting'
-""")
+COUNT_WAITING = Statement(
+    "SELECT count(*) FROM requests WHERE agent_id = :agent_id AND state = 'waiting'"
+)
 
 SET_QUESTION = Query(
-    Request,
-    f"UPDATE requests SET question_id = :question_id WHERE id = :id RETURNING {_REQUEST}",
+    Request, f"UPDATE requests SET question_id = :question_id WHERE id = :id RETURNING {_REQUEST}"
 )
 
 REQUESTS_KEPT = Retention(
@@ -400,12 +436,9 @@ READ_EXCHANGES = Query(
 
 ADD_EXCHANGE = Query(
     Exchange,
-    f"""
-    INSERT INTO exchanges (letter_id, correlation_id, hops, answers, agent_id, reply_to, created_at)
-    VALUES (:letter_id, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)
-    ON CONFLICT (letter_id) DO NOTHING
-    RETURNING {_EXCHANGE}
-""",
+    "INSERT INTO exchanges (letter_id, correlation_id, hops, answers, agent_id, reply_to, created_at)"
+    " VALUES (:letter_id, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)"
+    f" ON CONFLICT (letter_id) DO NOTHING RETURNING {_EXCHANGE}",
 )
 
 READ_EXCHANGE = Query(
@@ -414,9 +447,5 @@ READ_EXCHANGE = Query(
 )
 
 EXCHANGES_KEPT = Retention(
-    "exchanges",
-    setting="mail.keep_ms",
-    key="letter_id",
-    born=None,
-    over="created_at < :before",
+    "exchanges", setting="mail.keep_ms", key="letter_id", born=None, over="created_at < :before"
 )

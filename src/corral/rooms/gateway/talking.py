@@ -292,10 +292,13 @@ def missed(tx: Tx, letters: Sequence[Letter | Fenced], reason: str) -> None:
 
 def words(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:
     """What the agent is told: what was said, by whom and where, and what came in between."""
-    parts = [_context(tx, talk, letters)]
-    alone = len(letters) == 1
-    parts += [_told(letter, alone) for letter in letters]
+    parts = [_context(tx, talk, letters), *told(letters)]
     return "\n\n".join(part for part in parts if part)
+
+
+def told(letters: Sequence[Letter]) -> list[str]:
+    """What each letter tells."""
+    return [_told(letter, len(letters) == 1) for letter in letters]
 
 
 def _told(letter: Letter, alone: bool) -> str:

@@ -204,6 +204,11 @@ def get(tx: Tx, question: str) -> Question:
     return sql.QUESTIONS.get(tx, sql.IDS.resolve(tx, question))
 
 
+def under(tx: Tx, asker: str, key: str) -> Question | None:
+    """The question that somebody asked under a key; None: there is none."""
+    return tx.one(sql.BY_KEY, asker=asker, key=key)
+
+
 def list_questions(
     tx: Tx,
     *,
