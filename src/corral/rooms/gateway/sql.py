@@ -398,9 +398,8 @@ _REQUEST = """id, agent_id, run_id, session_id, key, action, arguments, effect, 
 REQUEST_IDS = IdColumn("request", "req", "requests")
 REQUESTS = StateTable(Request, REQUEST_MOVES, table="requests", columns=_REQUEST)
 
-REQUEST_BY_KEY = Query(
-    Request, f"SELECT {_REQUEST} FROM requests WHERE agent_id = :agent_id AND key = :key"
-)
+_OWN_KEY = "WHERE agent_id = :agent_id AND key = :key"
+REQUEST_BY_KEY = Query(Request, f"SELECT {_REQUEST} FROM requests {_OWN_KEY}")
 
 ALL_REQUESTS = REQUESTS.newest()
 REQUESTS_OF_AGENT = REQUESTS.newest("agent_id = :agent_id")
@@ -411,9 +410,8 @@ WAITING_REQUESTS = Query(
     " ORDER BY id LIMIT :limit",
 )
 
-COUNT_WAITING = Statement(
-    "SELECT count(*) FROM requests WHERE agent_id = :agent_id AND state = 'waiting'"
-)
+_WAITS = "agent_id = :agent_id AND state = 'waiting'"
+COUNT_WAITING = Statement(f"SELECT count(*) FROM requests WHERE {_WAITS}")
 
 SET_QUESTION = Query(
     Request, f"UPDATE requests SET question_id = :question_id WHERE id = :id RETURNING {_REQUEST}"
@@ -425,7 +423,7 @@ REQUESTS_KEPT = Retention(
 
 # -- exchanges ------------------------------------------------------------------------------------
 
-_EXCHANGE = """letter_id, correlation_id, hops, answers, agent_id, reply_to, read_by, created_at"""
+_EXCHANGE = "letter_id, correlation_id, hops, answers, agent_id, reply_to, read_by, created_at"
 
 EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter_id = :letter_id")
 
@@ -436,7 +434,8 @@ READ_EXCHANGES = Query(
 
 ADD_EXCHANGE = Query(
     Exchange,
-    "INSERT INTO exchanges (letter_id, correlation_id, hops, answers, agent_id, reply_to, created_at)"
+    "INSERT INTO exchanges"
+    " (letter_id, correlation_id, hops, answers, agent_id, reply_to, created_at)"
     " VALUES (:letter_id, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)"
     f" ON CONFLICT (letter_id) DO NOTHING RETURNING {_EXCHANGE}",
 )
