@@ -19,6 +19,7 @@ STAGES = {"preparing": 0, "running": 1, "checking": 2}
 LOOK_SECONDS = 0.5
 
 on_race = click.argument("race")
+on_race_or_latest = click.argument("race", default="latest")
 
 
 def waiting(function: Callable[..., Any]) -> Callable[..., Any]:
