@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,9 +38,11 @@ def id_of(app: App, race: str) -> str:
         return race
     from corral.kernel.errors import NotFound
 
-    project = app.project_id(".")
-    assert project is not None
-    found = app.store.races.latest(project)
+    found = None
+    with suppress(NotFound):  # a directory that is no project has none either
+        project = app.project_id(".")
+        assert project is not None
+        found = app.store.races.latest(project)
     if found is None:
         raise NotFound("No race was started in this directory; `corral race list` shows all.")
     return found.id
