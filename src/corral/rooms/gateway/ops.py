@@ -24,7 +24,7 @@ from corral.rooms.gateway.model import (
 )
 from corral.rooms.settings import ops as settings
 
-KEPT, CARDS_KEPT = sql.KEPT, sql.CARDS_KEPT
+KEPT, CARDS_KEPT, OUTCOMES_KEPT = sql.KEPT, sql.CARDS_KEPT, sql.OUTCOMES_KEPT
 MAX_PLATFORM_ID = 500
 AT_HOME = ("terminal", "web")
 """Kinds whose senders sit at the store's own machine, or hold a token that may do everything."""

@@ -80,6 +80,13 @@ def add_wiring(
     on = ops.get_channel(tx, where.channel_id if where is not None else str(channel))
     if on.state is not ChannelState.ACTIVE:
         raise Refused(f"{on.name} was removed; add it anew.", channel=on.id)
+    if (trigger, mode) == (Trigger.STICKY, Mode.AGENT):
+        raise Invalid(
+            "A sticky wiring follows the thread or chat in which its agent was addressed, and a "
+            "session for all chats follows none; take --session shared or thread.",
+            trigger=trigger,
+            mode=mode,
+        )
     made = create(
         tx,
         sql.WIRINGS,
