@@ -54,6 +54,14 @@ def test_a_channel_is_added_wired_tried_and_removed(
     assert (route["heard"], route["reason"]) == (True, "it was addressed")
     assert "it was not addressed" in cli("wiring", "try", place["id"], "hello").out
     assert [each["id"] for each in cli.json("wiring", "list")] == [wiring["id"]]
+    changed = cli.json("wiring", "change", wiring["id"], "--on", "pattern", "--pattern", "deploy")
+    assert (changed["id"], changed["pattern"], changed["mode"]) == (
+        wiring["id"],
+        "deploy",
+        "shared",
+    )
+    assert cli.error("wiring", "change", wiring["id"], "--on", "pattern")["exit_code"] == 2
+    assert "Nobody waits" in cli("message", "held").out
     (sender,) = cli.json("sender", "list")
     known = cli.json("sender", "approve", sender["id"], "--person", "ann", "--role", "admin")
     assert (known["state"], known["person"]) == ("known", "ann")
