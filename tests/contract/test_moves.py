@@ -220,7 +220,8 @@ def _checked_states(store: Corral, table: str) -> list[str]:
     """The states that the engine's own catalogue allows in `table.state`."""
     if store.db.engine == "sqlite":
         ((text,),) = rows(store, "SELECT sql FROM sqlite_schema WHERE name = :name", name=table)
-        found = re.search(r"CHECK \(state IN \(([^)]*)\)\)", text)
+        # SQLite is told in comparisons, see `for_engine`; of two states, as a list.
+        found = re.search(r"CHECK \(\(?state (?:=|IN) ([^)]*)\)", text)
         assert found is not None
         return sorted(re.findall(r"'(\w+)'", found[1]))
     definitions = [

@@ -22,6 +22,7 @@ from corral.kernel.end import End
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.library.once import Key, once
+from corral.rooms.gateway import boxing
 from corral.rooms.races import sql as races
 from corral.rooms.runs.model import Sample
 from tests.support.invariants import check_store
@@ -98,11 +99,16 @@ def chat(store: Corral) -> None:
     office = {"owner_place": "office"}
     store.channels.add("ünï", "webhook", secrets={"secret": "token"}, policy="ask", config=office)
     store.wirings.add("ada", channel="ünï")
+    store.mail.write("ada", "☃", to="agent:ada")
+    store.requests.ask("ada", "secret", {"name": "wanted", "reason": "☃"}, key="k")
+    store.schedules.run(store.schedules.task("ada", "☃", cron="0 9 * * *", script="true").id)
     for sender in ("eve", "mallory"):
         said = Incoming(event_id=sender, place="room", sender=sender, text="☃", files=[])
         if sender == "eve":
             store.senders.approve("ünï/eve", person="eve", role="owner")
         store.messages.receive("ünï", said)
+    with store.transaction() as tx:
+        boxing.refuse(tx, "ses_1", "out-1", "ünï", tell=False)
 
 
 def race(store: Corral) -> None:

@@ -41,7 +41,8 @@ class Bounds(msgspec.Struct, frozen=True):
     """What it may read, and not change, although it is in a hidden or a writable place (Landlock
     cannot take the right to change back)."""
     hidden: tuple[str, ...] = ()
-    """Folders and files that it does not see into: they are empty, or cannot be opened."""
+    """Folders and files that it does not see into: they are empty, or cannot be opened. With `/`
+    among them there is nothing but what is named readable or writable."""
     worktree: str | None = None
     """A git worktree that it may change, with as much of its repository as commits need: objects,
     its own index and its own branch's folder, not the configuration and not the hooks."""
@@ -82,6 +83,12 @@ def probe(*, network: bool = True) -> Probe:
             return Probe(kind, why_not)
         why_not[kind] = trouble
     return Probe(Kind.NONE, why_not)
+
+
+def keeps_off_network(kind: Kind) -> bool:
+    """Whether a kind works here and keeps a program off all networks, not off TCP alone."""
+    trouble, off = _tried(kind, False)
+    return trouble is None and off
 
 
 @cache
@@ -173,7 +180,11 @@ def _branch_folders(found: Place) -> Iterator[str]:
 def _bubblewrap(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
     os.makedirs(scratch, mode=0o700, exist_ok=True)
     git = _git_of(bounds)
-    made = ["bwrap", "--die-with-parent", "--unshare-ipc", "--ro-bind", "/", "/", "--dev", "/dev"]
+    bare = "/" in bounds.hidden
+    made = ["bwrap", "--die-with-parent", "--unshare-ipc"]
+    # Whoever is root inside must not be able to mount what was left out.
+    made += ["--cap-drop", "ALL"] if bare else ["--ro-bind", "/", "/"]
+    made += ["--dev", "/dev"]
     if bounds.own_processes:
         made += ["--unshare-pid", "--proc", "/proc"]
     if not bounds.network:
@@ -185,7 +196,7 @@ def _bubblewrap(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
         *(
             (path, ["--tmpfs"] if os.path.isdir(path) else ["--ro-bind", "/dev/null"])
             for path in map(os.path.realpath, bounds.hidden)
-            if os.path.exists(path)
+            if os.path.exists(path) and path != "/"
         ),
         *((path, ["--bind", path]) for path in map(os.path.realpath, bounds.writable)),
         *((path, ["--bind", path]) for path in git.writable),
@@ -195,7 +206,17 @@ def _bubblewrap(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
     # What is inside of another one comes after it, so that the nearest word counts.
     for path, how in sorted(binds, key=lambda bind: bind[0].count("/")):
         made += [*how, path]
+    made += [*_other_names(bounds), "--remount-ro", "/"] if bare else []
     return Wrapped([*made, "--", *words], {"TMPDIR": "/tmp"}, Kind.BUBBLEWRAP, git.lacks)  # noqa: S108
+
+
+def _other_names(bounds: Bounds) -> Iterator[str]:
+    """Links, where what is named is really somewhere else (`/bin`, say)."""
+    named = (*bounds.writable, *bounds.readable)
+    there = {os.path.realpath(path) for path in named}
+    for path in sorted({*named} - there):
+        if not any(path.startswith(f"{top}/") for top in there):
+            yield from ("--symlink", os.path.realpath(path), path)
 
 
 def _landlock(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
@@ -208,7 +229,11 @@ def _landlock(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
         "network": bounds.network,
         "signals": not bounds.own_processes,
     }
-    lacks = [*git.lacks, "It can read /tmp; it writes what is temporary to TMPDIR."]
+    lacks = [*git.lacks]
+    if "/" not in bounds.hidden:
+        lacks.append("It can read /tmp; it writes what is temporary to TMPDIR.")
+    else:
+        lacks.append("It can talk to programs that listen at a socket in a folder.")
     if bounds.own_processes:
         lacks.append("It can see other processes.")
     launcher = [sys.executable, "-P", "-m", "corral.adapters.landlock", json.dumps(order)]

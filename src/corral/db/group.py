@@ -2,11 +2,12 @@
 
 Whoever finds nobody writing leads: it runs its own work at once, on its own thread, and pays
 nothing for the machinery. Those who come meanwhile leave their work in the line; the leader runs
-that too, commits once for all, and hands the lead to the next in line. So sixty-four threads that
-each need an fsync pay for a few fsyncs together, in the order in which they came.
+that too, commits once for all, and lets them go. So sixty-four threads that each need an fsync pay
+for a few fsyncs together, in the order in which they came.
 
-Threads whose work was done wake each other, one after the other: if the leader woke all of them,
-they would fight for the interpreter.
+Threads whose work was done wake each other, one after the other, and the last of them gives the
+lead to the next in line: if all woke at once, they would fight for the interpreter with each other
+and, at every statement, with the next leader. Behind them it finds those who came back in line.
 """
 
 import threading
@@ -20,8 +21,8 @@ from typing import Any
 # A leader stops taking in others here, so that writers of other processes get their turn.
 MAX_BATCH = 128
 
-# Behind a wake-up that never came, as when the thread that owed it was interrupted.
-LONGEST_SLEEP = 1.0
+# Behind a wake-up that does not come, as when the thread that owed it was interrupted.
+LONGEST_SLEEP = 0.05
 
 
 class Job:
@@ -53,33 +54,27 @@ class Job:
         self._next: Job | None = None
         self._settled = False
 
-    def wait(self) -> None:
-        """Until it was run by another thread, or has the lead."""
-        while not self._settled:
+    def wait(self) -> bool:
+        """Whether it was run by another thread, or has the lead; False after LONGEST_SLEEP."""
+        if not self._settled:
             self._gate.acquire(timeout=LONGEST_SLEEP)
+        return self._settled
 
     def wake(self) -> None:
         self._settled = True
         self._gate.release()
 
-    def wake_next(self) -> None:
-        if self._next is not None:
-            self._next._gate.release()
+    def wake_next(self) -> bool:
+        """Whether there was one behind it."""
+        if self._next is None:
+            return False
+        self._next._gate.release()
+        return True
 
     def outcome(self) -> Any:
         if self.error is not None:
             raise self.error
         return self.result
-
-
-def finish(jobs: list[Job]) -> None:
-    """Let the threads go whose jobs were run for them; each of them wakes the next."""
-    for job, following in pairwise(jobs):
-        job._next = following
-    for job in jobs:
-        job._settled = True
-    if jobs:
-        jobs[0].wake()
 
 
 class Spoilt(Exception):
@@ -96,6 +91,8 @@ class Line:
         self._lead = threading.Lock()
         self.waiting: deque[Job] = deque()
         """Empty unless somebody waits."""
+        self._owed: list[Job] = []
+        """The job whose thread gives the lead to the next in line, once it is awake."""
 
     def lead_at_once(self) -> bool:
         """Take the lead when nobody has it and nobody waits for it."""
@@ -107,13 +104,26 @@ class Line:
         # The leader may have looked at the line just before; then nobody leads and it is on us.
         self._hand_over_if_free()
         try:
-            job.wait()
+            self._wait(job)
         except BaseException:  # Ctrl-C while waiting
             self._withdraw(job)
             raise
         finally:
-            job.wake_next()
+            if not job.wake_next():
+                self._pay(job)
         return job.leads
+
+    def _wait(self, job: Job) -> None:
+        while not job.wait():
+            # Whoever owes the lead is slow to wake, or was interrupted.
+            for owing in self._owed[:]:
+                self._pay(owing)
+
+    def _pay(self, job: Job) -> None:
+        """Give the lead on if this job's thread owes that, and nobody did it in its stead."""
+        with suppress(ValueError):
+            self._owed.remove(job)
+            self.pass_on()
 
     def _withdraw(self, job: Job) -> None:
         """Leave the line without leaving it stuck."""
@@ -122,7 +132,7 @@ class Line:
         except ValueError:
             # It is being run, or was given the lead: both end, and the lead must go on.
             with suppress(KeyboardInterrupt):
-                job.wait()
+                self._wait(job)
             if job.leads:
                 self.pass_on()
 
@@ -147,6 +157,15 @@ class Line:
         """A job that nobody else can run: it gets the lead next, and meets its fate on its own."""
         job.work = None
         self.waiting.appendleft(job)
+
+    def finish(self, jobs: list[Job]) -> None:
+        """Let the threads go whose jobs were run for them; the last of them passes the lead on."""
+        for job, following in pairwise(jobs):
+            job._next = following
+        for job in jobs:
+            job._settled = True
+        self._owed.append(jobs[-1])
+        jobs[0].wake()
 
     def pass_on(self) -> None:
         """Give the lead to the next in line, or let go of it."""

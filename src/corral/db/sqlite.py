@@ -9,7 +9,7 @@ import apsw
 
 from corral.db import filesystem
 from corral.db.database import Database, Finding, Listener, Probe, Table, Work
-from corral.db.group import MAX_BATCH, Job, Line, Spoilt, finish
+from corral.db.group import MAX_BATCH, Job, Line, Spoilt
 from corral.db.sqlite_care import check_file, run_query
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_link import Link
@@ -112,10 +112,14 @@ class SqliteDatabase(Database):
                     result: R = job.outcome()
                     return result
                 since = job.since
+            followers: list[Job] = []
             try:
-                return self._lead(work, mode, durable, since)
+                return self._lead(work, mode, durable, since, followers)
             finally:
-                self._line.pass_on()
+                if followers:
+                    self._line.finish(followers)
+                else:
+                    self._line.pass_on()
         except apsw.Error as error:
             self._raise(error)
 
@@ -139,11 +143,20 @@ class SqliteDatabase(Database):
         finally:
             self._line.pass_on()
 
-    def _lead(self, work: Work[R], mode: Mode, durable: bool, since: float | None) -> R:
-        """Run our own work, then what waits in line, and commit all of it once."""
+    def _lead(
+        self,
+        work: Work[R],
+        mode: Mode,
+        durable: bool,
+        since: float | None,
+        followers: list[Job],
+    ) -> R:
+        """Run our own work, then what waits in line, and commit all of it once.
+
+        `followers` is filled with the jobs that were kept along with ours.
+        """
         line = self._line
         durable = durable or (bool(line.waiting) and line.wants_durable())
-        followers: list[Job] = []
         interrupt: BaseException | None = None
         writer = self._take_turn(durable, since)
         self.working.here = True
@@ -167,14 +180,10 @@ class SqliteDatabase(Database):
             if isinstance(error, apsw.Error) or writer.connection.in_transaction:
                 # None of the others is at fault, and nothing of theirs was kept: they run again.
                 line.put_back(followers)
-            else:
-                finish(followers)  # interrupted just behind the commit
             raise
         finally:
             self.working.here = False
             self._end_turn(durable)
-        if followers:
-            finish(followers)
         if interrupt is not None:
             raise interrupt
         return result

@@ -22,6 +22,8 @@ class Link:
     def execute(self, statement: Statement, params: Params) -> list[Row]:
         text, _, values = statement.sqlite
         self.run(text, values(params))
+        if statement.numbers:
+            return [(self.connection.last_insert_rowid(),)]
         rows: list[Row] = self._fetch()
         return rows
 

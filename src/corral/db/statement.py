@@ -16,6 +16,10 @@ Row = tuple[Any, ...]
 Params = Mapping[str, Any]
 
 _TOKEN = re.compile(r"\{([a-z_]+)\}")
+_WORD = re.compile(r"'\w+'")
+_LISTED = re.compile(
+    r"(?P<column>[\w.]+)(?P<not> NOT)? IN \((?P<words>\s*'\w+'(?:,\s*'\w+'){2,}\s*)\)"
+)
 # Quoted text and PostgreSQL's casts hold colons that are no parameters.
 _PARAMETER = re.compile(r"'(?:[^']|'')*'|::|:([a-z_][a-z0-9_]*)|\s+")
 
@@ -33,7 +37,17 @@ class Compiled(NamedTuple):
 
 def for_engine(text: str, engine: Engine) -> str:
     """The text with every `{token}` in the engine's own words."""
-    return _TOKEN.sub(lambda match: TOKENS[match[1]][engine], text)
+    own = _TOKEN.sub(lambda match: TOKENS[match[1]][engine], text)
+    return _LISTED.sub(_compared, own) if engine == "sqlite" else own
+
+
+def _compared(listed: re.Match[str]) -> str:
+    """For three words and more SQLite fills a table in memory, in every statement that meets the
+    list in a CHECK or in the condition of an index; comparisons cost next to nothing."""
+    sign, link = ("<>", " AND ") if listed["not"] else ("=", " OR ")
+    column = listed["column"]
+    compared = (f"{column} {sign} {word}" for word in _WORD.findall(listed["words"]))
+    return f"({link.join(compared)})"
 
 
 def _compile(text: str, engine: Engine, mark: str) -> Compiled:
@@ -58,10 +72,15 @@ def _picker(names: Sequence[str]) -> Callable[[Params], tuple[Any, ...]]:
 
 
 class Statement:
-    """SQL with `:name` parameters that gives back no records."""
+    """SQL with `:name` parameters that gives back no records.
 
-    def __init__(self, text: str) -> None:
+    One that `numbers` inserts a row and answers with its number. SQLite knows that without being
+    asked (RETURNING costs it a table in memory); for PostgreSQL the text must return it.
+    """
+
+    def __init__(self, text: str, *, numbers: bool = False) -> None:
         self.text = text
+        self.numbers = numbers
 
     @cached_property
     def reads(self) -> bool:
@@ -80,8 +99,8 @@ class Statement:
 class Query(Statement, Generic[T]):
     """SQL whose columns are the fields of a record, in the record's order."""
 
-    def __init__(self, record: type[T], text: str) -> None:
-        super().__init__(text)
+    def __init__(self, record: type[T], text: str, *, numbers: bool = False) -> None:
+        super().__init__(text, numbers=numbers)
         self.record = record
 
     @cached_property

@@ -1,6 +1,7 @@
 """What one run needs to be started: its command line, environment, streams and folder."""
 
 import os
+import sys
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from corral.keeper.voice import Log, Recorder, Voice
 from corral.rooms.runs.model import Launch, Mode, Run
 
 if TYPE_CHECKING:
+    from corral.adapters.boxed.schema import Folder
     from corral.adapters.providers.provider import Provider
     from corral.library import Corral
 
@@ -63,6 +65,7 @@ class Plan:
         self.provider: Provider = registry.find(run.provider)
         self._told = self._what_its_agent_is_told()
         self._is_moved = self._was_elsewhere()
+        self._kept_by: dict[str, Any] = {}
 
     def _was_elsewhere(self) -> bool:
         """Whether another machine had the run: what its provider remembers of the conversation is
@@ -75,7 +78,40 @@ class Plan:
     def start(self, *, resume: bool) -> Start:
         """How this attempt is started; a later one goes on with the conversation of the first."""
         started = self._start(resume=resume)
-        return started if self._launch.sandbox is None else self._kept_in(started)
+        if self._launch.is_boxed:
+            return self._boxed(started)
+        return started if self._launch.sandbox in (None, "none") else self._kept_in(started)
+
+    def _boxed(self, started: Start) -> Start:
+        """The same without network and with nothing in sight, spoken to by the session's files."""
+        from corral.library import exchanging
+        from corral.rooms.runs.order import BOXED
+
+        run, folder = self._run, self._files
+        order = exchanging.order(folder, started, self.provider.name)
+        wrapped = exchanging.box(
+            [sys.executable, "-P", "-m", exchanging.INSIDE, "run", order],
+            folder,
+            by=str(self._launch.sandbox).removeprefix(BOXED),
+            work=run.cwd,
+            store=self._store.address,
+            programs=started.args,
+            reads=self._setting("gateway.sandbox_reads"),
+            scratch=str(self.folder / "scratch"),
+        )
+        self._kept_by = {"kind": wrapped.kind, "lacks": wrapped.lacks}
+        return Start(
+            wrapped.words,
+            env=exchanging.environment(folder) | wrapped.environment,
+            structured=started.structured,
+            session=started.session,
+        )
+
+    @cached_property
+    def _files(self) -> "Folder":
+        """The files of a boxed run's session, as the run finds them."""
+        assert self._run.session_id is not None
+        return self._store.gateway.prepare(self._run.session_id)
 
     def _kept_in(self, started: Start) -> Start:
         """The same inside of a sandbox: it may change its worktree, and what its CLI remembers."""
@@ -120,7 +156,11 @@ class Plan:
         run, launch = self._run, self._launch
         session = self._provider_session() if run.session_id else None
         prompt = launch.prompt
-        if self._is_moved:
+        if launch.is_boxed:
+            from corral.adapters.boxed.inside import MARK
+
+            prompt = MARK  # the words themselves come by the session's file
+        elif self._is_moved:
             from corral.library.asking import MOST_TURNS, retold
 
             # Told again in words; from the next attempt on, its provider remembers it here.
@@ -158,6 +198,9 @@ class Plan:
     def env(self, start: Start) -> dict[str, str]:
         """The keeper's own environment, what was given to the run, and who it is."""
         run = self._run
+        if self._launch.is_boxed:
+            # Nothing of the host's own, and not where the store is.
+            return start.env | self._launch.env | self.secrets | {"CORRAL_RUN": run.id}
         kept = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
         kept |= start.env | self._launch.env | self.secrets
         kept["CORRAL_RUN"] = run.id
@@ -189,7 +232,7 @@ class Plan:
             return self._acp_voice(start, run, streams, log)
         if run.mode is Mode.PTY:
             return self._screen_voice(start, run, streams, log)
-        if start.structured:
+        if start.structured or self._launch.is_boxed:
             path = self.folder / OUTPUT
             return self._stream_voice(run, path.stat().st_size if path.exists() else 0, log)
         return Voice()
@@ -198,6 +241,8 @@ class Plan:
         """The same for an attempt that another keeper started: its stream is read again, whole,
         and what was kept before is not kept twice."""
         structured = not self._launch.raw or self._tells_by_itself([run.command, *run.args])
+        if self._launch.is_boxed:
+            return self._stream_voice(run, self._offset_of(run.attempts), log)
         if run.mode is Mode.PIPE and structured and self.provider.name != "plain":
             return self._stream_voice(run, self._offset_of(run.attempts), log)
         return Voice()
@@ -205,9 +250,14 @@ class Plan:
     def _stream_voice(self, run: Run, offset: int, log: Log) -> Voice:
         from corral.keeper.stream import StreamVoice
 
+        kind = StreamVoice
+        if self._launch.is_boxed:
+            from corral.keeper.boxed import BoxedVoice
+
+            kind = BoxedVoice
         write_private_file(self.folder / f"offset.{run.attempts}", str(offset))
         parser = self.provider.parser(self._store)
-        return StreamVoice(
+        return kind(
             self._store,
             run,
             parser,
@@ -279,7 +329,8 @@ class Plan:
         """What the run found where it runs: versions, commit, allowed variables."""
         from corral.keeper.environment import describe
 
-        return describe(self._run.cwd) | {"provider_version": self._version()}
+        found = describe(self._run.cwd) | {"provider_version": self._version()}
+        return found | {"sandbox": self._kept_by} if self._launch.is_boxed else found
 
     def _version(self) -> str | None:
         if self._launch.raw or self.provider.name == "plain":

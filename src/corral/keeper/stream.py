@@ -32,6 +32,7 @@ class StreamVoice(Voice):
         log: Log,
     ) -> None:
         super().__init__()
+        self._store, self._run, self._log = store, run, log
         self._recorder = Recorder(store, run, self, log, secrets=secrets)
         self._parser = parser
         self._path = path

@@ -1,20 +1,33 @@
 """Channels and what belongs to them: one attribute of the store for each noun."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from corral.adapters.channels.contract import Incoming
-from corral.kernel.errors import Conflict, CorralError, Invalid
+from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, Invalid
 from corral.library.operation import Room, read, write
-from corral.rooms.gateway import attaching, cards, ops, receiving, sending, talking, wiring
-from corral.rooms.gateway.model import Message, Talk
+from corral.rooms.gateway import (
+    attaching,
+    cards,
+    looking,
+    ops,
+    receiving,
+    requesting,
+    sending,
+    talking,
+    wiring,
+)
+from corral.rooms.gateway.model import HOST, Message, Talk
 from corral.rooms.mail.model import Letter
 from corral.rooms.runs.model import Run
 
 if TYPE_CHECKING:
+    from corral.adapters.boxed.schema import Folder
     from corral.adapters.channels.contract import Accepted, Adapter
     from corral.library.delivering import Delivered
+    from corral.library.exchanging import Looked
 
 Deliveries = list["Delivered"]
 Runs = list[Run]
@@ -109,6 +122,7 @@ class Wirings(Room):
     noun = "wiring"
 
     add = write(wiring.add_wiring)
+    change = write(wiring.change_wiring, repeatable=True)
     get = read(wiring.get_wiring)
     remove = write(wiring.remove_wiring)
     list = read(wiring.list_wirings, mode="one")
@@ -126,16 +140,30 @@ class Destinations(Room):
     list = read(wiring.list_destinations)
 
 
+class Requests(Room):
+    """What agents ask of the host."""
+
+    noun = "request"
+
+    ask = write(requesting.ask, repeatable_by="key", durable=True)
+    get = read(requesting.get)
+    list = read(requesting.list_requests)
+    withdraw = write(requesting.withdraw)
+    secrets_given = write(requesting.secrets_given, repeatable=True)
+
+
 class Messages(Room):
     """What was said on channels, both ways."""
 
     noun = "message"
 
     get = read(sending.get, mode="one")
-    list = read(sending.list_messages)
+    list = read(looking.list_messages)
+    held = read(looking.list_held, mode="one")
     send = write(sending.send, repeatable_by="key")
     say = write(sending.say, repeatable_by="key")
 
+    _is_secret = read(receiving.is_secret)
     _receive = write(receiving.receive, durable=True, repeatable=True)
     _send_kept = write(attaching.send, repeatable_by="key")
 
@@ -168,7 +196,9 @@ class Messages(Room):
         from corral.library.delivering import with_files
 
         found = Channels(self._database).get(channel)
-        return self._receive(found.id, with_files(self._database, found, incoming))
+        if not incoming.attached or not self._is_secret(found.id, incoming):
+            incoming = with_files(self._database, found, incoming)
+        return self._receive(found.id, incoming)
 
 
 class Gateway(Room):
@@ -179,11 +209,14 @@ class Gateway(Room):
     _note_unreadable = write(receiving.note_unreadable)
     _behind = read(sending.behind)
     _catch_up = write(sending.catch_up)
+    _wanted_secrets = read(requesting.wanted_secrets, mode="one")
+    _secrets_given = write(requesting.secrets_given, repeatable=True)
     _ended_cards = read(cards.ended)
     _unshown = read(cards.unshown)
     _show = write(cards.show_open)
     _settle_cards = write(cards.settle_ended)
     address = read(talking.address)
+    talks = read(looking.talks)
     _next_due = read(talking.next_due)
 
     def wake(self) -> Runs:
@@ -198,6 +231,21 @@ class Gateway(Room):
         from corral.library.outputs import Outputs
 
         return waking.settle(self._database, lambda: Outputs(self._database))
+
+    def prepare(self, session: str) -> "Folder":
+        """Have the files there by which a boxed session's run is spoken to, as it is to begin."""
+        from corral.library import exchanging
+
+        return exchanging.prepare(self._database, session)
+
+    def exchange(self, run: str) -> "Looked":
+        """Take over what a boxed run has said in its session's file, and tell it what became of
+        that."""
+        from corral.library import exchanging
+        from corral.rooms.runs import ops as runs
+
+        found = self._database.read(lambda tx: runs.get(tx, run))
+        return exchanging.exchange(self._database, str(found.session_id), found)
 
     def deliver(
         self, channel: str, adapter: "Adapter", *, owner: str, place: str | None = None
@@ -250,6 +298,8 @@ class Gateway(Room):
         """Show questions that agents ask, let cards say how they ended, do what owners answered,
         and say of what was dropped that it never arrived; gives how much there was."""
         done = self._hear_owners()
+        if self._wanted_secrets():
+            done += len(self._secrets_given())
         if self._unshown():
             done += len(self._show())
         if self._ended_cards():
@@ -266,8 +316,8 @@ class Gateway(Room):
 
         letters = Mail(self._database)
         done = 0
-        while self._is_due(receiving.MAILBOX):
-            taken = letters.claim(receiving.MAILBOX, owner="gateway")
+        while self._is_due(HOST):
+            taken = letters.claim(HOST, owner="gateway")
             if not taken:
                 break
             done += self._hear(taken[0])
@@ -280,15 +330,14 @@ class Gateway(Room):
         return due is not None and due <= self._database.clock.now()
 
     def _hear(self, letter: Letter) -> int:
-        from corral.rooms.mail import ops as mail
-
         try:
             self._database.write(lambda tx: receiving.hear_owner(tx, letter))
-        except Conflict:
+        except (Held, IllegalMove):
             return 0
         except CorralError as error:
             why = error.message
-            self._database.write(lambda tx: mail.fail(tx, letter, why))
+            with suppress(Conflict):
+                self._database.write(lambda tx: receiving.could_not_do(tx, letter, why))
         return 1
 
     def next_due(self) -> int | None:

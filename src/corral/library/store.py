@@ -22,7 +22,9 @@ from corral.rooms.charges import ops as charges
 from corral.rooms.decisions import ops as decisions
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.events import ops as events
+from corral.rooms.gateway import corresponding as exchanges
 from corral.rooms.gateway import ops as gateway
+from corral.rooms.gateway import requesting as requests
 from corral.rooms.groups import ops as groups
 from corral.rooms.imports import ops as imports
 from corral.rooms.locks import ops as locks
@@ -35,6 +37,7 @@ from corral.rooms.questions import ops as questions
 from corral.rooms.races import forgetting as forgetting_races
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Mode, Run
+from corral.rooms.schedules import history as occurrences
 from corral.rooms.schedules import ops as schedules
 from corral.rooms.search import ops as search
 from corral.rooms.sessions import forgetting
@@ -323,6 +326,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     mail.KEPT,
     events.KEPT,
     schedules.KEPT,
+    occurrences.KEPT,
     nodes.KEPT,
     alerts.KEPT,
     tokens.KEPT,
@@ -340,6 +344,9 @@ KEPT: tuple[Retention | Kept, ...] = (
     decisions.KEPT,
     gateway.KEPT,
     gateway.CARDS_KEPT,
+    requests.KEPT,
+    exchanges.KEPT,
+    gateway.OUTCOMES_KEPT,
     groups.POSTS_KEPT,
     groups.REACTIONS_KEPT,
     Kept("groups", "groups.keep_ms", groups.prune),

@@ -11,15 +11,19 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from corral import config
+from corral.adapters import process
 from corral.db.tx import Tx
+from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, NotFound, Refused
-from corral.library import asking
+from corral.library import asking, exchanging
 from corral.rooms.agents import ops as agents
-from corral.rooms.gateway import talking
+from corral.rooms.gateway import boxing, corresponding, talking
 from corral.rooms.gateway.model import Talk
 from corral.rooms.runs import ops as runs
-from corral.rooms.runs.model import Run, RunState
+from corral.rooms.runs.model import Launch, Run, RunState
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.settings import ops as settings
 
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 
 MOST_ANSWER = 64_000  # characters of a plain command's output that are its answer
 MOST_TURNS = 50
+LATEST_MS = 5 * MINUTE  # for a plain command's output to come from the machine that ran it
 
 
 def wake(database: "Database") -> list[Run]:
@@ -72,7 +77,11 @@ def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     letters = talking.take(tx, talk)
     if not letters:
         return None
-    wish = asking.Wish(prompt=talking.words(tx, talk, letters), project=folder)
+    wanted = boxing.wanted(tx, talk)
+    if wanted != "none":
+        letters = boxing.as_seen(letters, exchanging.folder_of(session))
+    prompt = talking.words(tx, talk, letters)
+    wish = asking.Wish(prompt=prompt, project=folder, sandbox=wanted)
     run = asking.resume(tx, session, wish)
     talking.begin(tx, talk, run.id, letters)
     return run
@@ -105,8 +114,11 @@ def settle(database: "Database", outputs: "Callable[[], Outputs]") -> list[Talk]
             run = _run_of(database, talk.run_id)
             if run is not None and run.is_live:
                 continue
-            text = _plain_answer(outputs(), run) if run is not None else None
-            done = database.write(partial(end_turn, talk=talk, run=run, text=text))
+            launch = _launch_of(database, run)
+            if run is not None and launch is not None and launch.is_boxed:
+                done = _settle_boxed(database, talk, run, launch)
+            else:
+                done = _settle_plain(database, talk, run, outputs)
             if done is not None:
                 settled.append(done)
     return settled
@@ -117,6 +129,61 @@ def _run_of(database: "Database", id: str) -> Run | None:
         return database.read(lambda tx: runs.get(tx, id))
     except NotFound:
         return None
+
+
+def _launch_of(database: "Database", run: Run | None) -> Launch | None:
+    return database.read(lambda tx: runs.launch_of(tx, run.id)) if run is not None else None
+
+
+def _settle_plain(
+    database: "Database", talk: Talk, run: Run | None, outputs: "Callable[[], Outputs]"
+) -> Talk | None:
+    """End a turn whose run said all by itself; None also while its words are on another machine."""
+    try:
+        text = _plain_answer(outputs(), run) if run is not None else None
+    except Refused as elsewhere:
+        assert run is not None
+        if database.clock.now() < (run.ended_at or 0) + LATEST_MS:
+            return None  # the machine that ran it brings it into the store when it seals it
+        text = f"[{elsewhere.message}]"
+    return database.write(partial(end_turn, talk=talk, run=run, text=text))
+
+
+def _settle_boxed(database: "Database", talk: Talk, run: Run, launch: Launch) -> Talk | None:
+    """The same where the agent was boxed: its file has what it said and acknowledged. None also
+    when that is on another machine, or cannot be read yet."""
+    if launch.host not in (None, process.host()):
+        return None
+    looked = exchanging.close(database, talk.session_id, run, str(launch.sandbox))
+    if looked.busy:
+        return None
+    return database.write(partial(end_boxed, talk=talk, run=run, looked=looked))
+
+
+def end_boxed(tx: Tx, talk: Talk, run: Run, looked: exchanging.Looked) -> Talk | None:
+    """A boxed session's run is over. What its agent acknowledged is done, however the run ended;
+    the rest comes again, or is refused when somebody stopped it."""
+    ended = talking.end(tx, talk)
+    if ended is None:
+        return None
+    done, rest = boxing.split(talk, looked.acks)
+    talking.used_up(tx, msgspec.structs.replace(talk, letters=done))
+    if run.state is RunState.CANCELLED:
+        left = msgspec.structs.replace(talk, letters=rest)
+        talking.turned_down(tx, left, run.reason or "it was stopped")
+    elif rest:
+        said = looked.trouble and f"what its agent wrote is not believed: {looked.trouble}"
+        well = run.state is RunState.COMPLETED
+        why = "its agent did not acknowledge it" if well else run.reason or f"it {run.state}"
+        talking.missed(tx, rest, said or why)
+    elif not talking.has_spoken(tx, run.id):
+        _say_nothing(tx, talk, run)
+    return ended
+
+
+def _say_nothing(tx: Tx, talk: Talk, run: Run) -> None:
+    name = agents.get(tx, talk.agent_id).name
+    talking.notice(tx, talk, run.id, f"{name} ended its turn without an answer.")
 
 
 def end_turn(tx: Tx, talk: Talk, run: Run | None, text: str | None) -> Talk | None:
@@ -145,9 +212,9 @@ def _answer(tx: Tx, talk: Talk, run: Run, text: str | None) -> None:
             sessions.append(tx, run.session_id, "assistant", text, key=f"{run.id}:answer")
     if said:
         talking.answer(tx, talk, run.id, said)
+        corresponding.answer(tx, talk, run.id, said)
     elif not talking.has_spoken(tx, run.id):
-        name = agents.get(tx, talk.agent_id).name
-        talking.notice(tx, talk, run.id, f"{name} ended its turn without an answer.")
+        _say_nothing(tx, talk, run)
 
 
 def _last_words(tx: Tx, run: Run) -> str | None:
@@ -164,12 +231,13 @@ def _last_words(tx: Tx, run: Run) -> str | None:
 
 
 def _plain_answer(outputs: "Outputs", run: Run) -> str | None:
-    """The output of a plain command, which is all that it says."""
+    """The output of a plain command, which is all that it says; Refused while it is on another
+    machine alone."""
     if run.provider != "plain" or run.state is not RunState.COMPLETED:
         return None
     try:
         text = b"".join(piece.text for piece in outputs.follow(run.id))
-    except (NotFound, Refused):
+    except NotFound:
         return None
     # Both engines keep no NUL; what is no text is shown as such.
     words = text.decode(errors="replace").replace("\0", "")

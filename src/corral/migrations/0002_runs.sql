@@ -87,7 +87,7 @@ CREATE TABLE launches (
     restarts {integer} NOT NULL,        -- how often it may be started again after a failure
     budget_micros {integer},            -- what it may spend
     output_cap {integer} NOT NULL,      -- bytes of output that are kept
-    sandbox {key},                      -- what keeps it in its worktree: bubblewrap, landlock; null: nothing
+    sandbox {key},                      -- what keeps it in its worktree: bubblewrap, landlock; boxed: and by what, without network; null: nothing
     environment {json} NOT NULL         -- what it found: commit, branch, versions, allowed variables
 ) {strict};
 

@@ -12,6 +12,7 @@ from heapq import merge
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+from corral.adapters.channels.api import PLAIN, SECONDS, Api, Trouble, contents
 from corral.adapters.channels.contract import (
     Attached,
     Batch,
@@ -28,7 +29,6 @@ from corral.adapters.channels.contract import (
     fitting,
     unseen,
 )
-from corral.adapters.channels.web import PLAIN, SECONDS, Trouble, Web, contents
 from corral.kernel.clock import MINUTE
 
 API = "/_matrix/client/v3"
@@ -67,7 +67,7 @@ class Matrix(Plain):
     def __init__(self, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
         super().__init__(config, secrets)
         base = str(config["base_url"]).rstrip("/")
-        self._web = Web(base, {"Authorization": f"Bearer {secrets['token']}"})
+        self._web = Api(base, {"Authorization": f"Bearer {secrets['token']}"})
         self._me = ""
         self._names: dict[str, str] = {}
         self._members: dict[str, int] = {}

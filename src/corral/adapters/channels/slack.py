@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
+from corral.adapters.channels.api import PLAIN, Api, Trouble, contents
 from corral.adapters.channels.contract import (
     Accepted,
     Attached,
@@ -28,7 +29,6 @@ from corral.adapters.channels.contract import (
     Unwelcome,
     unseen,
 )
-from corral.adapters.channels.web import PLAIN, Trouble, Web, contents
 from corral.kernel.clock import MINUTE
 
 BASE = "https://slack.com/api"
@@ -59,7 +59,7 @@ class Slack(Plain):
     def __init__(self, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
         super().__init__(config, secrets)
         self._base = str(config.get("base_url", BASE)).rstrip("/") + "/"
-        self._web = Web(self._base, {"Authorization": f"Bearer {secrets['token']}"})
+        self._web = Api(self._base, {"Authorization": f"Bearer {secrets['token']}"})
 
         self._me = ""
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
+from corral.adapters.channels.api import FILE_SECONDS, PLAIN, SECONDS, Api, Trouble, contents
 from corral.adapters.channels.contract import (
     Attached,
     Batch,
@@ -22,7 +23,6 @@ from corral.adapters.channels.contract import (
     Traits,
     Unsupported,
 )
-from corral.adapters.channels.web import FILE_SECONDS, PLAIN, SECONDS, Trouble, Web, contents
 
 BASE = "https://api.telegram.org"
 MOST_FILE = 20 << 20  # what bots may fetch
@@ -47,7 +47,7 @@ class Telegram(Plain):
     def __init__(self, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
         super().__init__(config, secrets)
         self._base = str(config.get("base_url", BASE)).rstrip("/")
-        self._web = Web(f"{self._base}/bot{secrets['token']}/")
+        self._web = Api(f"{self._base}/bot{secrets['token']}/")
         self._me: dict[str, Any] = {}
 
     def start(self) -> None:

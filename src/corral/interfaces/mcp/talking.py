@@ -12,7 +12,6 @@ from corral.rooms.mail.model import Letter
 
 LEASE_MS = 600_000  # an agent thinks for minutes between reading a letter and saying that it did
 MOST_LETTERS = 50
-REACHABLE = ("agent", "session", "user", "queue")
 
 
 class Send(Writing, kw_only=True):
@@ -32,6 +31,13 @@ class Send(Writing, kw_only=True):
         Any, Meta(description="JSON to go with it, for a reader that is a program.")
     ] = None
     priority: Annotated[int, Meta(ge=-100, le=100, description="Higher is read first.")] = 0
+    reply_to: Annotated[
+        str | None,
+        Meta(description="The letter that this answers: it goes to where its writer waits for it."),
+    ] = None
+    wake: Annotated[
+        bool, Meta(description="Start the agent for it, when it is not at work already.")
+    ] = False
 
 
 class Sent(Told, kw_only=True):
@@ -41,12 +47,13 @@ class Sent(Told, kw_only=True):
 
 def send(call: Call, asked: Send) -> Sent | msgspec.Raw:
     """Write to another agent or a person, or say something in a chat that you may send to. It is
-    kept until they have read it, whether they are running or not. An answer comes to your inbox."""
-    if asked.to is None or _is_chat(call, asked.to):
+    kept until they have read it, whether they are running or not. An answer comes to your inbox, or
+    into this conversation. Agents that only answer one another are cut off after a while."""
+    if asked.reply_to is None and (asked.to is None or _is_chat(call, asked.to)):
         return _say(call, asked)
     if asked.files:
         raise Refused("Files go to chats; tell an agent or a person where the file is.")
-    mailbox = _reachable(call, asked.to)
+    me = call.caller
     body = asked.text if asked.data is None else {"text": asked.text, "data": asked.data}
 
     def told(letter: Letter) -> Sent:
@@ -57,14 +64,18 @@ def send(call: Call, asked: Send) -> Sent | msgspec.Raw:
         )
 
     return call.do(
-        "mail.put",
+        "mail.write",
         asked,
         told,
-        mailbox=mailbox,
+        agent=me.agent.id,
         body=body,
+        to=asked.to,
+        reply_to=asked.reply_to,
+        wake=asked.wake,
+        run=me.run,
+        session=me.session,
         priority=asked.priority,
-        sender=call.caller.mailbox,
-        project=call.caller.place.id if call.caller.place else None,
+        project=me.place.id if me.place else None,
     )
 
 
@@ -100,18 +111,6 @@ def _say(call: Call, asked: Send) -> Sent | msgspec.Raw:
     )
 
 
-def _reachable(call: Call, to: str) -> str:
-    """The mailbox that was named; who is not there is said now, not when the letter is dead."""
-    kind, colon, name = to.partition(":")
-    if not colon:
-        kind, name = "agent", to
-    if kind not in REACHABLE:
-        raise Refused(f"An agent may not write to {to}; write to agent:NAME or user:NAME.", to=to)
-    if kind == "agent":
-        name = call.store.agents.get(name).name
-    return f"{kind}:{name}"
-
-
 class InboxAsked(Arguments, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=MOST_LETTERS)] = 10
     wait_seconds: Wait = 0
@@ -123,6 +122,8 @@ class Mail(msgspec.Struct):
     body: Any
     at: int
     times_shown: int
+    correlation: str | None = None
+    """The same for a letter and all that is written because of it."""
 
 
 class Inbox(Told, kw_only=True):
@@ -139,12 +140,23 @@ def inbox(call: Call, asked: InboxAsked) -> Inbox:
             break
         letters = _mine(call, asked.limit, wait_ms)
     step = "Nothing has come; go on with your work."
+    written = [each.id for each in letters if (each.sender or "").startswith("agent:")]
+    run = call.caller.run
+    known = call.store.mail.read_by(written, run=run) if written and run else []
+    belongs = {each.letter_id: each.correlation_id for each in known}
     if letters:
         step = f"Deal with them, then ack {', '.join(letter.id for letter in letters)}."
     return Inbox(
         next_step=step,
         letters=[
-            Mail(letter.id, letter.sender, letter.body, letter.created_at, letter.attempts)
+            Mail(
+                letter.id,
+                letter.sender,
+                letter.body,
+                letter.created_at,
+                letter.attempts,
+                belongs.get(letter.id),
+            )
             for letter in letters
         ],
     )

@@ -5,6 +5,7 @@ says who works on it, and when the lease runs out it is due again without anybod
 """
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -75,6 +76,31 @@ class Letter(msgspec.Struct, frozen=True):
         """What a reader cannot see in the fields without the store's time."""
         return {"out": self.is_out(now)}
 
+
+def fresh_letter(number: int, values: Mapping[str, Any]) -> Letter:
+    """As it is read right after it was put."""
+    return Letter(
+        f"let_{number}",
+        values["mailbox"],
+        values.get("sender"),
+        values.get("project_id"),
+        values.get("key"),
+        _BODY.decode(values["body"]),
+        -values["rank"],
+        LetterState.WAITING,
+        values["due_at"],
+        values["line_at"],
+        values.get("expires_at"),
+        None,
+        values["fence"],
+        values["attempts"],
+        None,
+        values["created_at"],
+        None,
+    )
+
+
+_BODY = msgspec.json.Decoder()
 
 KINDS = ("agent", "hook", "place", "queue", "session", "user")
 _MAILBOX = re.compile(rf"(?:{'|'.join(KINDS)}):[^\s\x00-\x1f]{{1,200}}")

@@ -1,7 +1,7 @@
 from corral.db.moves import StateTable
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.rooms.mail.model import MOVES, Letter
+from corral.rooms.mail.model import MOVES, Letter, fresh_letter
 
 _COLUMNS = """'let_' || seq AS id, mailbox, sender, project_id, key, body, -rank AS priority, state,
     due_at, line_at, expires_at, owner, fence, attempts, last_error, created_at, ended_at"""
@@ -15,6 +15,11 @@ LETTERS = StateTable(
     number_of="let",
     project="project_id",
     unfenced=("due_at", "line_at"),  # a lease is renewed under the same fence
+    fresh=fresh_letter,
+)
+
+WITH_NUMBERS = Query(
+    Letter, f"SELECT {_COLUMNS} FROM letters WHERE seq {{is_numbered}} ORDER BY seq"
 )
 
 BY_KEY = Query(Letter, f"SELECT {_COLUMNS} FROM letters WHERE mailbox = :mailbox AND key = :key")

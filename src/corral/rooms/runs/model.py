@@ -156,6 +156,11 @@ class Launch(msgspec.Struct, frozen=True):
     sandbox: str | None
     environment: dict[str, Any]
 
+    @property
+    def is_boxed(self) -> bool:
+        """Whether its agent is without network, and spoken to by the two files of its session."""
+        return (self.sandbox or "").startswith("boxed:")
+
 
 class Sample(msgspec.Struct, frozen=True):
     """What a run's whole process tree used at one moment."""

@@ -21,6 +21,9 @@ LONGEST = 365 * DAY
 # Classes of questions that may be answered with yes beforehand, as providers sort them.
 APPROVALS = ("edit", "run", "trust", "all")
 SANDBOXES = ("bubblewrap", "landlock", "none")
+# Without network and with nothing in sight but its work, spoken to by two files; by which sandbox.
+BOXED = "boxed:"
+BOXED_BY = ("auto", *SANDBOXES)
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +104,9 @@ def check_order(order: Order) -> None:
 
 
 def _check_sandbox(kind: str | None) -> None:
-    if kind is not None and kind not in SANDBOXES:
-        known = ", ".join(SANDBOXES)
+    kinds = (*SANDBOXES, *(BOXED + by for by in BOXED_BY))
+    if kind is not None and kind not in kinds:
+        known = ", ".join(kinds)
         raise Invalid(f"{kind!r} is no sandbox; take one of {known}.", sandbox=kind)
 
 

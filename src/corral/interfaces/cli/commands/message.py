@@ -24,12 +24,22 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--place", metavar="PLACE", help="Only there.")
+@click.option("--session", metavar="SESSION", help="Only what was heard or said in this session.")
 @paging
 @pass_app
-def list_(app: App, place: str | None, after: str | None, limit: int) -> None:
+def list_(app: App, place: str | None, session: str | None, after: str | None, limit: int) -> None:
     """Messages, newest first."""
-    page = app.store.messages.list(place=place, after=after, limit=limit)
+    page = app.store.messages.list(place=place, session=session, after=after, limit=limit)
     app.show_page(page, COLUMNS, empty="Nothing was said yet.")
+
+
+@command.command()
+@paging
+@pass_app
+def held(app: App, after: str | None, limit: int) -> None:
+    """What waits until somebody says whether it may be heard."""
+    page = app.store.messages.held(after=after, limit=limit)
+    app.show_page(page, COLUMNS, empty="Nobody waits to be let in.")
 
 
 @command.command()

@@ -1,0 +1,439 @@
+"""Agents that are boxed: a sandbox without network, spoken to by the two files of their session.
+
+The letters are the same as for anybody. What the host's file shows is made from the store, and what
+the agent's file says is taken over in the order of its numbers, each message in a transaction with
+the number up to which that was done; so it may be looked at as often as one likes. Nothing of it is
+believed: who the agent is, where it may send to and which letters it has are asked of the store.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from corral.adapters.attachments import safe_name
+from corral.adapters.boxed.rows import Out, Outcome, Picture, Row, Target
+from corral.adapters.boxed.schema import Folder
+from corral.db.tx import Tx
+from corral.kernel.clock import SECOND
+from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
+from corral.kernel.ids import number_of
+from corral.kernel.text import MAX_NAME, abridged, encode_json
+from corral.rooms.agents import ops as agents
+from corral.rooms.alerts import ops as alerts
+from corral.rooms.gateway import ops, sending, sql, talking, wiring
+from corral.rooms.gateway.model import BoxedOutcome, Fenced, MessageState, Talk, chat_of
+from corral.rooms.mail import ops as mail
+from corral.rooms.mail.model import Letter
+from corral.rooms.questions import ops as questions
+from corral.rooms.questions.model import Question
+from corral.rooms.runs import ops as runs
+from corral.rooms.runs.model import Run
+from corral.rooms.runs.order import BOXED
+from corral.rooms.schedules import ops as schedules
+from corral.rooms.sessions import ops as sessions
+from corral.rooms.settings import ops as settings
+
+MOST_OUTCOMES = 500
+MOST_STATE = 50
+MOST_STATE_VALUE = 4_000
+
+
+def wanted(tx: Tx, talk: Talk) -> str:
+    """The sandbox for a session's run: `boxed:` and by what, or none."""
+    session = sessions.get(tx, talk.session_id)
+    name = agents.get(tx, talk.agent_id).name
+    by = settings.value(tx, "gateway.sandbox", agent=name, project=session.project_id)
+    return "none" if by == "off" else f"{BOXED}{by}"
+
+
+def row_id(letter: Letter | Fenced) -> str:
+    """What the file calls a letter. The fence is part of it: an acknowledgement by whoever had the
+    letter before stands for nothing."""
+    return f"{letter.id}.{letter.fence}"
+
+
+# -- what the agent is shown ----------------------------------------------------------------------
+
+
+def as_seen(letters: Sequence[Letter], folder: Folder) -> list[Letter]:
+    """The letters with files where the agent finds them."""
+    return [_as_seen(letter, folder) for letter in letters]
+
+
+def _as_seen(letter: Letter, folder: Folder) -> Letter:
+    chat = chat_of(letter)
+    if chat is None or not chat.files:
+        return letter
+    files = [
+        file | {"path": place_of(folder, letter, number, file)} if file.get("path") else file
+        for number, file in enumerate(chat.files, 1)
+    ]
+    assert isinstance(letter.body, dict)
+    return msgspec.structs.replace(letter, body=letter.body | {"files": files})
+
+
+def place_of(folder: Folder, letter: Letter, number: int, file: Mapping[str, Any]) -> str:
+    """Where the agent finds a file that came with a message."""
+    name = safe_name(os.path.basename(str(file["path"])), number)
+    return os.path.join(folder.inside, "inbox", row_id(letter), name)
+
+
+def letters_of(tx: Tx, session: str) -> list[Letter]:
+    """The letters that a session's run has now."""
+    talk = talking.talk_of(tx, session)
+    found = [mail.find(tx, number_of("let", each.id)) for each in talk.letters] if talk else []
+    return [letter for letter in found if letter is not None and letter.ended_at is None]
+
+
+def picture(tx: Tx, session: str, folder: Folder) -> Picture:
+    """What the file is to show at the beginning of a run: its letters, where the agent may send to
+    and is answered."""
+    talk = talking.talk_of(tx, session)
+    if talk is None or talk.run_id is None:
+        return Picture(only=True)
+    letters = as_seen(letters_of(tx, session), folder)
+    prompt = runs.launch_of(tx, talk.run_id).prompt or ""
+    parts = _parts(prompt, talking.told(letters))
+    rows = [_row(tx, letter, text) for letter, text in zip(letters, parts, strict=True)]
+    cleared = sessions.get(tx, session).cleared_turn
+    if cleared:
+        clear = encode_json({"action": "clear"}, "The order")
+        rows.insert(0, Row(f"clear-{cleared}", "system", tx.now, clear))
+    return msgspec.structs.replace(addresses(tx, talk), rows=rows, only=True)
+
+
+def _parts(prompt: str, told: list[str]) -> list[str]:
+    """The prompt of a turn, letter by letter; what is told before them goes with the first."""
+    rest = "".join(f"\n\n{text}" for text in told[1:] if text)
+    if told and prompt.endswith(rest):
+        return [prompt.removesuffix(rest), *told[1:]]
+    return [prompt, *("" for _ in told[1:])][: len(told)]
+
+
+def _row(tx: Tx, letter: Letter, text: str) -> Row:
+    chat = chat_of(letter)
+    content: dict[str, Any] = {"text": text}
+    place = sql.PLACES.get(tx, chat.place) if chat is not None else None
+    if chat is not None:
+        content |= {"sender": chat.sender, "said": chat.text, "place": chat.place_name}
+    return Row(
+        id=row_id(letter),
+        kind="chat" if chat is not None else "system",
+        timestamp=letter.created_at,
+        content=encode_json(content, "The letter", most=1 << 27),
+        tries=letter.attempts,
+        platform_id=place.platform_id if place is not None else None,
+        channel_type=_channel(tx, place.channel_id) if place is not None else None,
+        thread_id=chat.thread if chat is not None else None,
+    )
+
+
+def _channel(tx: Tx, id: str) -> str:
+    return sql.CHANNELS.get(tx, id).name
+
+
+def addresses(tx: Tx, talk: Talk) -> Picture:
+    """Where an agent may send to, and where its session is answered, now."""
+    known = wiring.list_destinations(tx, agent=talk.agent_id, limit=1_000).items
+    targets = []
+    for each in known:
+        place = sql.PLACES.get(tx, each.place_id)
+        channel = _channel(tx, place.channel_id)
+        targets.append(Target(each.name, place.called, "channel", channel, place.platform_id))
+    answered = sending.address_of(tx, talk)
+    routing: tuple[str | None, str | None, str | None] = (None, None, None)
+    if answered is not None:
+        place, thread = answered
+        routing = (_channel(tx, place.channel_id), place.platform_id, thread)
+    return Picture(destinations=targets, routing=routing)
+
+
+# -- what the agent says --------------------------------------------------------------------------
+
+
+class Content(msgspec.Struct):
+    """What a message of the inside may say; whatever else is in it is not looked at."""
+
+    text: str | None = None
+    final: bool = False
+    operation: str | None = None
+    message: str | None = None
+    type: str | None = None
+    question: str | None = None
+    options: list[str] = []
+    action: str | None = None
+    in_seconds: int | None = None
+
+
+def take(tx: Tx, session: str, run: Run, row: Out) -> bool:
+    """Take over one message of the inside, once: do what it says, as the agent's own tools would.
+    False when that was done before. CorralError says why it is refused; nothing was done then."""
+    talk = tx.one(sql.TAKE, session_id=session, seq=row.seq)
+    if talk is None:
+        return False
+    said = _content(row)
+    if row.later:
+        raise Refused("a message cannot be sent later, or again and again; set a timer")
+    made: dict[str, Any] = {}
+    if row.kind == "system":
+        _act(tx, talk, said)
+    elif row.kind not in ("chat", "chat-sdk"):
+        raise Invalid(f"there is no kind {row.kind!r} of messages")
+    elif said.type == "ask_question":
+        made["question_id"] = _ask(tx, talk, run, row, said).id
+    elif row.channel_type == "agent":
+        _write(tx, talk, row, said)
+    else:
+        made["message"] = _say(tx, talk, run, row, said)
+    _remember(tx, session, row.id, **made)
+    return True
+
+
+def _content(row: Out) -> Content:
+    try:
+        said = msgspec.json.decode(row.content, type=Content)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+        raise Invalid("its content is not what a message has") from None
+    named = said.message or ""
+    if not (named.isascii() and named.isprintable() and len(named) <= MAX_NAME):
+        raise Invalid("it names no message")
+    return said
+
+
+def _words(said: Content) -> str:
+    if not said.text:
+        raise Invalid("it says nothing")
+    return said.text
+
+
+def _say(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> int | None:
+    text = _words(said)
+    session = talk.session_id
+    to = _place(tx, row)
+    target = _target(tx, talk, row, said, to) if said.operation else None
+    if said.final and run.provider == "plain":
+        sessions.append(tx, session, "assistant", text, key=f"{session}:{row.id}", run=run.id)
+    sent = sending.send(
+        tx,
+        text,
+        agent=talk.agent_id,
+        to=to,
+        session=session,
+        run=run.id,
+        edit=target if said.operation == "edit" else None,
+        react=target if said.operation == "react" else None,
+        key=f"{session}:{row.id}",
+    )
+    return number_of("msg", sent[-1].id) if sent else None
+
+
+def _place(tx: Tx, row: Out) -> str | None:
+    """The place that a message is addressed to; None: where the session is answered."""
+    if row.platform_id is None:
+        return None
+    try:
+        channel = ops.get_channel(tx, row.channel_type or "")
+    except CorralError:
+        raise Refused(f"there is no channel {row.channel_type!r}") from None
+    found = tx.one(sql.PLACE_BY_PLATFORM, channel_id=channel.id, platform_id=row.platform_id)
+    if found is None:
+        raise Refused(f"there is no such chat on {channel.name}")
+    return str(found.id)
+
+
+def _target(tx: Tx, talk: Talk, row: Out, said: Content, to: str | None) -> str:
+    """The message that an edit or a sign is about: one of the agent's own, or one it was told."""
+    if said.operation not in ("edit", "react"):
+        raise Invalid(f"there is no operation {said.operation!r}")
+    named = said.message or ""
+    if named.startswith("let_"):
+        letter = mail.find(tx, number_of("let", named.partition(".")[0]))
+        chat = chat_of(letter) if letter is not None else None
+        if chat is not None and letter is not None and letter.mailbox == talk.mailbox:
+            return chat.message
+    place = to or _answered(tx, talk)
+    if place is not None:
+        event = f"out:{talk.agent_id}:{talk.session_id}:{named}"
+        channel = sql.PLACES.get(tx, place).channel_id
+        found = tx.one(sql.MESSAGE_BY_EVENT, channel_id=channel, event_id=event)
+        if found is not None:
+            return found.id
+    raise Refused("it is about a message that the agent neither said nor was told")
+
+
+def _answered(tx: Tx, talk: Talk) -> str | None:
+    found = sending.address_of(tx, talk)
+    return found[0].id if found is not None else None
+
+
+def _write(tx: Tx, talk: Talk, row: Out, said: Content) -> None:
+    """To another agent, as by the tool `send`."""
+    name = agents.get(tx, row.platform_id or "").name
+    me = agents.get(tx, talk.agent_id).name
+    key = f"{talk.session_id}:{row.id}"
+    mail.put(tx, f"agent:{name}", _words(said), key=key, sender=f"agent:{me}")
+
+
+def _ask(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> Question:
+    me = agents.get(tx, talk.agent_id).name
+    return questions.ask(
+        tx,
+        said.question or "",
+        options=said.options,
+        asker=f"agent:{me}",
+        project=run.project_id,
+        run=run.id,
+        key=f"{talk.session_id}:{row.id}",
+    )
+
+
+def _act(tx: Tx, talk: Talk, said: Content) -> None:
+    """What an agent wants of the host itself; it has no other rights than its tools give it."""
+    if said.action != "timer_set":
+        raise Refused(f"the host does nothing called {abridged(said.action or '', 60)!r} for it")
+    delay_ms = (said.in_seconds or 0) * SECOND
+    schedules.set_timer(tx, talk.mailbox, {"timer": _words(said)}, delay_ms=delay_ms)
+
+
+def refuse(tx: Tx, session: str, row: Out | str, reason: str, *, tell: bool) -> bool:
+    """Put on record that a message of the inside is refused; its agent is told by its file, and
+    with `tell` also in words. False when it was dealt with before."""
+    id = row if isinstance(row, str) else row.id
+    if not isinstance(row, str) and tx.one(sql.TAKE, session_id=session, seq=row.seq) is None:
+        return False
+    if not _remember(tx, session, id, reason=reason):
+        return False
+    tx.note("session", "refuse", session, data={"message": id, "reason": abridged(reason, 500)})
+    if tell:
+        body = {"undelivered": id, "reason": reason}
+        mail.put(tx, f"session:{session}", body, key=f"refused:{id}")
+    return True
+
+
+def _remember(
+    tx: Tx,
+    session: str,
+    out_id: str,
+    *,
+    message: int | None = None,
+    question_id: str | None = None,
+    reason: str | None = None,
+) -> bool:
+    made = tx.run(
+        sql.ADD_OUTCOME,
+        id=tx.new_id("out"),
+        session_id=session,
+        out_id=out_id,
+        message=message,
+        question_id=question_id,
+        reason=reason,
+        now=tx.now,
+    )
+    return bool(made)
+
+
+def condemn(tx: Tx, session: str, reason: str) -> None:
+    """Put on record that the whole file of the inside is not believed, and tell the operator."""
+    tx.note("session", "refuse", session, data={"file": "outbound.db", "reason": reason})
+    data = {"reason": abridged(f"outbound.db: {reason}", MAX_NAME)}
+    alerts.raise_alert(tx, "undelivered", session, edge=f"file:{tx.now}", data=data)
+
+
+# -- what became of it ----------------------------------------------------------------------------
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What the file can be told now."""
+
+    outcomes: list[Outcome]
+    answers: list[Row]
+    pending: frozenset[str]
+    """Messages that were taken over, and whose end is not known yet."""
+
+
+def outcomes(tx: Tx, session: str) -> Told:
+    """What became of the messages of which the file does not tell it yet."""
+    ended: list[Outcome] = []
+    answers: list[Row] = []
+    pending = set()
+    for each in tx.all(sql.OUTCOMES, session_id=session, limit=MOST_OUTCOMES):
+        outcome, answer = _ended(tx, each)
+        if outcome is None:
+            pending.add(each.out_id)
+            continue
+        ended.append(outcome)
+        answers += [answer] if answer is not None else []
+    return Told(ended, answers, frozenset(pending))
+
+
+def _ended(tx: Tx, each: BoxedOutcome) -> tuple[Outcome | None, Row | None]:
+    if each.reason is not None:
+        return Outcome(each.out_id, None, "failed", each.created_at), None
+    if each.question_id is not None:
+        return _answered_by(tx, each)
+    if each.message_id is None:
+        return Outcome(each.out_id, None, "delivered", each.created_at), None
+    try:
+        message = sending.get(tx, each.message_id)
+    except NotFound:
+        return Outcome(each.out_id, None, "unknown", tx.now), None
+    if message.state is MessageState.QUEUED:
+        return None, None
+    sent = message.state is MessageState.SENT
+    id = message.platform_ids[0] if message.platform_ids else None
+    ended_at = message.ended_at or tx.now
+    return Outcome(each.out_id, id, "delivered" if sent else "failed", ended_at), None
+
+
+def _answered_by(tx: Tx, each: BoxedOutcome) -> tuple[Outcome | None, Row | None]:
+    try:
+        question = questions.get(tx, str(each.question_id))
+    except NotFound:
+        return Outcome(each.out_id, None, "unknown", tx.now), None
+    if question.ended_at is None:
+        return None, None
+    content = {
+        "questionId": each.out_id,
+        "state": question.state,
+        "answer": question.answer,
+        "by": question.answered_by,
+    }
+    row = Row(question.id, "system", question.ended_at, encode_json(content, "The answer"))
+    return Outcome(each.out_id, None, "delivered", question.ended_at), row
+
+
+def forget(tx: Tx, session: str, ids: Sequence[str]) -> None:
+    """The file tells these outcomes now."""
+    for id in ids:
+        tx.run(sql.FORGET_OUTCOME, session_id=session, out_id=id)
+
+
+def hear(tx: Tx, run: Run, acks: Mapping[str, str]) -> None:
+    """The answers that the agent has taken in need not be told it by letter."""
+    for id, status in acks.items():
+        if not id.startswith("qst_") or status != "completed":
+            continue
+        try:
+            question = questions.get(tx, id)
+        except CorralError:
+            continue
+        if question.run_id == run.id and question.ended_at is not None:
+            questions.hear(tx, question.id)
+
+
+def keep_state(tx: Tx, session: str, state: Mapping[str, str]) -> None:
+    """Show in the store what the inside remembers; it is the file that counts for the agent."""
+    shown = sessions.state(tx, session)
+    for name, value in sorted(state.items())[:MOST_STATE]:
+        own = f"boxed:{abridged(name, 100)}"
+        short = abridged(value, MOST_STATE_VALUE)
+        if shown.get(own) != short and "\0" not in own + short:
+            sessions.set_state(tx, session, own, short)
+
+
+def split(talk: Talk, acks: Mapping[str, str]) -> tuple[list[Fenced], list[Fenced]]:
+    """The letters of a turn that its agent acknowledged, and the others."""
+    done = [each for each in talk.letters if acks.get(row_id(each)) == "completed"]
+    return done, [each for each in talk.letters if each not in done]

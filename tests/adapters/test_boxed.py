@@ -1,0 +1,457 @@
+"""The two files of a boxed session: one writer each, and a host that believes nothing of the other
+side's."""
+
+import fcntl
+import json
+import multiprocessing
+import os
+import random
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.boxed import inbound, inside, outbound
+from corral.adapters.boxed.outbound import Busy, Damaged, Torn
+from corral.adapters.boxed.rows import Outcome, Picture, Row, Snapshot, Target
+from corral.adapters.boxed.schema import OUTBOUND, Folder
+
+NOW = 1_700_000_000_000
+SEED_002 = {
+    "messages_in": "id seq kind timestamp status process_after recurrence tries platform_id "
+    "channel_type thread_id content",
+    "delivered": "message_out_id platform_message_id status delivered_at",
+    "destinations": "name display_name type channel_type platform_id agent_group_id",
+    "session_routing": "id channel_type platform_id thread_id",
+    "messages_out": "id seq in_reply_to timestamp deliver_after recurrence kind platform_id "
+    "channel_type thread_id content",
+    "processing_ack": "message_id status status_changed",
+    "session_state": "key value updated_at",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    made = Folder(str(tmp_path))
+    os.mkdir(made.inside)
+    os.mkdir(made.outside)
+    inbound.show(made, Picture(), NOW)
+    return made
+
+
+def sql(path: str, *statements: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        found: list[tuple[object, ...]] = []
+        for statement in statements:
+            found = connection.execute(statement).fetchall()
+        return found
+
+
+def say(folder: Folder, text: str) -> tuple[str, int]:
+    files = inside.Files(folder.top)
+    with files.writing() as connection:
+        return files.put(connection, "chat", {"text": text})
+
+
+def read(folder: Folder, taken: int = 0) -> Snapshot:
+    return outbound.read(folder, taken=taken, above=0)
+
+
+# -- the form -------------------------------------------------------------------------------------
+
+
+def test_the_tables_and_columns_are_those_of_the_seed(folder: Folder) -> None:
+    say(folder, "x")
+    found = {}
+    for path in (folder.inbound, folder.outbound):
+        for (table,) in sql(path, "SELECT name FROM sqlite_schema WHERE type = 'table'"):
+            columns = sql(path, f"PRAGMA table_info({table})")
+            found[str(table)] = " ".join(str(column[1]) for column in columns)
+        assert sql(path, "PRAGMA journal_mode") == [("delete",)]
+    assert found == SEED_002
+    assert not outbound.FUNCTIONS & {"load_extension", "writefile", "edit"}
+    assert {name: SEED_002[name] for name in outbound.TABLES} == outbound.TABLES
+
+
+def test_only_one_routing_row_is_possible(folder: Folder) -> None:
+    inbound.show(folder, Picture(routing=("home", "room", None)), NOW)
+    inbound.show(folder, Picture(routing=("home", "other", "t1")), NOW)
+    assert sql(folder.inbound, "SELECT * FROM session_routing") == [(1, "home", "other", "t1")]
+    with pytest.raises(sqlite3.IntegrityError):
+        sql(folder.inbound, "INSERT INTO session_routing (id) VALUES (2)")
+
+
+def test_showing_the_same_again_changes_nothing(folder: Folder) -> None:
+    picture = Picture(
+        rows=[Row("let_1.1", "chat", NOW, "{}"), Row("let_2.1", "chat", NOW, "{}")],
+        destinations=[Target("team", "The team", "channel", "home", "room")],
+        routing=("home", "room", None),
+        outcomes=[Outcome("out-1", "m1", "delivered", NOW)],
+    )
+    first = inbound.show(folder, picture, NOW)
+    data = Path(folder.inbound).read_bytes()
+    assert inbound.show(folder, picture, NOW + 1) == first
+    assert Path(folder.inbound).read_bytes() == data
+    assert first is not None
+    assert first.largest == 4
+    assert first.known == {"out-1"}
+    assert not os.path.exists(f"{folder.inbound}-journal")
+
+
+def test_the_first_outcome_of_a_message_stays(folder: Folder) -> None:
+    inbound.show(folder, Picture(outcomes=[Outcome("o", "m1", "delivered", NOW)]), NOW)
+    inbound.show(folder, Picture(outcomes=[Outcome("o", None, "failed", NOW)]), NOW)
+    assert sql(folder.inbound, "SELECT platform_message_id, status FROM delivered") == [
+        ("m1", "delivered")
+    ]
+
+
+def test_destinations_are_what_they_are_now(folder: Folder) -> None:
+    team = Target("team", "The team", "channel", "home", "room")
+    inbound.show(folder, Picture(destinations=[team]), NOW)
+    inbound.show(folder, Picture(destinations=[]), NOW)
+    assert sql(folder.inbound, "SELECT * FROM destinations") == []
+
+
+def test_a_damaged_inbound_file_is_put_aside_and_made_anew(folder: Folder) -> None:
+    Path(folder.inbound).write_bytes(b"rubbish" * 1_000)
+    shown = inbound.show(folder, Picture(rows=[Row("let_1.1", "chat", NOW, "{}")]), NOW)
+    assert shown is not None
+    assert shown.rebuilt
+    assert sql(folder.inbound, "SELECT id, seq FROM messages_in") == [("let_1.1", 2)]
+    assert (Path(folder.inside) / "damaged-inbound.db").exists()
+
+
+def test_somebody_inside_who_holds_the_inbound_file_holds_up_nobody(folder: Folder) -> None:
+    with closing(sqlite3.connect(f"file:{folder.inbound}?mode=ro", uri=True)) as held:
+        held.execute("BEGIN")
+        held.execute("SELECT * FROM messages_in").fetchall()
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert pool.apply(cannot_show, (folder,))
+    assert inbound.show(folder, Picture(rows=[Row("r", "chat", NOW, "{}")]), NOW) is not None
+
+
+def cannot_show(folder: Folder) -> bool:
+    """Locks are kept by process, so whoever writes must be another one than who reads."""
+    return inbound.show(folder, Picture(rows=[Row("r", "chat", NOW, "{}")]), NOW) is None
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def write_in(folder: Folder, which: int, count: int) -> None:
+    random.seed(which)
+    for n in range(count):
+        row = Row(f"let_{which}.{n}", "chat", NOW, "{}")
+        while inbound.show(folder, Picture(rows=[row]), NOW) is None:
+            pass
+
+
+def write_out(folder: Folder, which: int, count: int) -> None:
+    for n in range(count):
+        say(folder, f"{which}:{n}")
+
+
+def test_host_numbers_are_even_and_inside_numbers_odd_whoever_writes_when(folder: Folder) -> None:
+    each, context = 40, multiprocessing.get_context("spawn")
+    works: list[Callable[[Folder, int, int], None]] = [write_in, write_out]
+    people = [
+        context.Process(target=work, args=(folder, n, each)) for n in (1, 2) for work in works
+    ]
+    for one in people:
+        one.start()
+    for one in people:
+        one.join()
+        assert one.exitcode == 0
+    ours = [int(str(n)) for (n,) in sql(folder.inbound, "SELECT seq FROM messages_in")]
+    theirs = [int(str(n)) for (n,) in sql(folder.outbound, "SELECT seq FROM messages_out")]
+    assert len({*ours}) == len({*theirs}) == 2 * each
+    assert all(n % 2 == 0 for n in ours)
+    assert all(n % 2 == 1 for n in theirs)
+    rows = read(folder).rows
+    for which in (1, 2):
+        said = [json.loads(row.content)["text"] for row in rows]
+        mine = [text for text in said if text.startswith(f"{which}:")]
+        assert mine == [f"{which}:{n}" for n in range(each)], "the order of each writer is kept"
+
+
+def test_new_numbers_are_above_all_that_were_taken_over(folder: Folder) -> None:
+    inbound.show(folder, Picture(rows=[Row("a", "chat", NOW, "{}")], above=9), NOW)
+    assert sql(folder.inbound, "SELECT seq FROM messages_in") == [(10,)]
+    assert say(folder, "x")[1] == 11
+
+
+# -- what the inside says -------------------------------------------------------------------------
+
+
+def test_messages_acks_and_state_are_read_in_order(folder: Folder) -> None:
+    first, number = say(folder, "one")
+    second, _ = say(folder, "two")
+    with inside.Files(folder.top).writing() as connection:
+        inside.acknowledge(connection, ["let_1.1"], "completed")
+        connection.execute("INSERT INTO session_state VALUES ('k', 'v', 't')")
+    found = read(folder)
+    assert [row.id for row in found.rows] == [first, second]
+    assert found.acks == {"let_1.1": "completed"}
+    assert found.state == {"k": "v"}
+    later = read(folder, taken=number)
+    assert [row.id for row in later.rows] == [second]
+    assert later.old == {first}
+
+
+def test_a_missing_or_empty_file_says_nothing(folder: Folder) -> None:
+    assert read(folder).rows == []
+    Path(folder.outbound).touch()
+    assert read(folder).rows == []
+
+
+STRANGE = {
+    "an even number": "INSERT INTO messages_out VALUES ('s', 8, NULL, 't', NULL, NULL, 'chat', "
+    "NULL, NULL, NULL, '{}')",
+    "no number": "INSERT INTO messages_out VALUES ('s', NULL, NULL, 't', NULL, NULL, 'chat', "
+    "NULL, NULL, NULL, '{}')",
+    "a negative number": "INSERT INTO messages_out VALUES ('s', -3, NULL, 't', NULL, NULL, 'chat', "
+    "NULL, NULL, NULL, '{}')",
+    "a text for a number": "INSERT INTO messages_out VALUES ('s', 'x', NULL, 't', NULL, NULL, "
+    "'chat', NULL, NULL, NULL, '{}')",
+    "a number far ahead": "INSERT INTO messages_out VALUES ('s', 9223372036854775807, NULL, 't', "
+    "NULL, NULL, 'chat', NULL, NULL, NULL, '{}')",
+    "a blob for the content": "INSERT INTO messages_out VALUES ('s', 9, NULL, 't', NULL, NULL, "
+    "'chat', NULL, NULL, NULL, x'00ff')",
+    "no UTF-8": "INSERT INTO messages_out VALUES ('s', 9, NULL, 't', NULL, NULL, 'chat', "
+    "CAST(x'ff41' AS TEXT), NULL, NULL, '{}')",
+    "a zero byte in an address": "INSERT INTO messages_out VALUES ('s', 9, NULL, 't', NULL, NULL, "
+    "'chat', CAST(x'410042' AS TEXT), NULL, NULL, '{}')",
+    "a huge content": "INSERT INTO messages_out VALUES ('s', 9, NULL, 't', NULL, NULL, 'chat', "
+    "NULL, NULL, NULL, hex(zeroblob(2000000)))",
+    "a huge address": "INSERT INTO messages_out VALUES ('s', 9, NULL, 't', NULL, NULL, 'chat', "
+    "hex(zeroblob(5000)), NULL, NULL, '{}')",
+}
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_a_row_that_nobody_honest_writes_is_set_apart_and_the_others_are_read(
+    folder: Folder, what: str
+) -> None:
+    id, _ = say(folder, "honest")
+    sql(folder.outbound, STRANGE[what])
+    found = read(folder)
+    assert [row.id for row in found.rows] == [id]
+    assert [each.id for each in found.strange] == ["s"]
+    assert found.strange[0].why
+
+
+DAMAGE = {
+    "rubbish": ("PRAGMA user_version = 1", "no SQLite database"),
+    "a trigger": (
+        "CREATE TRIGGER t AFTER INSERT ON processing_ack BEGIN DELETE FROM messages_out; END",
+        "triggers or views",
+    ),
+    "a view": ("CREATE VIEW v AS SELECT 1", "triggers or views"),
+    "a view for a table": (
+        "DROP TABLE session_state; CREATE VIEW session_state AS SELECT 1 AS key",
+        "triggers or views",
+    ),
+    "a generated column": (
+        "DROP TABLE session_state; CREATE TABLE session_state (key TEXT, value TEXT "
+        "GENERATED ALWAYS AS (hex(zeroblob(100000000))), updated_at TEXT)",
+        "other columns",
+    ),
+    "a virtual table": (
+        "DROP TABLE session_state; CREATE VIRTUAL TABLE session_state USING fts5(key, value)",
+        "is none|other columns",
+    ),
+    "a missing table": ("DROP TABLE processing_ack", "missing"),
+    "another column": ("ALTER TABLE messages_out ADD COLUMN more TEXT", "other columns"),
+    "an index by a function": (
+        "CREATE INDEX i ON messages_out (abs(seq))",
+        "",
+    ),
+    "a write-ahead log": ("PRAGMA journal_mode = WAL", "rollback-journal"),
+    "an id of blob": (
+        "INSERT INTO messages_out VALUES (x'00', 9, NULL, 't', NULL, NULL, 'chat', NULL, NULL, "
+        "NULL, '{}')",
+        "an id",
+    ),
+    "an id that is a path": (
+        "INSERT INTO messages_out VALUES ('../x', 9, NULL, 't', NULL, NULL, 'chat', NULL, NULL, "
+        "NULL, '{}')",
+        "an id",
+    ),
+    "many tables": ("; ".join(f"CREATE TABLE t{n} (x)" for n in range(120)), "too many"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_file_that_the_inside_could_not_have_written_is_not_believed(
+    folder: Folder, what: str
+) -> None:
+    say(folder, "honest")
+    statements, words = DAMAGE[what]
+    try:
+        sql(
+            folder.outbound,
+            *statements.split("; ") if what == "many tables" else _script(statements),
+        )
+    except sqlite3.OperationalError as error:
+        pytest.skip(f"this SQLite cannot make it: {error}")
+    if what == "rubbish":
+        Path(folder.outbound).write_bytes(b"x" * 5_000)
+    if what == "an index by a function":
+        assert len(read(folder).rows) == 1, "it is not used, so it does no harm"
+        return
+    with pytest.raises(Damaged, match=words):
+        read(folder)
+
+
+def _script(statements: str) -> list[str]:
+    return [statements] if "TRIGGER" in statements else statements.split("; ")
+
+
+def test_a_torn_page_is_not_believed(folder: Folder) -> None:
+    for n in range(50):
+        say(folder, f"{n} " * 100)
+    data = bytearray(Path(folder.outbound).read_bytes())
+    for at in range(4_200, len(data), 64):
+        data[at] ^= 0xFF
+    Path(folder.outbound).write_bytes(data)
+    with pytest.raises(Damaged):
+        read(folder)
+
+
+# -- what lies there ------------------------------------------------------------------------------
+
+
+def test_a_pipe_a_link_a_folder_and_a_second_name_are_not_opened(
+    folder: Folder, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.db"
+    sql(str(other), *OUTBOUND.split(";"))
+    makers: list[Callable[[], object]] = [
+        lambda: os.mkfifo(folder.outbound),
+        lambda: os.symlink(other, folder.outbound),
+        lambda: os.link(other, folder.outbound),
+        lambda: os.mkdir(folder.outbound),
+        lambda: os.symlink("/dev/zero", folder.outbound),
+    ]
+    for make in makers:
+        make()
+        with pytest.raises(Damaged):
+            read(folder)
+        outbound.put_aside(folder)
+        assert not outbound.exists(folder)
+    assert other.exists()
+
+
+def test_a_file_larger_than_it_may_be_is_not_read(folder: Folder) -> None:
+    say(folder, "x")
+    os.truncate(folder.outbound, outbound.MOST_BYTES + 1)
+    with pytest.raises(Damaged, match="bytes"):
+        read(folder)
+
+
+def test_more_messages_than_there_may_be_are_not_read(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbound, "MOST_ROWS", 5)
+    for n in range(6):
+        say(folder, f"{n}")
+    with pytest.raises(Damaged, match="more than 5 messages"):
+        read(folder)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbound, "WAIT_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_file_that_is_held_is_busy_and_read_when_it_is_let_go(folder: Folder) -> None:
+    say(folder, "x")
+    with closing(sqlite3.connect(folder.outbound)) as writer:
+        writer.isolation_level = None
+        writer.execute("BEGIN EXCLUSIVE")
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert pool.apply(is_busy, (folder,))
+        writer.execute("COMMIT")
+    assert len(read(folder).rows) == 1
+
+
+def is_busy(folder: Folder) -> bool:
+    """Locks are kept by process, so whoever reads must be another one than who writes."""
+    try:
+        read(folder)
+    except Busy:
+        return True
+    return False
+
+
+def leave_a_journal(folder: Folder) -> None:
+    """Die in the middle of a change, with half of it in the file."""
+    writer = sqlite3.connect(folder.outbound)
+    writer.isolation_level = None
+    writer.execute("PRAGMA cache_size = 1")
+    writer.execute("BEGIN")
+    for n in range(200):
+        writer.execute("INSERT INTO session_state VALUES (?, ?, 't')", (f"k{n}", "v" * 4_000))
+    os._exit(9)
+
+
+def test_what_a_dead_writer_left_is_mended_inside_and_never_here(folder: Folder) -> None:
+    id, _ = say(folder, "before")
+    died = multiprocessing.get_context("fork").Process(target=leave_a_journal, args=(folder,))
+    died.start()
+    died.join()
+    assert os.path.getsize(f"{folder.outbound}-journal") > 0
+    with pytest.raises(Torn):
+        read(folder)
+    inside.mend(folder.outbound)
+    found = read(folder)
+    assert [row.id for row in found.rows] == [id]
+    assert found.state == {}
+
+
+def test_a_journal_that_names_another_file_deletes_nothing_here(
+    folder: Folder, tmp_path: Path
+) -> None:
+    """SQLite deletes the file that a journal names as the head of several, if it likes."""
+    say(folder, "x")
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    name = str(victim).encode()
+    sums = sum(name) & 0xFFFF_FFFF
+    header = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + bytes(504)
+    tail = name + len(name).to_bytes(4, "big") + sums.to_bytes(4, "big") + header[:8]
+    Path(f"{folder.outbound}-journal").write_bytes(header + bytes(4) + tail)
+    with pytest.raises(Torn):
+        read(folder)
+    assert victim.read_text() == "precious"
+
+
+def test_a_living_writer_with_a_journal_is_no_trouble(folder: Folder) -> None:
+    say(folder, "x")
+    with closing(sqlite3.connect(folder.outbound)) as writer:
+        writer.isolation_level = None
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("INSERT INTO session_state VALUES ('k', 'v', 't')")
+        assert os.path.exists(f"{folder.outbound}-journal")
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            assert pool.apply(count, (folder,)) == 1
+        writer.execute("COMMIT")
+    assert read(folder).state == {"k": "v"}
+
+
+def count(folder: Folder) -> int:
+    return len(read(folder).rows)
+
+
+def test_reading_keeps_no_lock(folder: Folder) -> None:
+    say(folder, "x")
+    read(folder)
+    handle = os.open(folder.outbound, os.O_RDWR)
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(handle)

@@ -1,0 +1,215 @@
+"""Boxed agents for real: each sandbox that works here, from the chat to the answer and back."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import sandbox
+from corral.adapters.boxed.schema import Folder
+from corral.adapters.sandbox import Kind
+from corral.kernel.errors import Refused
+from corral.library import exchanging
+from tests.support.keeping import Home, until
+
+KINDS = [Kind.BUBBLEWRAP, Kind.LANDLOCK]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    kind: Kind = request.param
+    if not sandbox.keeps_off_network(kind):
+        pytest.skip(f"{kind} cannot box an agent here: {sandbox.probe(network=False).why_not}")
+    return kind
+
+
+@contextmanager
+def agent(home: Home, kind: str, script: str, name: str = "ada") -> Iterator[None]:
+    """A boxed agent that is a shell script of the test's own, outside of its work folder."""
+    path = home.folder / f"{name}.sh"
+    path.write_text("#!/bin/sh\n" + textwrap.dedent(script))
+    path.chmod(0o700)
+    with home.store() as store:
+        store.agents.create(name, command=str(path))
+        store.settings.set("gateway.sandbox", kind, scope=f"agent:{name}")
+    yield
+
+
+def ask(home: Home, text: str, name: str = "ada") -> list[str]:
+    told = home.corral("chat", "--agent", name, "--once", text, "--timeout", "60s", "--json")
+    assert told.returncode == 0, told.stderr
+    answers: list[str] = json.loads(told.stdout)["answers"]
+    return answers
+
+
+def test_a_question_is_answered_from_inside(home: Home, kind: Kind) -> None:
+    with agent(home, kind, 'read -r said; echo "you said: $said"'):
+        assert ask(home, "hello there") == ["you said: hello there"]
+        with home.store() as store:
+            (run,) = store.runs.list().items
+            launch = store.runs.launch_of(run.id)
+            assert launch.sandbox == f"boxed:{kind}"
+            assert launch.environment["sandbox"]["kind"] == kind
+
+
+def test_it_reaches_its_work_and_its_own_file_and_nothing_else(home: Home, kind: Kind) -> None:
+    secret = home.folder / "secret"
+    secret.write_text("precious")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        connect = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"
+        script = f"""
+            echo x > here && echo "work: written"
+            cat {secret} 2>/dev/null || echo "secret: hidden"
+            cat "$CORRAL_BOXED/in/inbound.db" > /dev/null && echo "inbound: read"
+            (echo x >> "$CORRAL_BOXED/in/inbound.db") 2>/dev/null || echo "inbound: kept"
+            (rm "$CORRAL_BOXED/in/inbound.db") 2>/dev/null || echo "inbound: there"
+            (mv "$CORRAL_BOXED/in" "$CORRAL_BOXED/on") 2>/dev/null || echo "folder: there"
+            ls {os.environ["CORRAL_HOME"]}/corral.db 2>/dev/null || echo "store: hidden"
+            echo "store variable: $CORRAL_STORE$SECRET_OF_THE_HOST"
+            {sys.executable} -c "{connect}" 2>/dev/null || echo "network: none"
+        """
+        home.env["SECRET_OF_THE_HOST"] = "leaked"
+        with agent(home, kind, script):
+            (answer,) = ask(home, "go")
+    assert answer.splitlines() == [
+        "work: written",
+        "secret: hidden",
+        "inbound: read",
+        "inbound: kept",
+        "inbound: there",
+        "folder: there",
+        "store: hidden",
+        "store variable: ",
+        "network: none",
+    ]
+    assert (home.work / "here").exists()
+
+
+def test_the_agents_own_commands_go_through_the_files(home: Home, kind: Kind) -> None:
+    script = """
+        corral session state count "$(( $(corral session state count 2>/dev/null || echo 0) + 1 ))"
+        corral message send "working on it" > /dev/null
+        corral message send "to nobody" --to nobody 2>/dev/null || echo "no such destination"
+        echo "turn $(corral session state count)"
+    """
+    with agent(home, kind, script):
+        assert ask(home, "go") == ["working on it", "no such destination\nturn 1"]
+        assert ask(home, "go on") == ["working on it", "no such destination\nturn 2"]
+        with home.store() as store:
+            (session,) = store.sessions.list().items
+            assert store.sessions.state(session.id) == {"boxed:count": "2"}
+
+
+def test_a_question_of_the_agents_is_answered_while_it_waits(home: Home, kind: Kind) -> None:
+    script = 'echo "so: $(corral ask "Really?" --option yes --option no --timeout 60)"'
+    with agent(home, kind, script), home.store() as store:
+        with home.begin("chat", "--agent", "ada", "--once", "go", "--timeout", "60s") as chat:
+            question = until(
+                lambda: next(iter(store.questions.list(all=True).items), None), "a question"
+            )
+            store.questions.answer(question.id, "yes", by="user:olga")
+            told, _ = chat.communicate(timeout=60)
+        assert "so: yes" in told.decode()
+
+
+def test_an_agent_that_fails_is_asked_again(home: Home, kind: Kind) -> None:
+    script = '[ -e once ] && { echo fine; exit 0; }; touch once; echo "oh no" >&2; exit 3'
+    with agent(home, kind, script):
+        assert ask(home, "go") == ["fine"]
+        with home.store() as store:
+            runs = store.runs.list(limit=5).items
+            assert [run.exit_code for run in runs] == [0, 3]
+
+
+def test_a_run_that_is_killed_in_the_middle_is_repeated_and_answered_once(
+    home: Home, kind: Kind
+) -> None:
+    script = "[ -e once ] && { echo fine; exit 0; }; touch once; sleep 600"
+    with agent(home, kind, script), home.store() as store:
+        with home.begin("chat", "--agent", "ada", "--once", "go", "--timeout", "60s") as chat:
+            until((home.work / "once").exists, "the agent's first turn")
+            (run,) = store.runs.list(live=True).items
+            os.kill(int(str(run.pid)), signal.SIGKILL)
+            told, _ = chat.communicate(timeout=90)
+        assert told.decode().split() == ["fine"]
+        assert len(store.runs.list(limit=5).items) == 2
+
+
+def test_an_agent_cli_is_understood_as_ever(home: Home) -> None:
+    if not sandbox.keeps_off_network(Kind.BUBBLEWRAP):
+        pytest.skip("there is no bubblewrap here")
+    with home.store() as store:
+        store.agents.create("bob", provider="scripted")
+        store.settings.set("gateway.sandbox", "auto", scope="agent:bob")
+    assert ask(home, "say first; spend 100 50; say last words", "bob") == ["last words"]
+    with home.store() as store:
+        (run,) = store.runs.list().items
+        assert run.tokens == 150
+        (session,) = store.sessions.list().items
+        assert session.provider_session is not None
+    assert ask(home, "say again", "bob") == ["again"], "and its conversation goes on"
+
+
+def test_where_it_cannot_be_boxed_it_is_not_started_and_said(home: Home) -> None:
+    if not sandbox.keeps_off_network(Kind.LANDLOCK):
+        pytest.skip("there is no Landlock here")
+    with agent(home, "landlock", "echo out"):
+        # Its work folder has Corral's own files in it, which Landlock cannot keep it from.
+        words = ("chat", "--agent", "ada", "--once", "go", "--timeout", "3s")
+        with home.begin(*words, cwd=home.folder) as chat:
+            chat.communicate(timeout=60)
+        assert chat.returncode == 1
+        with home.store() as store:
+            run = store.runs.list(limit=1).items[0]
+            assert run.state == "failed"
+            assert "Landlock cannot keep the agent from" in str(run.reason)
+
+
+def test_without_any_sandbox_an_agent_is_boxed_by_nothing_only_if_somebody_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    none = sandbox.Probe(Kind.NONE, {Kind.BUBBLEWRAP: "it is not there"})
+    monkeypatch.setattr(sandbox, "probe", lambda **_: none)
+    folder = Folder(str(tmp_path))
+    for path in (folder.inside, folder.outside, folder.home):
+        os.mkdir(path)
+    given = {"work": None, "store": "sqlite:///x", "scratch": str(tmp_path / "scratch")}
+    with pytest.raises(Refused, match="Install bubblewrap"):
+        exchanging.box(["true"], folder, by="auto", **given)  # type: ignore[arg-type]
+    wrapped = exchanging.box(["true"], folder, by="none", **given)  # type: ignore[arg-type]
+    assert wrapped.words == ["true"]
+    assert "Nothing keeps it in bounds" in wrapped.lacks[0]
+
+
+def test_the_host_believes_none_of_it_in_a_real_sandbox_either(home: Home, kind: Kind) -> None:
+    script = f"""
+        {sys.executable} - <<'END'
+        import os, sqlite3
+        path = os.environ["CORRAL_BOXED"] + "/out/outbound.db"
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TRIGGER t AFTER INSERT ON processing_ack BEGIN SELECT 1; END")
+        END
+        [ -e once ] || {{ touch once; exit 0; }}
+        rm -f "$CORRAL_BOXED/out/outbound.db"; mkfifo "$CORRAL_BOXED/out/outbound.db"
+    """
+    with agent(home, kind, textwrap.dedent(script)):
+        told = home.corral("chat", "--agent", "ada", "--once", "go", "--timeout", "8s")
+        assert told.returncode == 1
+        with home.store() as store:
+            events = store.events.newest(limit=200).items
+            said = [each.data for each in events if each.verb == "refuse"]
+            assert said, "it is said"
+            assert {each["file"] for each in said} == {"outbound.db"}
+            (letter,) = [
+                each for each in store.mail.list().items if each.mailbox.startswith("session:")
+            ]
+            assert letter.state == "waiting"
+            assert "not believed" in str(letter.last_error)

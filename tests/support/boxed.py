@@ -1,0 +1,96 @@
+"""A boxed agent for tests: it works with the two files as the inside does, without a sandbox."""
+
+import json
+from typing import Any
+
+from corral.adapters.boxed import inside
+from corral.adapters.boxed.schema import Folder
+from corral.library import Corral
+from corral.library.exchanging import folder_of
+from corral.rooms.runs.model import Run
+from tests.support.channels import Chat, Runner
+
+
+def box(store: Corral, agent: str = "ada") -> None:
+    """The agent is boxed from now on; in tests, by nothing but the files."""
+    store.settings.set("gateway.sandbox", "none", scope=f"agent:{agent}")
+
+
+class Inside:
+    """Whoever is inside of one run's sandbox."""
+
+    def __init__(self, store: Corral, run: Run) -> None:
+        self._store = store
+        self.run = run
+        self.session = str(run.session_id)
+        self.folder: Folder = folder_of(self.session)
+        self.files = inside.Files(self.folder.top)
+
+    def pending(self) -> list[dict[str, Any]]:
+        return [row for row in self.files.pending() if "text" in row["content"]]
+
+    def prompt(self) -> str:
+        return "\n\n".join(row["content"]["text"] for row in self.pending())
+
+    def say(self, text: str, **more: Any) -> str:
+        """One message, during the turn; its id."""
+        address = more.pop("address", (None, None, None))
+        kind = more.pop("kind", "chat")
+        with self.files.writing() as connection:
+            id, _ = self.files.put(connection, kind, {"text": text} | more, address=address)
+        return id
+
+    def answer(self, text: str | None) -> None:
+        """End the turn: the answer and the acknowledgements are one transaction."""
+        rows = self.pending()
+        with self.files.writing() as connection:
+            if text is not None:
+                inside._answer(self.files, connection, rows, text)
+            inside.acknowledge(connection, [row["id"] for row in rows], "completed")
+
+    def write(self, statement: str, *values: Any) -> None:
+        """Write what an agent likes into its own file."""
+        with self.files.writing() as connection:
+            connection.execute(statement, values)
+
+    def forge(self, id: str, seq: Any, content: Any = None, **more: Any) -> None:
+        told = content if isinstance(content, str) else json.dumps(content or {"text": "forged"})
+        self.write(
+            "INSERT INTO messages_out (id, seq, timestamp, kind, platform_id, channel_type, "
+            "content) VALUES (?, ?, 't', ?, ?, ?, ?)",
+            *(id, seq, more.get("kind", "chat"), more.get("platform_id")),
+            *(more.get("channel_type"), told),
+        )
+
+    def outcomes(self) -> dict[str, str]:
+        """What the host says became of its messages."""
+        with self.files.reading() as connection:
+            return dict(connection.execute("SELECT message_out_id, status FROM delivered"))
+
+
+class Talk:
+    """A boxed agent, a chat in which it is heard, and whoever runs its turns."""
+
+    def __init__(self, store: Corral, **wiring: Any) -> None:
+        self.store = store
+        store.agents.create("ada", provider="scripted")
+        box(store)
+        self.chat = Chat(store)
+        store.wirings.add("ada", channel=self.chat.channel.name, **wiring)
+        self.runner = Runner(store)
+
+    def begin(self) -> Inside:
+        """Start the next turn that waits."""
+        self.store.gateway.wake()
+        run = self.runner.begin()
+        self.store.gateway.prepare(str(run.session_id))
+        return Inside(self.store, run)
+
+    def end(self, who: Inside, how: str = "end") -> None:
+        """The run is over; its turn is ended and what it said is sent."""
+        getattr(self.runner, how)(who.run)
+        self.store.gateway.settle()
+        self.chat.deliver()
+
+    def shown(self) -> list[str]:
+        return self.chat.platform.words()
