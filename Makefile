@@ -39,7 +39,7 @@ test: setup .venv/browser ## every test, on SQLite and on a PostgreSQL that it s
 		|| echo "no browser could be installed: the tests of the pages in one are skipped"
 	@touch $@
 
-test-real: .venv-real/ready ## the tests with real agent CLIs, against a model stub, loopback only
+test-real: .venv-real/ready ## the tests with real agent CLIs and a real chat server, loopback only
 	@$(OFFLINE) .venv-real/bin/pytest tests/real
 	@$(OFFLINE) env CORRAL_FUZZ=100 .venv-real/bin/pytest --timeout 3600 tests/interfaces/test_http_fuzz.py
 

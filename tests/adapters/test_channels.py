@@ -116,7 +116,7 @@ def adapters(url: str) -> list[Adapter]:
     ("answer", "outcome"),
     [
         ((429, {}, {"Retry-After": "7"}), Failed("it answered 429", 7_000)),
-        ((401, {}), Failed("it answered 401")),
+        ((401, {}), Failed("it answered 401; it does not take our token")),
         ((403, {"errcode": "M_FORBIDDEN"}), Refused("it answered 403: M_FORBIDDEN")),
         ((502, b"bad gateway"), Unknown("it answered 502")),
     ],

@@ -1,4 +1,4 @@
-"""Worktrees of real repositories: made, looked at, made new, removed; nothing is lost."""
+"""Worktrees of real repositories: made, looked at, removed; nothing is lost."""
 
 import os
 import shutil
@@ -191,8 +191,6 @@ def test_submodules_are_filled_from_what_is_at_hand_and_their_work_counts(tmp_pa
     assert worktrees.state(str(top), str(folder)).dirty, "the commit is nowhere else"
     commit(folder, {})
     assert worktrees.state(str(top), str(folder)).untracked == ["deps/lib/"]
-    with pytest.raises(Refused, match="submodules"):
-        worktrees.renew(str(top), str(folder), "b", base="main", despite=["dirty"])
     worktrees.remove(str(top), str(folder), despite=["dirty"])
     assert not folder.exists()
 
@@ -231,8 +229,6 @@ def test_files_that_git_was_told_not_to_look_at_are_looked_at(repository: Path) 
     assert git(folder, "status", "--porcelain") == ""
     state = worktrees.state(str(repository), str(folder))
     assert state.uncommitted == ["README", "src/a.py"]
-    worktrees.renew(str(repository), str(folder), "b", base="main", despite=["dirty"])
-    assert (folder / "README").read_text() == "hello\n"
 
 
 def test_a_repository_inside_is_work_that_git_would_not_see(repository: Path) -> None:
@@ -286,45 +282,6 @@ def test_all_worktrees_are_listed_and_their_room_is_told(repository: Path) -> No
     assert len(worktrees.trees(str(repository))) == 2
     assert 200_000 <= leftovers.disk_use(str(two)) < 300_000
     assert leftovers.disk_use(str(one)) == 0
-
-
-# -- making new ------------------------------------------------------------------------------------
-
-
-def test_one_that_is_done_with_is_made_new(repository: Path) -> None:
-    folder = made(repository)
-    write(folder, {".gitignore": "cache\n"})
-    done = commit(folder, {})
-    write(folder, {"cache/x": "left"})
-    (folder / "empty").mkdir()
-    base = commit(repository, {"src/a.py": "a = 2\n", "new": "x"})
-    worktrees.renew(str(repository), str(folder), "corral/two", base=base)
-    assert git(repository, "rev-parse", "corral/one") == done, "the old branch stays"
-    assert git(folder, "rev-parse", "HEAD") == base
-    assert git(folder, "branch", "--show-current") == "corral/two"
-    assert sorted(path.name for path in folder.iterdir()) == [".git", "README", "new", "src"]
-    assert worktrees.state(str(repository), str(folder)).clean
-
-
-def test_one_with_work_is_not_made_new(repository: Path) -> None:
-    folder = made(repository)
-    write(folder, {"mine": "x"})
-    with pytest.raises(Refused, match="1 untracked"):
-        worktrees.renew(str(repository), str(folder), "b", base="main")
-    git(folder, "checkout", "-q", "--detach")
-    commit(folder, {})
-    with pytest.raises(Refused, match="1 unmerged commit"):
-        worktrees.renew(str(repository), str(folder), "b", base="main")
-    assert (folder / "mine").exists()
-    git(repository, "branch", "taken")
-    git(folder, "branch", "kept")
-    commit(repository, {"x": "y"})
-    with pytest.raises(Refused, match="there already"):
-        worktrees.renew(str(repository), str(folder), "taken", base="main")
-    lock = Path(git(folder, "rev-parse", "--git-path", "index.lock"))
-    lock.touch()
-    worktrees.renew(str(repository), str(folder), "b", base="main")
-    assert not (folder / "mine").exists()
 
 
 # -- removing --------------------------------------------------------------------------------------

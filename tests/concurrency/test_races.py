@@ -9,6 +9,7 @@ from corral.adapters import process
 from corral.kernel.end import End
 from corral.kernel.errors import Conflict
 from corral.library import Corral
+from corral.rooms.races import doing
 from tests.support.invariants import check_store
 from tests.support.processes import at_once
 from tests.support.racing import attempts, git, make_repository, states
@@ -72,4 +73,21 @@ def test_of_many_who_choose_one_does(url: str, tmp_path: Path) -> None:
         latest = store.races.get(id).latest
         assert (latest.state, latest.decided_by) == ("completed", winner)
         assert len(latest.choices) == 1
+        check_store(store)
+
+
+def test_the_end_of_a_run_may_be_told_by_many_at_the_same_moment(url: str, tmp_path: Path) -> None:
+    with corral.open(url) as store:
+        race = store.races.get(begin(store, tmp_path / "repository"))
+        runs = [store.runs.get(each.run_id or "") for each in attempts(race)]
+
+    def tell(number: int) -> None:
+        with corral.open(url) as store:
+            for run in runs:
+                with store.transaction() as tx:
+                    doing.end_of_run(tx, run)
+
+    at_once([lambda n=n: tell(n) for n in range(DRIVERS)])
+    with corral.open(url) as store:
+        assert states(store.races.get(race.id)) == ["checking", "checking"]
         check_store(store)

@@ -91,6 +91,7 @@ CHANNEL = "chn_20x"
 PLACE = f"plc_7x{'0' * 24}"
 LETTER = {"mailbox": "queue:other", "body": 1}
 SCHEDULE = "sch_4x"
+SCRIPTED = "sch_8x"
 RUN = "run_7x" + "0" * 24
 AGENT = "agt_7x"
 SESSION = f"ses_20x{'0' * 23}"
@@ -489,6 +490,17 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"schedules_due", "an open schedule", "settings_pkey"},
     ),
     "schedules.next_at": (lambda c: c.schedules.next_at(), {"schedules_due"}),
+    "requests.list": (lambda c: c.requests.list(), {"requests_pkey"}),
+    "requests.list of an agent": (
+        lambda c: c.requests.list(agent="a7"),
+        {"agents_name_key", "agent_versions_pkey", "requests_by_agent"},
+    ),
+    "gateway, wanted secrets": (lambda c: c.gateway._wanted_secrets(), {"requests_waiting"}),
+    "schedules.next_script": (lambda c: c.schedules.next_script(), {"letters_line"}),
+    "schedules.history": (
+        lambda c: c.schedules.history(SCRIPTED),
+        {"schedules_pkey", "occurrences_by_schedule", "letters_pkey"},
+    ),
     "schedules.list": (lambda c: c.schedules.list(), {"schedules_open"}),
     "schedules.get": (lambda c: c.schedules.get(SCHEDULE), {"schedules_pkey"}),
     "timers.set": (
@@ -566,6 +578,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "delegations_pkey",
             "edges_by_need",
             "decisions_pkey",
+            "exchanges_pkey",
             "events_pkey",
             "groups_ended",
             "imports_pkey",
@@ -576,11 +589,13 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "notes_expiring",
             "posts_pkey",
             "questions_pkey",
+            "requests_pkey",
             "reactions_pkey",
             "runs_ended",
             "nodes_pkey",
             "plans_pkey",
             "progress_pkey",
+            "occurrences_pkey",
             "schedules_pkey",
             "sessions_by_parent",
             "sessions_closed",
@@ -768,6 +783,9 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.messages.list(place=PLACE, limit=5),
         {"messages_by_place", "places_pkey"},
     ),
+    "messages.held": (lambda c: c.messages.held(limit=5), {"messages_held_by_sender"}),
+    "mail.get_all": (lambda c: c.mail.get_all(["let_1", "let_2"]), {"letters_pkey"}),
+    "gateway.talks": (lambda c: c.gateway.talks(PLACE), {"places_pkey", "talks_by_place"}),
     "messages, an event that came before": (
         lambda c: c.messages._receive(CHANNEL, Incoming(event_id="e2", place="p", sender="s")),
         {"channels_pkey", "messages_by_event"},
@@ -920,7 +938,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "insights.names": (
         lambda c: c.insights.names([RUNS_PROJECT, RUN, SESSION]),
-        {"projects_pkey", "agents_pkey", "sessions_pkey", "runs_pkey"},
+        {
+            "agents_pkey",
+            "channels_pkey",
+            "places_pkey",
+            "projects_pkey",
+            "runs_pkey",
+            "senders_pkey",
+            "sessions_pkey",
+        },
     ),
     "insights.races": (
         lambda c: c.insights.races(limit=5),

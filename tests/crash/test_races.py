@@ -74,7 +74,7 @@ def check_places(store: Corral, world: World) -> None:
     folder = config.home() / "races"
     found = {place.worktree: place for place in store.races.clean(orphans=True)}
     for race in store.races.list().items:
-        for path in (folder / race.id).glob("*"):
+        for path in filter(Path.is_dir, (folder / race.id).glob("*")):
             assert str(path) in found, path
             assert found[str(path)].attempt_id is not None
     known = {attempt.branch for race in store.races.list().items for attempt in _all(store, race)}

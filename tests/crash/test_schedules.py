@@ -191,3 +191,42 @@ def test_pausing_resuming_and_cancelling_happen_or_do_not(
         tmp_path,
         Scenario(change, prepare=create, recover=lambda store, world: None, check=check),
     )
+
+
+@pytest.mark.parametrize("script", ["echo one new mail", "exit 77"])
+def test_a_moment_whose_script_is_asked_is_put_or_skipped_exactly_once(
+    fresh_url: FreshUrl, tmp_path: Path, script: str
+) -> None:
+    def create(store: Corral, world: World) -> None:
+        store.agents.create("ada", provider="scripted")
+        every = 20 * MINUTE
+        store.schedules.task("ada", "mails", every_ms=every, script=script, overlap="allow")
+
+    def fire(store: Corral, world: World) -> None:
+        for _ in range(2):
+            world.clock.advance(20 * MINUTE)
+            store.schedules.fire_due()
+            while store.schedules.run_script(owner=f"checker-{world.clock.now()}") is not None:
+                pass
+
+    def recover(store: Corral, world: World) -> None:
+        world.clock.advance(15 * MINUTE)  # what a dead checker had taken is free again
+        while store.schedules.fire_due():
+            pass
+        while store.schedules.run_script(owner="next") is not None:
+            pass
+
+    def check(store: Corral, world: World) -> None:
+        (task,) = store.schedules.list().items
+        past = store.schedules.history(task.id).items
+        fired = [each.moment for each in past]
+        assert len({*fired}) == len(fired) >= 1
+        wanted = "skipped" if script == "exit 77" else "put"
+        assert {each.state for each in past} == {wanted}
+        put = store.mail.list(mailbox=task.mailbox, all=True).items
+        keys = sorted(str(letter.key) for letter in put)
+        assert keys == (sorted(f"{task.id}@{at}" for at in fired) if wanted == "put" else [])
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(fire, prepare=create, recover=recover, check=check)
+    )

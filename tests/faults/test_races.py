@@ -1,6 +1,7 @@
 """Races on repositories as they are found: dirty, detached, with submodules, on a full disk."""
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,8 +124,25 @@ def test_a_worktree_that_was_removed_by_hand_is_no_loss(live: Corral, repository
     shutil.rmtree(attempts(race)[0].worktree)
     chosen = live.races.select(race.id, "1").latest
     assert chosen.winner_commit == attempts(race)[0].commit
-    places = {place.worktree: place.action for place in live.races.clean(race.id, confirm=True)}
-    assert places[attempts(race)[0].worktree] in ("gone", "removed")
+    left = {each.worktree: each.action for each in live.races.clean(race.id, confirm=True)}
+    assert left[attempts(race)[0].worktree] == "removed"
+
+
+def test_a_worktree_that_git_forgot_is_kept_and_stops_no_other_from_going(
+    live: Corral, repository: Path
+) -> None:
+    race = live.races.start("Do it", agents="ada:2", project=str(repository))
+    race = live.races.wait(race.id, timeout_ms=WAIT_MS)
+    forgotten, other = (Path(each.worktree) for each in attempts(race))
+    (forgotten / "unsaved").write_text("mine")
+    shutil.rmtree((forgotten / ".git").read_text().removeprefix("gitdir: ").strip())
+    found = live.races.clean(race.id, confirm=True, unmerged=True)
+    assert {each.worktree: each.action for each in found} == {
+        str(forgotten): "keep",
+        str(other): "removed",
+    }
+    assert "git does not know it" in found[0].reason
+    assert (forgotten / "unsaved").read_text() == "mine"
 
 
 def test_a_branch_that_exists_ends_the_attempt_and_a_retry_takes_another(
@@ -176,7 +194,7 @@ def test_a_disk_that_fills_leaves_a_clear_state(
     (repository / "large").write_bytes(os.urandom(200_000))
     git(repository, "add", "-A")
     git(repository, "commit", "-qm", "large")
-    monkeypatch.setattr("corral.library.racing.races_folder", lambda: small_disk / "races")
+    monkeypatch.setattr("corral.library.races.races_folder", lambda: small_disk / "races")
     fill(small_disk / "ballast")
     race = live.races.start("Do it", agents="ada", project=str(repository))
     assert (race.latest.state, states(race)) == ("failed", ["failed"])
@@ -190,12 +208,9 @@ def test_a_sandbox_keeps_an_attempt_in_its_worktree_or_it_is_said_that_none_does
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
-    agent(
-        live,
-        tmp_path,
-        "bold",
-        f"cat >/dev/null; echo in > made; echo out 2>/dev/null > {outside}; :",
-    )
+    # No script: it would be below /tmp, and a sandbox may have one of its own.
+    script = f"cat >/dev/null; echo in > made; echo out 2>/dev/null > {outside}; :"
+    live.agents.create("bold", command=shlex.join(["sh", "-c", script]))
     race = live.races.start("Do it", agents="bold", sandbox="auto", project=str(repository))
     race = live.races.wait(race.id, timeout_ms=WAIT_MS)
     (attempt,) = attempts(race)

@@ -12,6 +12,7 @@ from corral.library import Corral
 from tests.support.channels import bring_in
 from tests.support.cli import Cli
 from tests.support.keeping import Home, until
+from tests.support.mcp import Agent, ToolError
 
 
 @pytest.fixture
@@ -128,3 +129,39 @@ def test_an_agent_that_fails_is_not_waited_for_for_ever(home: Home) -> None:
     said = home.corral("chat", "--once", "crash 3")
     assert said.returncode == 1
     assert b"could not be answered" in said.stdout
+
+
+def test_an_agent_sends_files_of_its_folder_from_the_command_line_and_by_its_tool(
+    cli: Cli, store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring_in(monkeypatch)
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a.txt").write_text("a")
+    (tmp_path / "b.txt").write_text("b")
+    store.agents.create("ada", provider="scripted", workspace=str(work))
+    store.channels.add("chat", "fake", policy="public")
+    place = store.places.meet("chat", "room")
+    store.destinations.grant("ada", place.id, name="crew")
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    monkeypatch.chdir(work)
+    said, file = cli.json("message", "send", "Here.", "--to", "crew", "--file", "a.txt")
+    assert (said["kind"], file["kind"], file["text"]) == ("text", "file", "a.txt")
+    (alone,) = cli.json("message", "send", "--to", "crew", "--file", str(work / "a.txt"))
+    assert alone["data"]["file"]["sha256"] == file["data"]["file"]["sha256"]
+    for given, code in (
+        (("--file", "../b.txt"), 4),
+        (("--file", "never.txt"), 2),
+        (("--file", "a.txt", "--edit", alone["id"]), 2),
+        ((), 2),
+    ):
+        assert cli.error("message", "send", "--to", "crew", *given)["exit_code"] == code
+    tool = Agent(store, "ada")
+    told = tool("send", to="crew", text="By a tool.", files=["a.txt"], idempotency_key="k")
+    again = tool("send", to="crew", text="By a tool.", files=["a.txt"], idempotency_key="k")
+    assert (told["to"], told["letter"]) == (place.id, again["letter"])
+    with pytest.raises(ToolError, match="leads out of its folder"):
+        tool("send", to="crew", text="x", files=["../b.txt"])
+    with pytest.raises(ToolError, match="Files go to chats"):
+        tool("send", to="user:tester", text="x", files=["a.txt"])
+    assert len(store.mail.list(mailbox=place.mailbox).items) == 5

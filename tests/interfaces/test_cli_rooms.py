@@ -169,3 +169,30 @@ def test_help_has_a_short_name(cli: Cli, path: list[str]) -> None:
     short, long = cli(*path, "-h"), cli(*path, "--help")
     assert (short.code, short.out) == (0, long.out)
     assert short.out.startswith("Usage: corral")
+
+
+def test_a_task_is_made_changed_run_by_hand_and_looked_back_at(cli: Cli) -> None:
+    cli.json("agent", "create", "ada", "--provider", "scripted")
+    words = ("schedule", "task", "ada", "report", "--cron", "0 9 * * *", "--zone", "Europe/Berlin")
+    made = cli.json(*words, "--script", "echo two mails", "--script-timeout", "5s")
+    assert (made["script"], made["script_ms"], made["overlap"]) == ("echo two mails", 5_000, "skip")
+    assert "wakes ada next at" in cli(*words).out
+    assert cli("schedule", "history", made["id"]).out.strip() == "None of its moments has come yet."
+    cli.json("schedule", "run", made["id"])
+    cli.json("schedule", "fire")
+    (past,) = cli.json("schedule", "history", made["id"])
+    assert (past["state"], past["output"], past["letter_state"]) == (
+        "put",
+        "two mails\n",
+        "waiting",
+    )
+    assert "by hand" in cli("schedule", "history", made["id"]).out
+    (letter,) = cli.json("mail", "list", "--mailbox", made["mailbox"])
+    assert letter["body"] == {"text": "report", "found": "two mails"}
+    edited = cli.json("schedule", "edit", made["id"], "--text", "short report", "--no-script")
+    assert (edited["body"], edited["script"]) == ({"text": "short report"}, None)
+    assert edited["next_at"] == made["next_at"]
+    assert cli.json("schedule", "edit", made["id"], "--cron", "0 8 * * *")["rule"] == "0 8 * * *"
+    assert cli.error("schedule", "task", "nobody", "x", "--every", "1h")["exit_code"] == 3
+    assert cli.error("schedule", "task", "ada", "x")["exit_code"] == 2
+    assert cli.error("schedule", "edit", made["id"], "--cron", "x")["exit_code"] == 2

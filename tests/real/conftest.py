@@ -1,4 +1,5 @@
-"""Real agent CLIs, with an empty home and dummy keys, against a model stub on loopback."""
+"""Real agent CLIs, with an empty home and dummy keys, against a model stub on loopback; and a real
+Matrix server."""
 
 import os
 import shutil
@@ -10,6 +11,7 @@ import pytest
 
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import Ask, Provider, Start
+from tests.real.homeserver import Homeserver
 from tests.real.keeping import Kind, RealHome
 from tests.real.machine import HOW, Machine, program
 from tests.support.stub_model import Stub
@@ -33,6 +35,15 @@ def machine(stub: Stub) -> Iterator[Machine]:
         yield Machine(folder, stub)
     reap(folder)
     shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homeserver]:
+    """One Matrix server for all tests; whoever stops it starts it again."""
+    pytest.importorskip("synapse", reason="the Matrix server is not here: pip install '.[real]'")
+    made = Homeserver(tmp_path_factory.mktemp("matrix") / "server").start()
+    yield made
+    made.stop()
 
 
 def reap(folder: Path) -> None:

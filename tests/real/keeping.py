@@ -1,5 +1,6 @@
 """Whole runs of real agent CLIs: a made-up user's machine with a store of its own."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,6 +41,8 @@ class RealHome(Home):
             "PATH": f"{self.programs}:{machine.env['PATH']}",
             "USER": "tester",
         }
+        if "PYTHONPATH" in os.environ:  # so that commands and servers of tools are this Corral
+            machine.env["PYTHONPATH"] = os.environ["PYTHONPATH"]
         self.env = machine.env
         corral_home.mkdir(mode=0o700)
         corral.open(self.url).close()

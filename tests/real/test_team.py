@@ -1,7 +1,6 @@
 """A team of real agent CLIs, started from a file: each works with the others by Corral's tools."""
 
 import json
-import os
 from typing import Any
 
 from corral.rooms.runs.model import RunState
@@ -13,8 +12,6 @@ def test_claude_and_codex_share_tasks_locks_and_mail(home: RealHome) -> None:
     for name in ("claude", "codex"):
         home.install(name)
     env = {"ENABLE_TOOL_SEARCH": "false"}  # claude offers all tools at once
-    if "PYTHONPATH" in os.environ:  # so that the server of the tools is this Corral
-        home.env["PYTHONPATH"] = os.environ["PYTHONPATH"]
     team = {
         "lead": {
             "name": "ada",

@@ -2,10 +2,11 @@
 
 import pytest
 
-from corral.kernel.clock import MINUTE, SetClock
+from corral.adapters.channels.contract import Outgoing, Seen, Traits
+from corral.kernel.clock import HOUR, MINUTE, SetClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.library import Corral
-from tests.support.channels import Chat, bring_in
+from tests.support.channels import KINDS, Chat, Fake, Platform, bring_in
 from tests.support.invariants import check_store
 from tests.support.store import refuses, walk
 
@@ -247,3 +248,35 @@ def test_messages_are_listed_newest_first_page_by_page(store: Corral) -> None:
     assert [message.text for message in everything][:2] == ["elsewhere", "4"]
     here = walk(store.messages.list, place=chat.place())
     assert [message.text for message in here] == ["4", "3", "2", "1", "0", "first"]
+
+
+class Brief(Fake):
+    """It forgets keys after a while, and can tell what it shows."""
+
+    kind = "brief"
+    traits = Traits(max_text=200, idempotent=True, remembers_ms=15 * MINUTE, history=True)
+
+    def history(self, message: Outgoing) -> list[Seen]:
+        return [Seen(id, shown[2], shown[1], 0) for id, shown in _shown(self.platform)]
+
+
+def _shown(platform: Platform) -> list[tuple[str, tuple[str, str | None, str]]]:
+    return list(zip(platform.ids, platform.shown, strict=True))
+
+
+def test_a_key_that_the_platform_has_forgotten_is_looked_up_before_it_is_repeated(
+    store: Corral, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "brief", Brief)
+    bring_in(monkeypatch)
+    chat = chat_with(store, "brief")
+    chat.platform.outcomes = ["lost", "away"]
+    for text in ("arrived", "did not"):
+        store.messages.send(text, agent="ada", to="room")
+    assert chat.deliver() == ["waiting"]
+    chat.platform.by_key.clear()  # it has forgotten
+    clock.advance(HOUR)
+    assert chat.deliver() == ["done", "waiting"]
+    clock.advance(HOUR)
+    assert chat.deliver() == ["done"]
+    assert chat.platform.words() == ["arrived", "did not"]

@@ -1,5 +1,8 @@
 """Questions: asked, answered once, and told to whoever asked, whatever happened meanwhile."""
 
+from contextlib import suppress
+from functools import partial
+
 import pytest
 
 import corral
@@ -8,7 +11,7 @@ from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refus
 from corral.library import Corral
 from corral.rooms.mail.model import Letter
 from tests.support.store import record, refuses, walk
-from tests.support.threads import Racer
+from tests.support.threads import Racer, race
 
 ANN = "user:ann"
 
@@ -236,3 +239,86 @@ def test_a_deleted_project_asks_nothing_any_more(store: Corral, tmp_path: object
     asked = store.questions.ask("Which?", asker="agent:ada", project=project)
     store.projects.delete(project)
     assert store.questions.get(asked.id).state == "withdrawn"
+
+
+# -- several who must agree -----------------------------------------------------------------------
+
+BOARD = ["user:ann", "user:ben", "user:cleo"]
+
+
+def test_where_two_of_three_must_agree_the_second_same_answer_counts_and_no_other(
+    store: Corral,
+) -> None:
+    asked = store.questions.ask(
+        "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=BOARD, needed=2
+    )
+    first = store.questions.answer(asked.id, "yes", by="user:ann")
+    assert (first.state, first.answer) == ("open", None)
+    assert letters(store, "agent:ada") == [], "one of two is no answer"
+    assert store.questions.answer(asked.id, "yes", by="user:ann") == first, "nobody counts twice"
+    with refuses(store, Conflict) as caught:
+        store.questions.answer(asked.id, "no", by="user:ann")
+    assert "You have answered" in caught.value.message
+    with refuses(store, Refused):
+        store.questions.answer(asked.id, "yes", by="user:mallory")
+    store.questions.answer(asked.id, "no", by="user:ben")
+    ended = store.questions.answer(asked.id, "yes", by="user:cleo")
+    assert (ended.state, ended.answer) == ("answered", "yes")
+    assert ended.answered_by == "user:ann, user:cleo"
+    assert [vote.answer for vote in ended.votes] == ["yes", "no", "yes"]
+    assert len(letters(store, "agent:ada")) == 1
+    votes = ["question.vote"] * 2
+    assert record(store, asked.id) == ["question.ask", *votes, "question.answer"]
+
+
+def test_when_they_cannot_agree_any_more_the_fallback_counts_at_once(store: Corral) -> None:
+    asked = store.questions.ask(
+        "Drop it?",
+        options=["yes", "no"],
+        asker="agent:ada",
+        answerers=BOARD[:2],
+        needed=2,
+        fallback="no",
+    )
+    store.questions.answer(asked.id, "yes", by="user:ann")
+    ended = store.questions.answer(asked.id, "no", by="user:ben")
+    assert (ended.state, ended.answer) == ("expired", "no")
+    (told,) = letters(store, "agent:ada")
+    assert told.body["state"] == "expired"
+    with refuses(store, Conflict) as caught:
+        store.questions.answer(asked.id, "yes", by="user:ben")
+    assert "did not agree" in caught.value.message
+
+
+def test_votes_that_are_too_few_at_the_deadline_are_no_answer(
+    store: Corral, clock: SetClock
+) -> None:
+    asked = store.questions.ask(
+        "Drop it?", options=["yes", "no"], asker="agent:ada", needed=2, deadline_ms=HOUR
+    )
+    store.questions.answer(asked.id, "yes", by=ANN)
+    clock.advance(HOUR)
+    assert store.questions.get(asked.id).state == "expired"
+
+
+@pytest.mark.parametrize("needed", [0, -1, 4, 21])
+def test_more_than_may_answer_cannot_be_needed(store: Corral, needed: int) -> None:
+    with refuses(store, Invalid):
+        store.questions.ask("?", asker="agent:ada", answerers=BOARD, needed=needed)
+
+
+def test_of_many_who_vote_at_once_exactly_one_outcome_is_told(store: Corral) -> None:
+    board = [f"user:u{n}" for n in range(8)]
+    asked = store.questions.ask(
+        "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=board, needed=3
+    )
+
+    def vote(n: int) -> None:
+        with suppress(Conflict):
+            store.questions.answer(asked.id, "yes" if n % 2 else "no", by=board[n])
+
+    race([partial(vote, n) for n in range(8)])
+    ended = store.questions.get(asked.id)
+    assert ended.state == "answered"
+    assert [vote.answer for vote in ended.votes].count(str(ended.answer)) == 3
+    assert len(letters(store, "agent:ada")) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from corral.adapters import worktrees
 from corral.library import Corral
-from corral.library.clearing import worktrees_folder
+from corral.library.starting import worktrees_folder
 from tests.support.repositories import commit, git, new_repository, write
 
 
@@ -47,12 +47,12 @@ def test_only_what_is_over_and_elsewhere_too_is_removed(store: Corral, repositor
         "merged": ("remove", "all of it is elsewhere too"),
         "unmerged": ("keep", "1 unmerged commit"),
         "dirty": ("keep", "1 untracked"),
-        "gone": ("remove", "it is gone"),
+        "gone": ("gone", "it is not there any more"),
     }
     assert cleaned(store, project, confirm=False) == expected
     assert folders["merged"].exists(), "it was only asked"
     done = {
-        key: ("removed" if action == "remove" else action, reason)
+        key: ("keep" if action == "keep" else "removed", reason)
         for key, (action, reason) in expected.items()
     }
     assert cleaned(store, project, confirm=True) == done

@@ -37,6 +37,7 @@ class Platform:
         """Place, thread and words of every message that can be seen, in the order of arrival."""
         self.ids: list[str] = []
         self.tries: list[str] = []
+        self.taken: list[Outgoing] = []
         self.edits: dict[str, str] = {}
         self.by_key: dict[str, str] = {}
         self.outcomes: list[str] = []
@@ -57,6 +58,7 @@ class Platform:
         if once and message.key in self.by_key:
             return self.by_key[message.key]
         id = f"m{next(self._numbers)}"
+        self.taken.append(message)
         self.by_key[message.key] = id
         if message.kind is Kind.EDIT and message.reply_to:
             self.edits[message.reply_to] = message.text
@@ -71,7 +73,13 @@ class Fake(Plain):
 
     kind = "fake"
     traits = Traits(
-        max_text=200, threads=True, edits=True, reactions=True, buttons=True, idempotent=True
+        max_text=200,
+        threads=True,
+        edits=True,
+        reactions=True,
+        buttons=True,
+        files=True,
+        idempotent=True,
     )
 
     def __init__(

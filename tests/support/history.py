@@ -42,7 +42,7 @@ _FILL = [
         CASE i % 10 WHEN 0 THEN {{now}} + i - 20 END, NULL, 0, 0, {{now}} - i, NULL
     FROM n""",
     f"""INSERT INTO schedules (id, name, project_id, mailbox, body, priority, kind, rule, time_zone,
-        anchor_at, misfire, overlap, state, next_at, created_at, ended_at)
+        anchor_at, misfire, overlap, state, next_at, script, created_at, ended_at)
     {_SERIES.format(count=MANY)}
     SELECT 'sch_' || substr(i || 'x0000000000000000000000000', 1, 26),
         NULL, CASE i % 7 WHEN 0 THEN 'prj_' || (i % 100) END, 'agent:a' || (i % 97), '"x"', 0,
@@ -50,8 +50,23 @@ _FILL = [
         CASE i % 2 WHEN 0 THEN '' ELSE '60000' END, 'UTC', {{now}} + i, 'latest', 'allow',
         CASE i % 4 WHEN 0 THEN 'active' WHEN 1 THEN 'paused' WHEN 2 THEN 'finished'
             ELSE 'cancelled' END,
-        CASE i % 4 WHEN 0 THEN {{now}} + i - 20 END, {{now}} - i,
+        CASE i % 4 WHEN 0 THEN {{now}} + i - 20 END,
+        CASE i % 9 WHEN 8 THEN 'true' END, {{now}} - i,
         CASE WHEN i % 4 > 1 THEN {{now}} - i END
+    FROM n""",
+    f"""INSERT INTO occurrences (id, schedule_id, moment, state, tries, letter, created_at,
+        ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'occ_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'sch_' || substr((i % 40) || 'x0000000000000000000000000', 1, 26), i, 'put', 1, i,
+        {{now}} - i, {{now}} - i
+    FROM n""",
+    f"""INSERT INTO requests (id, agent_id, action, arguments, effect, state, created_at, ended_at)
+    {_SERIES.format(count=MANY)}
+    SELECT 'req_' || substr(i || 'x0000000000000000000000000', 1, 26),
+        'agt_' || substr((i % 90) || 'x0000000000000000000000000', 1, 26), 'create_agent', '{{}}',
+        'x', CASE i % 50 WHEN 0 THEN 'waiting' ELSE 'done' END, {{now}} - i,
+        CASE WHEN i % 50 > 0 THEN {{now}} - i END
     FROM n""",
     f"""INSERT INTO projects (id, dir, name, state, created_at, updated_at, last_run_at)
     {_SERIES.format(count=MANY)}

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.adapters.channels.contract import File, Incoming
 from corral.adapters.providers.facts import Used
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
 from corral.library import Corral
@@ -52,6 +53,7 @@ class LivedIn:
         self.choices()
         self.team()
         self.racing()
+        self.chats()
 
     def _project(self, name: str) -> Any:
         folder = self.folder / name
@@ -332,3 +334,48 @@ class LivedIn:
         self.under_way = under_way
         old = raced.start("ada", prompt="An old idea", host="elsewhere")
         self.store.races.abandon(old.id, reason="nobody needs it")
+
+    def chats(self) -> None:
+        """Talks in the dashboard and on a platform that cannot be reached, a stranger who waits,
+        and what became of it all; nothing is left that would wake an agent."""
+        store = self.store
+        desk = store.channels.add("desk", "web", policy="strict")
+        self.talk = store.places.meet("desk", "me:ada", name="ada", direct=True)
+        store.wirings.add("ada", place=self.talk.id)
+        self._said(desk, "me:ada", "Why is the login test flaky?")
+        self._said(desk, "me:ada", HOSTILE)
+        self._answered(desk, self.talk, "It races with the clock. I have a fix.", HOSTILE)
+        store.secrets.set("quay-secret", "env:NOT_SET_ANYWHERE")
+        quay = store.channels.add("quay", "webhook", secrets={"secret": "quay-secret"})
+        self._said(quay, "room", HOSTILE, sender="mallory", place_name=HOSTILE[:80])
+        self.room = store.places.get("quay/room")
+        store.wirings.add(
+            "grace", place=self.room.id, trigger="pattern", pattern="deploy|<script>", priority=2
+        )
+        store.wirings.add("ada", channel="quay", trigger="mention", unheard="keep", mode="thread")
+        store.senders.approve("quay/ann", person="ann")
+        self._said(quay, "room", "The harbour looks good today.", sender="ann")
+        (lost,) = store.messages.say(self.room.id, "Tide tables are out.")
+        store.mail.drop(str(lost.letter_id), reason=HOSTILE)
+        store.gateway.look_after()
+        store.messages.say(self.room.id, "This one waits for the platform.")
+
+    def _said(self, channel: Any, place: str, text: str, **given: Any) -> None:
+        """Somebody says something; whoever heard it is done with it."""
+        event = f"{place}-{self._chance.random()}"
+        given = {"sender": "me", "files": [File("plan.pdf", None, 9_000)]} | given
+        said = Incoming(event_id=event, message_id=event, place=place, text=text, **given)
+        for route in self.store.messages.receive(channel.id, said).routes:
+            if route.heard:
+                (letter,) = self.store.mail.claim(f"session:{route.session_id}", owner="talk:x")
+                self.store.mail.ack(letter)
+
+    def _answered(self, channel: Any, place: Any, *texts: str) -> None:
+        adapter = self.store.channels.open(channel.id)
+        for text in texts:
+            (sent,) = self.store.messages.send(text, agent="ada", to=place.id)
+            self.store.gateway.deliver(channel.id, adapter, owner="lived-in")
+        self.store.messages.send("\N{EYES}", agent="ada", to=place.id, react=sent.id)
+        self.store.messages.send("Fixed in 4f1c2a9.", agent="ada", to=place.id, edit=sent.id)
+        self.store.messages.send(HOSTILE, agent="ada", to=place.id)
+        self.store.gateway.deliver(channel.id, adapter, owner="lived-in")

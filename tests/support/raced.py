@@ -24,11 +24,13 @@ class Raced:
         files: dict[str, str | bytes] | None = None,
         *,
         host: str | None = None,
+        worktrees: Path | None = None,
     ) -> None:
         self.store = store
         self._host = host or process.host()
         self.repository = new_repository(folder / "raced", files)
         self._aside = folder / "aside"
+        self._worktrees = str(worktrees or self._aside / "worktrees")
         self.project = store.projects.register(self.repository).id
 
     def start(
@@ -53,7 +55,7 @@ class Raced:
                 branch="main",
                 base_commit=git(self.repository, "rev-parse", "main"),
                 host=host or self._host,
-                folder=str(self._aside / "worktrees"),
+                folder=self._worktrees,
                 budget_micros=budget_micros,
             )
 
@@ -63,7 +65,7 @@ class Raced:
                 tx,
                 race.id,
                 [Entry(who) for who in agents],
-                folder=str(self._aside / "worktrees"),
+                folder=self._worktrees,
                 from_round=from_round,
                 **given,
             )

@@ -251,6 +251,22 @@ ROWS: dict[str, dict[str, Any]] = {
         "overlap": "allow",
         "created_at": 1,
     },
+    "occurrences": {
+        "id": "occ_1",
+        "schedule_id": "sch_1",
+        "project_id": "prj_1",
+        "moment": 1,
+        "tries": 0,
+        "created_at": 1,
+    },
+    "requests": {
+        "id": "req_1",
+        "agent_id": "agt_1",
+        "action": "create_agent",
+        "arguments": "{}",
+        "effect": "an agent is created",
+        "created_at": 1,
+    },
     "senders": {
         "id": "snd_1",
         "channel_id": "chn_1",
@@ -308,7 +324,7 @@ ROWS: dict[str, dict[str, Any]] = {
 # Columns in which two rows of a table must differ.
 NAMES = (
     "id", "dir", "key", "name", "run_id", "hash", "race_id", "round_id",
-    "platform_id", "event_id", "place_id",
+    "platform_id", "event_id", "place_id", "schedule_id",
 )  # fmt: skip
 
 # Columns that the table's own rules tie to the state.
@@ -318,6 +334,8 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     "delegations": lambda state: {"ended_at": None if state == "active" else 9},
     "destinations": lambda state: {"ended_at": None if state == "granted" else 9},
     "messages": lambda state: {"ended_at": None if state in ("held", "queued") else 9},
+    "requests": lambda state: {"ended_at": None if state == "waiting" else 9},
+    "occurrences": lambda state: {"ended_at": None if state == "checking" else 9},
     "wirings": lambda state: {"ended_at": None if state == "active" else 9},
     "decisions": lambda state: {"ended_at": None if state in ("recorded", "proposed") else 9},
     "groups": lambda state: {"ended_at": None if state == "open" else 9},

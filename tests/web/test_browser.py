@@ -151,6 +151,17 @@ def every_page(town: Town) -> dict[str, str]:
         "locks-asked": f"/locks?project={town.lived_in.projects[0].id}&path=src",
         "notes-found": "/notes?q=tide",
     }
+    message = town.store.messages.list(place=town.lived_in.talk.id).items[-1]
+    found |= {
+        "talk": f"/chat/{town.lived_in.talk.id}",
+        "message": f"/gateway/messages/{message.id}",
+        "gateway-place": f"/gateway?place={town.lived_in.room.id}",
+        "held": "/gateway/held",
+        "dead": "/gateway/dead?state=refused",
+        "wirings": f"/gateway/wirings?place={town.lived_in.room.id}&text=@ada+deploy",
+        "channels": "/gateway/channels",
+        "channel": f"/gateway/channels/{town.lived_in.room.channel_id}",
+    }
     race = f"/races/{town.lived_in.race.id}"
     found |= {
         "race": race,

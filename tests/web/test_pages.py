@@ -11,6 +11,7 @@ from corral.db.moves import StateTable
 from corral.interfaces.web import rendering
 from corral.interfaces.web.actions import ACTIONS
 from corral.interfaces.web.events import KINDS
+from corral.interfaces.web.gateway_actions import GATEWAY
 from corral.interfaces.web.navigation import NAVIGATION
 from corral.interfaces.web.race_actions import RACING
 from corral.interfaces.web.team_actions import TEAM
@@ -52,11 +53,32 @@ PAGES = {link.path for group in NAVIGATION for link in group.links} | {
     "/notes?q=tide",
     "/notes?q=tide&scope=everyone",
     "/notes?category=gotcha",
+    "/gateway/held",
+    "/gateway/dead",
+    "/gateway/dead?state=unknown",
+    "/gateway/dead?state=refused",
+    "/gateway/wirings",
+    "/gateway/channels",
+    "/gateway/channels?all=1",
     "/races?state=active",
     "/races/statistics",
     "/races/statistics?by=model&days=7",
     "/races/statistics?by=variation",
 }
+
+
+def of_gateway(lived_in: LivedIn) -> Iterator[str]:
+    store = lived_in.store
+    yield f"/chat/{lived_in.talk.id}"
+    for channel in store.channels.list().items:
+        yield f"/gateway/channels/{channel.id}"
+    for message in store.messages.list().items:
+        yield f"/gateway/messages/{message.id}"
+    for place in (lived_in.talk, lived_in.room):
+        yield f"/gateway?place={place.id}"
+        yield f"/gateway/wirings?place={place.id}&text=deploy&stranger=1"
+        for talk in store.gateway.talks(place.id):
+            yield f"/gateway?session={talk.session_id}"
 
 
 def of_one(lived_in: LivedIn) -> Iterator[str]:
@@ -90,6 +112,7 @@ def of_one(lived_in: LivedIn) -> Iterator[str]:
     for asked in ("one=1.2", "one=1.2&file=fast.py", "one=1.3", "one=1.1&other=1.2"):
         yield f"/races/{race.id}/diff?{asked}"
     yield f"/races/{race.id}/diff?one=1.2&other=1.1&file=x.bin"
+    yield from of_gateway(lived_in)
     yield f"/notes/{lived_in.note.id}"
     yield f"/notes?scope=project:{project}&q=script"
     yield f"/locks?project={project}&path=src&forecast=1"
@@ -442,7 +465,7 @@ def test_every_action_does_what_its_button_says(served: Served, tmp_path: object
         alert = store.alerts.add(["crashed"], target_kind="mailbox", target="user:me")
         act("alerts/test", id=alert.id)
         act("alerts/remove", id=alert.id)
-    assert done == {*ACTIONS} - {*TEAM} - {*RACING}
+    assert done == {*ACTIONS} - {*TEAM} - {*RACING} - {*GATEWAY}
 
 
 def test_a_form_works_without_any_script(served: Served) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from corral.interfaces.web import race_actions, race_diffs, races
+from corral.interfaces.web import race_diffs, races
 from corral.interfaces.web.race_actions import RACING
 from corral.interfaces.web.races import SCREENS, attempt_verbs, race_verbs
 from corral.kernel.errors import Refused
@@ -171,12 +171,12 @@ def test_what_takes_its_time_is_answered_at_once_and_goes_on(
         raise Refused("it was refused late")
 
     monkeypatch.setattr("corral.library.finishing.graft", graft)
-    monkeypatch.setattr(race_actions, "PATIENCE", 0.05)
+    monkeypatch.setattr("corral.interfaces.web.soon.PATIENCE", 0.05)
     assert "takes its time" in track.act("graft", id=race.id, attempt="2", **{"pick:grace": "on"})
     assert begun.is_set()
     may_go.set()
     for thread in threading.enumerate():
-        if thread.name == "race action":
+        if thread.name == "page action":
             thread.join(30)
     assert "it was refused late" in caplog.text
 

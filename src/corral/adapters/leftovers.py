@@ -3,8 +3,10 @@ and how much room they take."""
 
 import os
 import shutil
+import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -62,13 +64,19 @@ def _folders(root: str, spared: Collection[str]) -> Iterator[str]:
                     yield path
 
 
-def sweep(root: str) -> list[str]:
-    """Finish the removals below `root` that a crash cut short; gives the folders that are gone."""
+def cut_short(root: str) -> list[str]:
+    """The removals below `root` that a crash cut short, or that another process is just at."""
     found = []
     for folder, names, _ in os.walk(root):
         gone = [name for name in names if name.startswith(REMOVED)]
         found += [os.path.join(folder, name) for name in gone]
         names[:] = [] if os.path.lexists(os.path.join(folder, ".git")) else {*names} - {*gone}
+    return found
+
+
+def sweep(root: str) -> list[str]:
+    """Finish the removals below `root` that a crash cut short; gives the folders that are gone."""
+    found = cut_short(root)
     for path in found:
         delete(path)
     return found
@@ -90,9 +98,11 @@ def disk_use(folder: str) -> int:
 
 
 def delete(path: str) -> None:
-    """Delete what is there, also what its owner has made read-only."""
+    """Delete what is there, also what its owner has made read-only, and while another one does."""
 
-    def allow(function: object, name: str, _: object) -> None:
+    def allow(function: object, name: str, error: Any) -> None:
+        if isinstance(error[1], FileNotFoundError):
+            return
         above = os.path.dirname(name)
         os.chmod(above, 0o700)
         with suppress(OSError):
@@ -101,10 +111,14 @@ def delete(path: str) -> None:
         if os.path.isdir(name) and not os.path.islink(name):
             shutil.rmtree(name)
         else:
-            os.unlink(name)
+            with suppress(FileNotFoundError):
+                os.unlink(name)
 
     if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, onerror=allow)
+        try:
+            shutil.rmtree(path, onerror=allow)
+        except RecursionError:  # folders in folders in folders, on purpose
+            subprocess.run(["rm", "-rf", "--", path], check=True, capture_output=True)
     else:
         with suppress(FileNotFoundError):
             os.unlink(path)

@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -49,15 +49,22 @@ def take(
 
 def give_back(folder: Path, owner: str) -> None:
     """They are free again; no harm for an owner that has none."""
-    with _held(folder) as owned:
-        if owner in owned:
-            _write(folder, {who: ports for who, ports in owned.items() if who != owner})
+    give_back_of(folder, lambda who: who == owner)
+
+
+def give_back_of(folder: Path, is_over: Callable[[str], bool]) -> None:
+    """The same for all owners of which something is true."""
+    with suppress(FileNotFoundError), _held(folder) as owned:
+        left = {who: ports for who, ports in owned.items() if not is_over(who)}
+        if len(left) < len(owned):
+            _write(folder, left)
 
 
 def taken(folder: Path) -> dict[str, list[int]]:
     """Who has which."""
-    with _held(folder) as owned:
+    with suppress(FileNotFoundError), _held(folder) as owned:
         return owned
+    return {}
 
 
 @contextmanager

@@ -18,18 +18,19 @@ from uuid import uuid4
 import msgspec
 
 from corral.adapters import git, submodules
+from corral.adapters import pool as pools
 from corral.adapters.leftovers import REMOVED, delete
 from corral.adapters.places import (
     STATUS,
     Place,
     common_dir,
     index_to_read,
-    known_place,
     place,
     place_in,
     real,
     resolve,
 )
+from corral.adapters.pool import Pool
 from corral.kernel.errors import Conflict, Refused
 
 Loss = Literal["dirty", "unmerged", "locked"]
@@ -70,8 +71,13 @@ class State(msgspec.Struct, frozen=True):
     locked: str | None
 
     @property
+    def changed(self) -> list[str]:
+        """All files that are in no commit as they are."""
+        return self.uncommitted + self.untracked
+
+    @property
     def dirty(self) -> bool:
-        return bool(self.uncommitted or self.untracked)
+        return bool(self.changed)
 
     @property
     def clean(self) -> bool:
@@ -208,14 +214,21 @@ def _locked(found: Place) -> str | None:
 
 
 def make(
-    repository: str, folder: str, branch: str, *, base: str = "HEAD", own_branch: bool = False
+    repository: str,
+    folder: str,
+    branch: str,
+    *,
+    base: str = "HEAD",
+    own_branch: bool = False,
+    pool: Pool | None = None,
 ) -> str:
     """A worktree in `folder` on a new `branch` at the commit `base`; the directory in it that
     stands for `repository` (which may be a folder inside of its worktree) comes back.
 
     To call it again with the same words does no harm: what is there already is taken as it is, with
     all that was left in it, and what a crash left half-made is made whole. Submodules that the
-    repository has are filled without a network. Several processes may call it at once. Refused
+    repository has are filled without a network. Files that a `pool` has are taken from there, and
+    the worktree is the same, byte for byte. Several processes may call it at once. Refused
     when `branch` is there and stands elsewhere (unless it is known to be the worktree's
     `own_branch`, left by an earlier one), when `folder` holds anything else, when there is no such
     commit or none at all.
@@ -230,7 +243,7 @@ def make(
             _forget(found, discard=True)
             found = None
         if not os.path.lexists(os.path.join(folder, ".git")):
-            _add(repository, folder, branch, commit, found, own_branch, lock)
+            _add(repository, folder, branch, commit, found, own_branch, lock, pool)
         elif found is None:
             raise Refused(
                 f"{folder} is no worktree of {repository}; choose another folder, or mend it with "
@@ -274,6 +287,7 @@ def _add(
     before: Place | None,
     own_branch: bool,
     lock: int,
+    pool: Pool | None,
 ) -> None:
     if os.listdir(folder):
         raise Refused(f"{folder} holds other things; choose another folder.", dir=folder)
@@ -286,8 +300,12 @@ def _add(
             branch=branch,
             commit=at,
         )
+    if pool is not None and before is None:
+        if _refill(repository, folder, branch, commit, lock, pool, is_new=at is None):
+            return
+        at = _branch_at(repository, branch)
     force = ("--force", "--force") if before is not None else ()
-    start = (folder, branch) if at is not None else ("--no-track", "-b", branch, folder, commit)
+    start = _on_branch(folder, branch, commit, is_new=at is None)
     for left in reversed(range(TRIES)):
         words = ("worktree", "add", "--quiet", *force, *start)
         done = git.run(repository, *words, seconds=git.LONG_SECONDS, keeps=(lock,))
@@ -305,6 +323,39 @@ def _add(
         submodules.fill(made)
 
 
+def _on_branch(folder: str, branch: str, commit: str, *, is_new: bool) -> tuple[str, ...]:
+    return ("--no-track", "-b", branch, folder, commit) if is_new else (folder, branch)
+
+
+def _refill(
+    repository: str, folder: str, branch: str, commit: str, lock: int, pool: Pool, *, is_new: bool
+) -> bool:
+    """Make a worktree of files from the pool; False: nothing of it was made, but for its branch.
+
+    Until it is whole it is locked in the way of one that git is still writing.
+    """
+    if not pools.can_fill(repository):
+        return False
+    with pools.taken(pool) as entry:
+        if entry is None:
+            return False
+        start = _on_branch(folder, branch, commit, is_new=is_new)
+        locked = ("--no-checkout", "--lock", "--reason", HALF_MADE)
+        done = git.run(repository, "worktree", "add", "--quiet", *locked, *start, keeps=(lock,))
+        found = place(repository, folder)
+        if done.code or found is None:
+            return False
+        try:
+            whole = pools.fill(found, resolve(repository, f"refs/heads/{branch}"), entry)
+        except (Refused, OSError, RecursionError):
+            whole = False
+        if whole:
+            os.unlink(os.path.join(found.own, "locked"))
+        else:
+            _forget(found, discard=True)
+        return whole
+
+
 def _in_the_way(done: git.Done) -> bool:
     """Whether a call failed only because another process was adding its own worktree."""
     return bool(re.search(rb"commondir|[Uu]nable to create|cannot lock|File exists", done.err))
@@ -315,42 +366,6 @@ def _branch_at(repository: str, branch: str) -> str | None:
         raise Refused(f"{branch} is no name for a branch.", branch=branch)
     done = git.run(repository, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
     return done.out.decode().strip() or None
-
-
-def renew(
-    repository: str,
-    folder: str,
-    branch: str,
-    *,
-    base: str,
-    despite: Collection[Loss] = (),
-) -> str:
-    """Make a worktree that is done with into one on a new `branch` at `base`, as if it were new
-    (ignored files go too), faster than `make`. Its old branch stays.
-
-    Refused, and nothing is touched, when something in it would be lost, or when it has submodules.
-    """
-    found = known_place(repository, folder)
-    inside = os.fsdecode(git.told(repository, "rev-parse", "--show-prefix")).rstrip("\n")
-    commit = resolve(repository, base)
-    at = _branch_at(repository, branch)
-    if at not in (None, commit) and branch != found.branch:
-        raise Refused(f"The branch {branch} is there already, at {at}.", branch=branch, commit=at)
-    now = _state(found, folder)
-    _refuse_loss(now, despite, with_branch=branch == now.branch)
-    own = os.path.join(found.own, "index")
-    with index_to_read(found) as index:
-        links = submodules.links(found, index)
-        if any(os.path.lexists(os.path.join(folder, name, ".git")) for name, _ in links):
-            raise Refused(f"{folder} has submodules; make a new worktree instead.", dir=folder)
-        # The lock is of a git that was killed; without an index every file is written anew.
-        for name in (f"{own}.lock", *([own] if index != own else [])):
-            with suppress(FileNotFoundError):
-                os.unlink(name)
-    whole = ("-c", "core.sparseCheckout=false")
-    found.told(*whole, "checkout", "--quiet", "--force", "--no-track", "-B", branch, commit)
-    found.told("clean", "-ffdxq")
-    return os.path.join(folder, inside) if inside else folder
 
 
 # -- removing --------------------------------------------------------------------------------------
@@ -368,7 +383,7 @@ def _refuse_loss(now: State, despite: Collection[Loss], *, with_branch: bool) ->
             f"{now.folder} is kept: {now.why_kept}. Commit or merge it, or name what may be lost.",
             dir=now.folder,
             loses=found,
-            files=[git.storable(name) for name in (now.uncommitted + now.untracked)[:100]],
+            files=[git.storable(name) for name in now.changed[:100]],
         )
 
 
@@ -378,8 +393,10 @@ def remove(
     *,
     delete_branch: bool = False,
     despite: Collection[Loss] = (),
+    pool: Pool | None = None,
 ) -> State:
-    """Remove a worktree, and what git has written down of it; what was in it comes back.
+    """Remove a worktree, and what git has written down of it; what was in it comes back. Where a
+    `pool` has room, its files go there.
 
     Refused when it is dirty, when it is locked, or when commits would be lost: those of no other
     branch, with `delete_branch`, and those of no branch at all without. Each is done all the same
@@ -393,7 +410,10 @@ def remove(
         return _state(None, folder)
     now = _state(found, folder)
     _refuse_loss(now, despite, with_branch=delete_branch)
-    _forget(found)
+    names = pools.files_of(found) if pool is not None and not now.missing else None
+    apart = _forget(found)
+    if pool is None or names is None or not pools.keep(apart, names, repository, pool):
+        delete(apart)
     if delete_branch and now.branch is not None and now.head is not None:
         words = ("update-ref", "-d", f"refs/heads/{now.branch}", now.head)
         if git.run(found.common, *words).code:
@@ -404,14 +424,14 @@ def remove(
     return now
 
 
-def _forget(found: Place, *, discard: bool = False) -> None:
-    """Take a worktree away: its folder under another name first, so that none is ever half there;
-    `discard` keeps the folder itself, empty."""
+def _forget(found: Place, *, discard: bool = False) -> str:
+    """Take a worktree away: its folder under another name first, which is given back, so that none
+    is ever half there; `discard` keeps the folder itself, empty."""
     if discard:
         for name in os.listdir(found.folder):
             delete(os.path.join(found.folder, name))
         shutil.rmtree(found.own)
-        return
+        return found.folder
     apart = os.path.join(os.path.dirname(found.folder), f"{REMOVED}{uuid4().hex}")
     with suppress(FileNotFoundError):
         os.rename(found.folder, apart)
@@ -419,7 +439,7 @@ def _forget(found: Place, *, discard: bool = False) -> None:
     shutil.rmtree(found.own)
     with suppress(OSError):
         os.rmdir(os.path.dirname(found.own))  # as git does when it was the last one
-    delete(apart)
+    return apart
 
 
 def branch_name(key: str, unique: str) -> str:

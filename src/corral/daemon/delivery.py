@@ -163,7 +163,11 @@ class Line:
         with self._opening:
             if self._adapter is None:
                 adapter = self._store.channels.open(self._channel.id)
-                adapter.start()
+                try:
+                    adapter.start()
+                except BaseException:
+                    adapter.stop()
+                    raise
                 self._adapter = adapter
             return self._adapter
 

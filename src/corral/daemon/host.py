@@ -17,6 +17,7 @@ import msgspec
 from corral import __version__
 from corral.adapters import process
 from corral.adapters.process import Identity, Standing
+from corral.daemon.checker import Checker
 from corral.daemon.courier import Courier
 from corral.daemon.delivery import Delivery
 from corral.daemon.examiner import Examiner
@@ -66,6 +67,7 @@ def all_loops() -> list[Loop]:
         Launcher(),
         Reaper(),
         Scheduler(),
+        Checker(),
         Courier(),
         Delivery(),
         Indexer(),

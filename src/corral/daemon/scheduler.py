@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from corral.daemon.checker import Checker
 from corral.daemon.loop import Plain
 from corral.library import Corral
 from corral.rooms.mail.model import Letter
@@ -26,16 +27,18 @@ class Scheduler(Plain):
 def run_scheduler(store: Corral) -> Iterator[Letter]:
     """Put letters when their moments come, for ever; yields each letter that was put.
 
-    It sleeps until the next moment, or until a commit may have brought an earlier one. Two of them
-    on one store do no harm: a moment is put once, whoever comes first.
+    It sleeps until the next moment, or until a commit may have brought an earlier one; scripts that
+    are asked first are run by it, too. Two of them on one store do no harm: a moment is put once,
+    whoever comes first.
     """
+    checker = Checker()
     with store.listening() as listener:
         while True:
             letters = store.schedules.fire_due()
             yield from letters
             store.mail.expire_due()
-            if not letters:
-                listener.wait(_pause(store))
+            if not letters and not checker.round(store):
+                listener.wait(min(_pause(store), checker.pause(store)))
 
 
 def _pause(store: Corral) -> float:

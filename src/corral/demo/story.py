@@ -25,6 +25,7 @@ def tell() -> int:
         daemon_dies_alone(stage)
         team_loses_a_worker(stage)
         race_loses_its_driver(stage)
+        chat_is_answered_all_the_same(stage)
         the_record(stage)
     except Unexpected as error:
         stage.tell(f"The story broke off: {error}")
@@ -42,6 +43,7 @@ def tell() -> int:
         (f"{corral} ps -a", "the runs, and how they ended"),
         (f"{corral} task graph --project {stage.project}", "the team's work"),
         (f"{corral} race list", "the race; race show tells all of it"),
+        (f"{corral} message list", "what was said in the chat, both ways"),
         (f"{corral} stats", "what they cost"),
         (f"rm -r {stage.home}", "when you have seen enough"),
     )
@@ -300,8 +302,45 @@ def _repository(stage: Stage) -> Path:
     return folder
 
 
+# The first time it only begins; whoever comes next finds that, and answers.
+BEGIN = "test -e begun || { touch begun; sleep 600; }"
+CLERK = f"""sh -c '{BEGIN}; tail -n 1 | sed "s/^Now: //; s/^/You asked: /"'"""
+
+
+def chat_is_answered_all_the_same(stage: Stage) -> None:
+    stage.chapter("8. A question in a chat, whose chat, keeper and agent are killed with kill -9")
+    stage.corral("agent", "create", "clerk", "--command", CLERK)
+    stage.corral("setting", "set", "mail.backoff_ms", "[200]")
+    chat = stage.start("chat", "--agent", "clerk", "--once", "What time is it?")
+    stage.until(lambda: (stage.project / "begun").exists())
+    stage.kill(chat)
+    (run,) = stage.corral("ps")
+    for pid in (run["keeper_pid"], run["pid"]):
+        os.kill(pid, signal.SIGKILL)
+    stage.corral("recover")
+    stage.tell("Whoever asked, and whoever was about to answer, are dead.")
+    again = stage.corral("chat", "--agent", "clerk", "--once", "And the date?")
+    for line in again["answers"]:
+        stage.tell(f"clerk: {line}")
+    stage.prove(
+        "the next chat shows the answer to what the dead one asked, once, and then its own",
+        again["answers"] == ["You asked: What time is it?", "You asked: And the date?"],
+    )
+    said = stage.corral("message", "list")
+    stage.prove(
+        "both questions were heard and both answers sent, and nothing else was said",
+        sorted((each["direction"], each["state"]) for each in said)
+        == [("in", "heard"), ("in", "heard"), ("out", "sent"), ("out", "sent")],
+    )
+    first = stage.corral("mail", "show", said[-1]["routes"][0]["letter_id"])
+    stage.prove(
+        f"the first one's letter was worked on {first['attempts']} times and is done",
+        (first["state"], first["attempts"]) == ("done", 2),
+    )
+
+
 def the_record(stage: Stage) -> None:
-    stage.chapter("8. The record")
+    stage.chapter("9. The record")
     events = stage.corral("events")
     for event in events:
         stage.tell(f"{event['id']:<7} {event['kind']:<9} {event['verb']:<9} {event['subject']}")

@@ -151,8 +151,8 @@ def _finished(row: Stats, by: By) -> Stats:
 
 
 def names(tx: Tx, ids: Sequence[str]) -> dict[str, str]:
-    """What people call the projects, agents, sessions and runs of some ids; unknown ones are left
-    out."""
+    """What people call the projects, agents, sessions, runs, channels, places and accounts of some
+    ids; unknown ones are left out."""
     wanted = sorted({*ids})
     if not wanted:
         return {}

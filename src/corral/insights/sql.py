@@ -189,6 +189,9 @@ _NAMED = " UNION ALL ".join(
         ("agents", "t.name"),
         ("sessions", "coalesce(t.title, t.id)"),
         ("runs", "coalesce(t.name, t.title, t.command)"),
+        ("channels", "t.name"),
+        ("places", "coalesce(t.name, t.platform_id)"),
+        ("senders", "coalesce(t.person, t.name, t.platform_id)"),
     )
 )
 NAMES = Query(Named, _NAMED)

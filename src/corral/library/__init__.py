@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Messages,
         People,
         Places,
+        Requests,
         Senders,
         Wirings,
     )
@@ -321,6 +322,12 @@ class Corral:
         from corral.library.gateway import Destinations
 
         return Destinations(self._database)
+
+    @cached_property
+    def requests(self) -> "Requests":
+        from corral.library.gateway import Requests
+
+        return Requests(self._database)
 
     @cached_property
     def messages(self) -> "Messages":

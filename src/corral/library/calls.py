@@ -111,6 +111,7 @@ LOCAL = {
     "runs.tell": _KEEPER,
     "runs.unclaim": _KEEPER,
     "schedules.fire_due": _DAEMON,
+    "schedules.run_script": _DAEMON,
     "search.index_turns": _PART,
     "secrets.keep": _VALUES,
     "secrets.resolve": _VALUES,

@@ -18,6 +18,7 @@ from corral.adapters.channels import registry
 from corral.adapters.channels.contract import (
     Adapter,
     Failed,
+    File,
     Incoming,
     Kind,
     Outcome,
@@ -151,18 +152,45 @@ class Delivery:
             if not self._adapter.traits.idempotent:
                 letter = self._mail.doubt(letter)
                 going = msgspec.structs.replace(going, letter=letter)
-            return self._record(going, self._send(going))
+            return self._record(going, self._found_again(going) or self._send(going))
         except Conflict:
             return None  # somebody dropped it, or took it over, meanwhile
+
+    def _found_again(self, going: Dispatch) -> Outcome | None:
+        """Of a sending that is repeated later than the platform remembers keys: what it shows."""
+        remembers = self._adapter.traits.remembers_ms
+        age = self._database.clock.now() - going.message.created_at
+        if going.letter.attempts < 2 or remembers is None or age <= remembers:
+            return None
+        if going.message.kind in (Kind.EDIT, Kind.REACTION):
+            return None  # done twice they look as if they had been done once
+        found = self._look_up(going)
+        if found is None:
+            return Failed("whether it arrived before cannot be read from the platform's history")
+        return Sent(found) if found else None
 
     def _send(self, going: Dispatch) -> Outcome:
         if going.message.kind is Kind.REACTION and not self._adapter.traits.reactions:
             return Unsupported(f"a channel of kind {self._channel.kind} has no signs on messages")
+        if going.message.kind is Kind.FILE and (why := self._cannot_carry(going)):
+            return why
         try:
             return self._adapter.send(outgoing(going, self._adapter))
         except Exception as error:  # whatever an adapter does, the others are served
             log.warning("%s: sending failed: %r", self._channel.name, error)
             return Unknown(f"the adapter failed ({type(error).__name__})")
+
+    def _cannot_carry(self, going: Dispatch) -> Outcome | None:
+        """Why a file is not sent: the platform takes none, or it is not what the agent sent."""
+        from corral.adapters import attachments
+        from corral.library.attaching import sent_folder
+
+        if not self._adapter.traits.files:
+            return Unsupported(f"a channel of kind {self._channel.kind} takes no files")
+        file = _file(going)
+        if why := attachments.trouble_with(file, sent_folder()) if file else "there is none":
+            return Refused(f"the file {going.message.text} is not sent: {why}")
+        return None
 
     def _record(self, going: Dispatch, outcome: Outcome) -> Delivered:
         letter, message = going.letter, going.message
@@ -232,6 +260,10 @@ class Delivery:
             return []  # it is repeated, and shown once
         if not self._adapter.traits.history or going.message.kind in (Kind.EDIT, Kind.REACTION):
             return None
+        return self._look_up(going)
+
+    def _look_up(self, going: Dispatch) -> list[str] | None:
+        """The same, as the platform's history tells."""
         wanted = outgoing(going, self._adapter)
         try:
             shown = self._adapter.history(wanted)
@@ -268,5 +300,11 @@ def outgoing(going: Dispatch, adapter: Adapter) -> Outgoing:
         reply_to=message.reply_to,
         question=data.get("question"),
         options=options,
+        file=_file(going),
         begun_at=message.created_at,
     )
+
+
+def _file(going: Dispatch) -> File | None:
+    given = (going.message.data or {}).get("file")
+    return msgspec.convert(given, File) if going.message.kind is Kind.FILE and given else None

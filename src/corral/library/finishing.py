@@ -5,17 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
-from corral import config
 from corral.adapters import exports, history, merging, worktrees
 from corral.adapters.exports import Manifest, TreeOf
 from corral.adapters.merging import Merge
 from corral.db.database import Database
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.text import clean_text
-from corral.library import racing
 from corral.library.gates import run_gates
 from corral.library.outputs import Outputs
+from corral.library.race_folders import drop_folder, make_folder, races_folder
 from corral.rooms.races import choosing, naming
 from corral.rooms.races.model import Attempt, Check, Graft, Race, Round, RoundState
 
@@ -121,11 +121,11 @@ def graft(
         raise Refused(f"Attempt {other.number} {what}; graft from another.", attempt=other.id)
     assert round.winner_commit is not None
     assert round.winner_id is not None
-    tries = len(round.grafts) + 1
-    folder = racing.races_folder() / race.id / f"graft-{round.number}-{tries}"
-    branch = f"{naming.branch_name(race, round.number, 0, 1).rpartition('/')[0]}/graft-"
-    branch += f"{round.number}-{tries}"
-    config.make_private_folder(folder.parent)
+    # Each has a name of its own: two at once, or one that a crash cut short, must not be mixed.
+    name = f"graft-{round.number}-{uuid4().hex[:8]}"
+    folder = races_folder() / race.id / name
+    branch = f"{naming.branch_name(race, round.number, 0, 1).rpartition('/')[0]}/{name}"
+    make_folder(database, race)
     worktrees.make(race.repository, str(folder), branch, base=round.winner_commit)
     message = (
         f"{race.name}\n\nGrafted from attempt {other.number}: {', '.join(_named(files, hunks))}"
@@ -143,7 +143,7 @@ def graft(
     winner = next(each for each in round.attempts if each.id == round.winner_id)
     why, kept = _compare(winner, checks)
     if kept:
-        history.keep(race.repository, f"{race.id}/graft-{round.number}-{tries}", done.commit)
+        history.keep(race.repository, f"{race.id}/{name}", done.commit)
     return note(commit=done.commit, checks=checks, kept=kept, reason=why)
 
 
@@ -173,6 +173,7 @@ def _note(
     )
     with suppress(Refused, OSError):
         worktrees.remove(race.repository, folder, delete_branch=kept, despite={"dirty"})
+        drop_folder(os.path.dirname(folder))
     return made
 
 

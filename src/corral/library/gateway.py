@@ -1,14 +1,25 @@
 """Channels and what belongs to them: one attribute of the store for each noun."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from corral.adapters.channels.contract import Incoming
-from corral.kernel.errors import Conflict, CorralError, Invalid
+from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, Invalid
 from corral.library.operation import Room, read, write
-from corral.rooms.gateway import cards, ops, receiving, sending, talking, wiring
-from corral.rooms.gateway.model import Message, Talk
+from corral.rooms.gateway import (
+    attaching,
+    cards,
+    looking,
+    ops,
+    receiving,
+    requesting,
+    sending,
+    talking,
+    wiring,
+)
+from corral.rooms.gateway.model import HOST, Message, Talk
 from corral.rooms.mail.model import Letter
 from corral.rooms.runs.model import Run
 
@@ -22,6 +33,7 @@ Deliveries = list["Delivered"]
 Runs = list[Run]
 Talks = list[Talk]
 Stored = list[Message]
+Paths = list[str]
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -58,8 +70,8 @@ class Channels(Room):
         trouble: str | None
         try:
             adapter = self.open(found.id)
-            adapter.start()
             try:
+                adapter.start()
                 trouble = adapter.health()
             finally:
                 adapter.stop()
@@ -110,6 +122,7 @@ class Wirings(Room):
     noun = "wiring"
 
     add = write(wiring.add_wiring)
+    change = write(wiring.change_wiring, repeatable=True)
     get = read(wiring.get_wiring)
     remove = write(wiring.remove_wiring)
     list = read(wiring.list_wirings, mode="one")
@@ -127,17 +140,55 @@ class Destinations(Room):
     list = read(wiring.list_destinations)
 
 
+class Requests(Room):
+    """What agents ask of the host."""
+
+    noun = "request"
+
+    ask = write(requesting.ask, repeatable_by="key", durable=True)
+    get = read(requesting.get)
+    list = read(requesting.list_requests)
+    withdraw = write(requesting.withdraw)
+    secrets_given = write(requesting.secrets_given, repeatable=True)
+
+
 class Messages(Room):
     """What was said on channels, both ways."""
 
     noun = "message"
 
     get = read(sending.get, mode="one")
-    list = read(sending.list_messages)
+    list = read(looking.list_messages)
+    held = read(looking.list_held, mode="one")
     send = write(sending.send, repeatable_by="key")
     say = write(sending.say, repeatable_by="key")
 
+    _is_secret = read(receiving.is_secret)
     _receive = write(receiving.receive, durable=True, repeatable=True)
+    _send_kept = write(attaching.send, repeatable_by="key")
+
+    def send_files(
+        self,
+        files: Paths,
+        *,
+        agent: str,
+        text: str = "",
+        to: str | None = None,
+        session: str | None = None,
+        run: str | None = None,
+        key: str | None = None,
+    ) -> Stored:
+        """An agent sends files: by their paths on this machine, in folders that it works in.
+
+        They are read now, into private files; what becomes of them later does not matter. `text`
+        is said before them. Else as `send`.
+        """
+        from corral.library.attaching import take
+
+        kept = take(self._database, files, agent=agent, session=session, run=run)
+        return self._send_kept(
+            kept, agent=agent, text=text, to=to, session=session, run=run, key=key
+        )
 
     def receive(self, channel: str, incoming: Incoming) -> Message:
         """Store an event of a platform, once, with what is attached to it, and give it to whoever
@@ -145,7 +196,9 @@ class Messages(Room):
         from corral.library.delivering import with_files
 
         found = Channels(self._database).get(channel)
-        return self._receive(found.id, with_files(self._database, found, incoming))
+        if not incoming.attached or not self._is_secret(found.id, incoming):
+            incoming = with_files(self._database, found, incoming)
+        return self._receive(found.id, incoming)
 
 
 class Gateway(Room):
@@ -156,11 +209,14 @@ class Gateway(Room):
     _note_unreadable = write(receiving.note_unreadable)
     _behind = read(sending.behind)
     _catch_up = write(sending.catch_up)
+    _wanted_secrets = read(requesting.wanted_secrets, mode="one")
+    _secrets_given = write(requesting.secrets_given, repeatable=True)
     _ended_cards = read(cards.ended)
     _unshown = read(cards.unshown)
     _show = write(cards.show_open)
     _settle_cards = write(cards.settle_ended)
     address = read(talking.address)
+    talks = read(looking.talks)
     _next_due = read(talking.next_due)
 
     def wake(self) -> Runs:
@@ -213,6 +269,8 @@ class Gateway(Room):
             except Invalid as error:
                 # It would never be stored, and hold up everything behind it.
                 self._note_unreadable(found.id, event.event_id, error.message)
+        for id, why in batch.unreadable.items():
+            self._note_unreadable(found.id, id, why)
         if batch.cursor != found.cursor:
             channels.note_cursor(found.id, batch.cursor)
         return stored
@@ -238,6 +296,8 @@ class Gateway(Room):
         """Show questions that agents ask, let cards say how they ended, do what owners answered,
         and say of what was dropped that it never arrived; gives how much there was."""
         done = self._hear_owners()
+        if self._wanted_secrets():
+            done += len(self._secrets_given())
         if self._unshown():
             done += len(self._show())
         if self._ended_cards():
@@ -254,8 +314,8 @@ class Gateway(Room):
 
         letters = Mail(self._database)
         done = 0
-        while self._is_due(receiving.MAILBOX):
-            taken = letters.claim(receiving.MAILBOX, owner="gateway")
+        while self._is_due(HOST):
+            taken = letters.claim(HOST, owner="gateway")
             if not taken:
                 break
             done += self._hear(taken[0])
@@ -268,15 +328,14 @@ class Gateway(Room):
         return due is not None and due <= self._database.clock.now()
 
     def _hear(self, letter: Letter) -> int:
-        from corral.rooms.mail import ops as mail
-
         try:
             self._database.write(lambda tx: receiving.hear_owner(tx, letter))
-        except Conflict:
+        except (Held, IllegalMove):
             return 0
         except CorralError as error:
             why = error.message
-            self._database.write(lambda tx: mail.fail(tx, letter, why))
+            with suppress(Conflict):
+                self._database.write(lambda tx: receiving.could_not_do(tx, letter, why))
         return 1
 
     def next_due(self) -> int | None:

@@ -1,13 +1,16 @@
 import time
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from corral.kernel.errors import Invalid
+from corral.kernel.errors import Invalid, Refused
 from corral.kernel.page import Page
 from corral.library.operation import Room, read, write
+from corral.rooms.gateway.model import Exchange
 from corral.rooms.mail import looking, ops
 from corral.rooms.mail.model import Letter, keeps_order
 
 Letters = list[Letter]
+Exchanges = list[Exchange]
 
 # Behind a wake-up that never came: how long a waiting claim sleeps at the most.
 LONGEST_SLEEP = 1.0
@@ -32,6 +35,7 @@ class Mail(Room):
     expire_due = write(ops.expire_due, repeatable=True)
     get = read(ops.get, mode="one")
     dead = read(looking.dead, mode="one")
+    get_all = read(looking.get_all, mode="one")
     next_due = read(ops.next_due, mode="one")
 
     # A claim whose answer was lost is not repeated where order matters: the same owner would get
@@ -100,6 +104,52 @@ class Mail(Room):
             return self._by_state(state=state, after=after, limit=limit)
         pages = self._all if all else self._waiting
         return pages(mailbox=mailbox, after=after, limit=limit)
+
+    def write(
+        self,
+        agent: str,
+        body: Any,
+        *,
+        to: str | None = None,
+        reply_to: str | None = None,
+        wake: bool = False,
+        run: str | None = None,
+        session: str | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        project: str | None = None,
+    ) -> Letter:
+        """An agent writes to another agent or a person, or answers a letter (`reply_to`), which
+        goes to where its writer waits for it; with `wake` the agent is started for it.
+
+        Beyond `mail.max_hops` letters that led to one another it is Refused, and both are told.
+        """
+        from corral.rooms.gateway import corresponding
+
+        said = self._database.write(
+            lambda tx: corresponding.write(
+                tx,
+                agent,
+                body,
+                to=to,
+                reply_to=reply_to,
+                wake=wake,
+                run=run,
+                session=session,
+                priority=priority,
+                key=key,
+                project=project,
+            )
+        )
+        if isinstance(said, str):  # what the other side is told of it is kept
+            raise Refused(said)
+        return said
+
+    def read_by(self, letters: Sequence[str], *, run: str) -> Exchanges:
+        """A run has read letters; gives what those of agents belong to."""
+        from corral.rooms.gateway import corresponding
+
+        return self._database.write(lambda tx: corresponding.read(tx, [*letters], run))
 
     def _still_good(self, taken: Letters) -> Letters:
         # A look at the letters themselves tells that almost none needs a second transaction.

@@ -9,8 +9,9 @@ from corral.adapters.exports import Manifest
 from corral.adapters.history import Change, FileDiff
 from corral.adapters.merging import Merge
 from corral.kernel.errors import Invalid, Refused
-from corral.library import cleaning, comparing, finishing, lining_up, racing
+from corral.library import comparing, finishing, lining_up, race_cleaning, racing
 from corral.library.operation import Room, read, write
+from corral.library.race_folders import races_folder
 from corral.rooms.races import choosing, doing, naming, ops
 from corral.rooms.races.model import Attempt, Entry, Graft, Plan, Race, Round, RoundState
 
@@ -111,7 +112,7 @@ class Races(Room):
             branch=where.branch,
             base_commit=where.commit,
             host=process.host(),
-            folder=str(racing.races_folder()),
+            folder=str(races_folder()),
             name=name,
             budget_micros=budget_micros,
         )
@@ -147,7 +148,7 @@ class Races(Room):
         after = self._next(
             found.id,
             entries,
-            folder=str(racing.races_folder()),
+            folder=str(races_folder()),
             prompt=prompt,
             from_round=from_round,
         )
@@ -273,7 +274,7 @@ class Races(Room):
 
     def retry(self, race: str, attempt: str) -> Race:
         """Try an attempt again that did not pass, in a new worktree; what it left stays."""
-        again = self._retry(race, attempt, folder=str(racing.races_folder()))
+        again = self._retry(race, attempt, folder=str(races_folder()))
         return self.advance(again.id)
 
     def cancel(self, race: str, attempt: str, *, reason: str | None = None) -> Race:
@@ -341,17 +342,30 @@ class Races(Room):
         confirm: bool = False,
         unmerged: bool = False,
         orphans: bool = False,
-    ) -> Sequence[cleaning.Place]:
+        pooled: bool = False,
+    ) -> Sequence[race_cleaning.AttemptLeftover]:
         """What may be cleared away: worktrees of attempts that are over, with what each holds and
         why it stays. Only with `confirm` is anything done.
 
         What is not committed is never removed; what no other branch has only with `unmerged`, and
-        then its branch stays. `orphans` are worktrees of which no attempt is known.
+        then its branch stays. `orphans` are worktrees in which no attempt works; `pooled` are files
+        that are kept for the next attempts.
         """
         wanted = self.get(race) if race is not None else None
-        return cleaning.clean(
-            self._database, wanted, confirm=confirm, unmerged=unmerged, orphans=orphans
+        return race_cleaning.clean(
+            self._database,
+            wanted,
+            confirm=confirm,
+            unmerged=unmerged,
+            orphans=orphans,
+            pooled=pooled,
         )
+
+    def reclaim(self) -> Sequence[race_cleaning.AttemptLeftover]:
+        """Remove worktrees of this machine in which no attempt works and of which all is elsewhere
+        too, and files in the pool, once nobody has touched them for as long as `races.unused_ms`
+        says; gives these."""
+        return race_cleaning.reclaim(self._database)
 
     def _here(self, race: str) -> Race:
         return self._require_here(self.get(race))

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from corral import config
@@ -26,6 +25,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Held, Invalid, NotFound, Refused
 from corral.library import asking, judging
 from corral.library.gates import check_ms, environment, run_gates
+from corral.library.race_folders import make_folder, pool_of, ports_folder, races_folder
 from corral.library.runs import Runs
 from corral.rooms.races import choosing, doing, ops
 from corral.rooms.races.model import (
@@ -45,16 +45,6 @@ T = TypeVar("T")
 
 BEAT_SECONDS = doing.LEASE_MS / 3_000
 _numbers = itertools.count(1)
-
-
-def races_folder() -> Path:
-    """Where worktrees of races are."""
-    return config.home() / "races"
-
-
-def ports_folder() -> Path:
-    """Where it is written down which attempt has which port."""
-    return config.home() / "ports"
 
 
 def place_of(race: Race, attempt: Attempt) -> str:
@@ -79,7 +69,7 @@ def fingerprint(state: worktrees.State) -> str | None:
     if not state.dirty:
         return None
     told = sha256()
-    for name in sorted([*state.uncommitted, *state.untracked]):
+    for name in sorted(state.changed):
         told.update(os.fsencode(name) + b"\0")
         with suppress(OSError):
             found = os.lstat(os.path.join(state.folder, name))
@@ -209,7 +199,7 @@ class Driver:
         waiting = [each for each in round.attempts if each.state is AttemptState.PREPARING]
         if not waiting:
             return False
-        config.make_private_folder(races_folder() / race.id)
+        make_folder(self._database, race)
         config.make_private_folder(ports_folder())
         made = [each for each in waiting if self._make(race, held, round, each)]
         ready = self._side_by_side(race, made, lambda each: self._set_up(race, held, each))
@@ -222,7 +212,11 @@ class Driver:
     def _make(self, race: Race, held: Round, round: Round, attempt: Attempt) -> bool:
         try:
             worktrees.make(
-                race.repository, attempt.worktree, attempt.branch, base=round.base_commit
+                race.repository,
+                attempt.worktree,
+                attempt.branch,
+                base=round.base_commit,
+                pool=pool_of(self._database, race),
             )
         except (Refused, Invalid, OSError) as error:
             self._fail(held, attempt, f"its worktree could not be made: {error}")
@@ -232,7 +226,7 @@ class Driver:
     def _set_up(self, race: Race, held: Round, attempt: Attempt) -> _Prepared | None:
         """Run the set-up command in a worktree; None when that failed."""
         try:
-            (port,) = ports.take(ports_folder(), attempt.id)
+            (port,) = ports.take(ports_folder(), attempt.worktree)
         except (Refused, OSError) as error:
             self._fail(held, attempt, f"there is no port for it: {error}")
             return None

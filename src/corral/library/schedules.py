@@ -1,5 +1,8 @@
 from corral.library.operation import Room, read, write
-from corral.rooms.schedules import ops
+from corral.rooms.gateway import tasking
+from corral.rooms.schedules import editing, ops
+from corral.rooms.schedules import history as occurrences
+from corral.rooms.schedules.model import Occurrence
 
 
 class Schedules(Room):
@@ -8,6 +11,8 @@ class Schedules(Room):
     noun = "schedule"
 
     create = write(ops.create_schedule)
+    task = write(tasking.add_task)
+    edit = write(editing.edit, repeatable=True)
     get = read(ops.get)
     list = read(ops.list_schedules, mode="one")
     pause = write(ops.pause)
@@ -16,6 +21,16 @@ class Schedules(Room):
     delete = write(ops.cancel)
     fire_due = write(ops.fire_due, repeatable=True)
     next_at = read(ops.next_at, mode="one")
+    history = read(occurrences.list_occurrences)
+    next_script = read(occurrences.next_script, mode="one")
+
+    def run_script(self, *, owner: str) -> Occurrence | None:
+        """Run the script that waits for longest, and put or skip its moment by what it says; None
+        when there is none. After a crash it is run again, by whoever comes next; its moment is put
+        once."""
+        from corral.library import scripts
+
+        return scripts.run_next(self._database, owner)
 
 
 class Timers(Room):

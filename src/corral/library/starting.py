@@ -4,8 +4,10 @@ Only in projects that ask for it (`tasks.auto_start`), and only within what may 
 each agent may have going, and what may be spent.
 """
 
+from pathlib import Path
 from typing import NamedTuple
 
+from corral import config
 from corral.db.tx import Tx
 from corral.library import asking
 from corral.rooms.agents import ops as agents
@@ -28,6 +30,11 @@ class Start(NamedTuple):
     task: Task
     agent: Agent
     project: Project
+
+
+def worktrees_folder() -> Path:
+    """Where the worktrees of tasks are, each below its project's id under its own."""
+    return config.home() / "worktrees"
 
 
 def to_start(tx: Tx) -> list[Start]:

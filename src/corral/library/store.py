@@ -22,7 +22,9 @@ from corral.rooms.charges import ops as charges
 from corral.rooms.decisions import ops as decisions
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.events import ops as events
+from corral.rooms.gateway import corresponding as exchanges
 from corral.rooms.gateway import ops as gateway
+from corral.rooms.gateway import requesting as requests
 from corral.rooms.groups import ops as groups
 from corral.rooms.imports import ops as imports
 from corral.rooms.locks import ops as locks
@@ -35,6 +37,7 @@ from corral.rooms.questions import ops as questions
 from corral.rooms.races import forgetting as forgetting_races
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Mode, Run
+from corral.rooms.schedules import history as occurrences
 from corral.rooms.schedules import ops as schedules
 from corral.rooms.search import ops as search
 from corral.rooms.sessions import forgetting
@@ -202,6 +205,7 @@ class Store(Room):
             while Outputs(self._database).clear_deleted():
                 pass
             self._prune(outputs.DELETED_KEPT, dry_run)
+            self._prune_files()
         return pruned
 
     def _prune(self, kept: "Retention | Kept", dry_run: bool) -> Pruned:
@@ -216,6 +220,16 @@ class Store(Room):
             rows += piece.rows
             if piece.last is None:
                 return Pruned(kept.table, rows, keep_ms)
+
+    def _prune_files(self) -> None:
+        """Remove what was attached to messages that are long gone."""
+        from corral import config
+        from corral.adapters import attachments
+
+        keep_ms = self._database.read(lambda tx: settings.value(tx, "messages.keep_ms"))
+        # Twice as long, because a message is kept while it waits, however old it is.
+        before = self._database.clock.now() - 2 * keep_ms
+        attachments.forget(config.home() / "channels", before / 1_000)
 
     def _schema_finding(self) -> Finding:
         from corral.db.migrate import altered, newest
@@ -312,6 +326,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     mail.KEPT,
     events.KEPT,
     schedules.KEPT,
+    occurrences.KEPT,
     nodes.KEPT,
     alerts.KEPT,
     tokens.KEPT,
@@ -329,6 +344,8 @@ KEPT: tuple[Retention | Kept, ...] = (
     decisions.KEPT,
     gateway.KEPT,
     gateway.CARDS_KEPT,
+    requests.KEPT,
+    exchanges.KEPT,
     gateway.OUTCOMES_KEPT,
     groups.POSTS_KEPT,
     groups.REACTIONS_KEPT,

@@ -12,8 +12,8 @@ from corral.rooms.tasks import declaring, doing, forgetting, handing, judging, o
 from corral.rooms.tasks.model import Ran, Task
 
 if TYPE_CHECKING:
-    from corral.library.clearing import Cleared
     from corral.library.starting import Start
+    from corral.library.task_cleaning import TaskLeftover
 
 
 class Tasks(Room):
@@ -82,9 +82,9 @@ class Tasks(Room):
     def _start(self, start: "Start") -> Run | None:
         from corral import config
         from corral.adapters import worktrees
-        from corral.library import clearing, starting
+        from corral.library import starting
 
-        folder = clearing.worktrees_folder() / start.project.id
+        folder = starting.worktrees_folder() / start.project.id
         branch = worktrees.branch_name(start.task.key, start.task.id)
         try:
             config.make_private_folder(folder)
@@ -99,13 +99,13 @@ class Tasks(Room):
             self._database.write(lambda tx: starting.not_started(tx, start.task, why))
             return None
 
-    def clean(self, project: str, *, confirm: bool = False) -> "builtins.list[Cleared]":
+    def clean(self, project: str, *, confirm: bool = False) -> "builtins.list[TaskLeftover]":
         """The worktrees of a project's tasks on this machine, and what becomes of each: only those
         of tasks that are over, with nothing in them that is not elsewhere too, are removed, with
         their branches. Without `confirm` it is only said what would be done."""
-        from corral.library import clearing
+        from corral.library import task_cleaning
 
-        return clearing.clean(self._database, project, confirm=confirm)
+        return task_cleaning.clean(self._database, project, confirm=confirm)
 
     def check(self, task: str) -> Task:
         """Run the check of a submitted task where it was done, and accept or reject it by that."""

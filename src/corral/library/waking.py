@@ -16,10 +16,11 @@ import msgspec
 from corral import config
 from corral.adapters import process
 from corral.db.tx import Tx
+from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, NotFound, Refused
 from corral.library import asking, exchanging
 from corral.rooms.agents import ops as agents
-from corral.rooms.gateway import boxing, talking
+from corral.rooms.gateway import boxing, corresponding, talking
 from corral.rooms.gateway.model import Talk
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Launch, Run, RunState
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 MOST_ANSWER = 64_000  # characters of a plain command's output that are its answer
 MOST_TURNS = 50
+LATEST_MS = 5 * MINUTE  # for a plain command's output to come from the machine that ran it
 
 
 def wake(database: "Database") -> list[Run]:
@@ -116,8 +118,7 @@ def settle(database: "Database", outputs: "Callable[[], Outputs]") -> list[Talk]
             if run is not None and launch is not None and launch.is_boxed:
                 done = _settle_boxed(database, talk, run, launch)
             else:
-                text = _plain_answer(outputs(), run) if run is not None else None
-                done = database.write(partial(end_turn, talk=talk, run=run, text=text))
+                done = _settle_plain(database, talk, run, outputs)
             if done is not None:
                 settled.append(done)
     return settled
@@ -132,6 +133,20 @@ def _run_of(database: "Database", id: str) -> Run | None:
 
 def _launch_of(database: "Database", run: Run | None) -> Launch | None:
     return database.read(lambda tx: runs.launch_of(tx, run.id)) if run is not None else None
+
+
+def _settle_plain(
+    database: "Database", talk: Talk, run: Run | None, outputs: "Callable[[], Outputs]"
+) -> Talk | None:
+    """End a turn whose run said all by itself; None also while its words are on another machine."""
+    try:
+        text = _plain_answer(outputs(), run) if run is not None else None
+    except Refused as elsewhere:
+        assert run is not None
+        if database.clock.now() < (run.ended_at or 0) + LATEST_MS:
+            return None  # the machine that ran it brings it into the store when it seals it
+        text = f"[{elsewhere.message}]"
+    return database.write(partial(end_turn, talk=talk, run=run, text=text))
 
 
 def _settle_boxed(database: "Database", talk: Talk, run: Run, launch: Launch) -> Talk | None:
@@ -197,6 +212,7 @@ def _answer(tx: Tx, talk: Talk, run: Run, text: str | None) -> None:
             sessions.append(tx, run.session_id, "assistant", text, key=f"{run.id}:answer")
     if said:
         talking.answer(tx, talk, run.id, said)
+        corresponding.answer(tx, talk, run.id, said)
     elif not talking.has_spoken(tx, run.id):
         _say_nothing(tx, talk, run)
 
@@ -215,12 +231,13 @@ def _last_words(tx: Tx, run: Run) -> str | None:
 
 
 def _plain_answer(outputs: "Outputs", run: Run) -> str | None:
-    """The output of a plain command, which is all that it says."""
+    """The output of a plain command, which is all that it says; Refused while it is on another
+    machine alone."""
     if run.provider != "plain" or run.state is not RunState.COMPLETED:
         return None
     try:
         text = b"".join(piece.text for piece in outputs.follow(run.id))
-    except (NotFound, Refused):
+    except NotFound:
         return None
     # Both engines keep no NUL; what is no text is shown as such.
     words = text.decode(errors="replace").replace("\0", "")

@@ -153,7 +153,12 @@ CREATE TABLE schedules (
     next_at {integer},                  -- the moment that comes next; null when none does
     last_at {integer},                  -- the moment that was last put
     last_letter {integer},              -- the letter of that moment
-    last_error TEXT,                    -- why it was paused by itself
+    last_error TEXT,                    -- why it was paused by itself, or why its script failed
+    script TEXT,                        -- a command that is run first, and says whether a letter is put
+    script_ms {integer},                -- for how long it may run; null: as the settings say
+    failures {integer} NOT NULL         -- moments in a row whose script failed for good
+        DEFAULT 0,
+    sender {key},                       -- the mailbox that is told should a letter never arrive
     created_at {integer} NOT NULL,      -- when it was made
     ended_at {integer},                 -- when it was finished or cancelled
     CHECK (state <> 'active' OR next_at IS NOT NULL),
@@ -164,3 +169,27 @@ CREATE INDEX schedules_due ON schedules (next_at, id) WHERE state = 'active';
 CREATE INDEX schedules_open ON schedules (id) WHERE state IN ('active', 'paused');
 CREATE INDEX schedules_by_mailbox ON schedules (mailbox, kind) WHERE state IN ('active', 'paused');
 CREATE INDEX schedules_by_project ON schedules (project_id) WHERE project_id IS NOT NULL;
+
+-- What became of the moments of schedules that have a script, or give a session something to do.
+-- Writer: schedules.
+CREATE TABLE occurrences (
+    id {key} PRIMARY KEY,               -- occ_…
+    schedule_id {key} NOT NULL,         -- its schedule
+    project_id {key},                   -- the schedule's project, if any
+    moment {integer},                   -- the moment; null: somebody ran it by hand
+    state {key} NOT NULL                -- see docs/states.md
+        CHECK (state IN ('checking', 'put', 'skipped', 'failed')),
+    tries {integer} NOT NULL,           -- how often its script was run
+    exit_code {integer},                -- what that ended with, the last time
+    output TEXT,                        -- the last that it printed, without secrets
+    reason TEXT,                        -- why it was skipped, or failed
+    letter {integer},                   -- the number of the letter that was put
+    run_id {key},                       -- the last run that was given it
+    created_at {integer} NOT NULL,      -- when its moment was seen
+    ended_at {integer},                 -- when it was put, skipped or given up
+    UNIQUE (schedule_id, moment),
+    CHECK ((ended_at IS NULL) = (state = 'checking'))
+) {strict};
+
+CREATE INDEX occurrences_by_schedule ON occurrences (schedule_id, id);
+CREATE INDEX occurrences_by_letter ON occurrences (letter) WHERE letter IS NOT NULL;

@@ -11,6 +11,11 @@ CREATE TABLE questions (
         CHECK (free IN (0, 1)),
     answerers {json} NOT NULL,          -- who may answer, as user:NAME or agent:NAME; []: any person
     fallback TEXT,                      -- what counts when nobody answered in time; null: nothing does
+    effect TEXT,                        -- all that will be done on the answer, whole, as it is shown
+    needed {integer} NOT NULL           -- how many must give the same answer
+        DEFAULT 1 CHECK (needed >= 1),
+    votes {json} NOT NULL               -- what each of them answered, when, where several are needed
+        DEFAULT '[]',
     state {key} NOT NULL                -- see docs/states.md
         CHECK (state IN ('open', 'answered', 'expired', 'withdrawn')),
     answer TEXT,                        -- what was answered, or the fallback

@@ -32,6 +32,8 @@ CREATE TABLE places (
         CHECK (direct IN (0, 1)),
     policy {key}                        -- another than its channel's
         CHECK (policy IN ('strict', 'ask', 'public')),
+    guarded {integer} NOT NULL          -- 1: a secret is asked for there, which must not be typed there
+        DEFAULT 0 CHECK (guarded IN (0, 1)),
     state {key} NOT NULL                -- see docs/states.md
         CHECK (state IN ('open', 'blocked')),
     created_at {integer} NOT NULL,      -- when it was first heard of
@@ -117,8 +119,8 @@ CREATE TABLE messages (
     thread {key},                       -- the thread in it, as the platform calls it
     direction {key} NOT NULL            -- in: from the platform; out: to it
         CHECK (direction IN ('in', 'out')),
-    kind {key} NOT NULL                 -- words; a change of earlier words; a sign; a card with a question; a choice on one
-        CHECK (kind IN ('text', 'edit', 'reaction', 'question', 'answer')),
+    kind {key} NOT NULL                 -- words; a file; a change of earlier words; a sign; a card with a question; a choice on one
+        CHECK (kind IN ('text', 'file', 'edit', 'reaction', 'question', 'answer')),
     event_id {key} NOT NULL,            -- in: and the platform's id of its event, or out: and its own key
     platform_ids {json} NOT NULL,       -- what the platform calls the message, part by part
     reply_to {key},                     -- the platform's id of the message that it answers, changes or signs
@@ -184,9 +186,50 @@ CREATE TABLE cards (
     place_id {key} NOT NULL,            -- where it is shown
     session_id {key},                   -- the session in which it was asked, if it was in one
     message {integer} NOT NULL,         -- the number of the message that shows it
+    secret {integer} NOT NULL           -- 1: it asks for a secret
+        DEFAULT 0 CHECK (secret IN (0, 1)),
     settled {integer} NOT NULL          -- 1: the card shows how it ended, and the asker has been told
         CHECK (settled IN (0, 1)),
     created_at {integer} NOT NULL       -- when it was shown
 ) {strict};
 
 CREATE INDEX cards_open ON cards (place_id) WHERE settled = 0;
+
+-- What agents asked of the host: an agent, a task, a destination, a secret. Writer: gateway.
+CREATE TABLE requests (
+    id {key} PRIMARY KEY,               -- req_…
+    agent_id {key} NOT NULL,            -- who asked
+    run_id {key},                       -- the run in which it asked, if that is known
+    session_id {key},                   -- the session in which it asked, if that is known
+    key {key},                          -- the same key of the same agent is the same request
+    action {key} NOT NULL,              -- what is to be done: create_agent, schedule_task …
+    arguments {json} NOT NULL,          -- with what; never a secret's value
+    effect TEXT NOT NULL,               -- all of it, in words, as it was shown to those who decide
+    question_id {key},                  -- the question by which people decide; null: nobody was asked
+    state {key} NOT NULL                -- see docs/states.md
+        CHECK (state IN ('waiting', 'done', 'refused', 'expired', 'failed')),
+    decided_by {key},                   -- who said yes or no; rule: a grant of the agent did
+    result {json},                      -- what came of it: ids and names
+    reason TEXT,                        -- why it was refused, or failed
+    created_at {integer} NOT NULL,      -- when it was asked for
+    ended_at {integer},                 -- when it was done, refused or given up
+    CHECK ((ended_at IS NULL) = (state = 'waiting'))
+) {strict};
+
+CREATE UNIQUE INDEX requests_by_key ON requests (agent_id, key) WHERE key IS NOT NULL;
+CREATE INDEX requests_by_agent ON requests (agent_id, id);
+CREATE INDEX requests_waiting ON requests (action, id) WHERE state = 'waiting';
+
+-- Letters that agents wrote to agents: what each belongs to, and how many led to it. Writer: gateway.
+CREATE TABLE exchanges (
+    letter {integer} PRIMARY KEY,       -- the number of the letter
+    correlation_id {key} NOT NULL,      -- the same for a letter, its answers, and what was written because of them
+    hops {integer} NOT NULL,            -- how many letters of agents led to this one, itself counted
+    answers {integer},                  -- the number of the letter that it answers; null: it begins something
+    agent_id {key} NOT NULL,            -- who wrote it
+    reply_to {key} NOT NULL,            -- the mailbox that an answer goes to
+    read_by {key},                      -- the run that was given it
+    created_at {integer} NOT NULL       -- when it was written
+) {strict};
+
+CREATE INDEX exchanges_read ON exchanges (read_by) WHERE read_by IS NOT NULL;

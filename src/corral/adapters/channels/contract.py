@@ -14,11 +14,20 @@ import msgspec
 
 
 class Kind(StrEnum):
-    TEXT = "text"  # words, perhaps with files
+    TEXT = "text"  # words; what comes in perhaps with files
+    FILE = "file"  # a file that goes out, under its name
     EDIT = "edit"  # other words in place of those of an earlier message
     REACTION = "reaction"  # a sign on a message
     QUESTION = "question"  # a card with a question
     ANSWER = "answer"  # a choice on such a card
+
+
+class Count(StrEnum):
+    """What a platform counts when it says how long a text may be."""
+
+    CHARACTERS = "characters"
+    UNITS = "units"  # of UTF-16: a sign beyond the basic plane counts twice
+    BYTES = "bytes"  # of UTF-8
 
 
 class File(msgspec.Struct, frozen=True):
@@ -30,6 +39,8 @@ class File(msgspec.Struct, frozen=True):
     bytes: int
     type: str | None = None
     reason: str | None = None
+    sha256: str | None = None
+    """Of what goes out: so that what was sent is what is delivered."""
 
 
 class Attached(msgspec.Struct, frozen=True):
@@ -84,6 +95,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     """The platform's id of the message that is answered, changed or signed."""
     question: str | None = None
     options: list[str] = []
+    file: File | None = None
     begun_at: int = 0
     """When it was first tried: nothing of it can be older."""
 
@@ -122,11 +134,18 @@ class Unknown(msgspec.Struct, frozen=True, tag=True):
 Outcome = Sent | Refused | Unsupported | Failed | Unknown
 
 
+def unseen(outcome: Outcome) -> Outcome:
+    """What an outcome means of a step that nobody can see: not knowing is not having done it."""
+    return Failed(outcome.reason) if isinstance(outcome, Unknown) else outcome
+
+
 class Batch(msgspec.Struct, frozen=True):
     """What was received, and from where to go on when all of it is stored."""
 
     events: list[Incoming]
     cursor: str | None = None
+    unreadable: dict[str, str] = {}
+    """Events that cannot be told, by their ids, and why."""
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -156,13 +175,20 @@ class Traits(msgspec.Struct, frozen=True):
     """What a platform can do."""
 
     max_text: int = 4_000
+    counts: Count = Count.CHARACTERS
+    """In what `max_text` is counted."""
     threads: bool = False
     edits: bool = False
     reactions: bool = False
     typing: bool = False
     buttons: bool = False
+    files: bool = False
+    """Whether it takes files; one that came is fetched by whoever can."""
     idempotent: bool = False
     """Whether a repeated key is shown once, so that it may be repeated when nobody knows."""
+    remembers_ms: int | None = None
+    """How long a key is remembered for certain; later its history is asked first. None: for ever.
+    """
     history: bool = False
     """Whether it can tell what our account said lately."""
     calls: bool = False
@@ -252,17 +278,48 @@ class Plain:
         return []
 
 
-def split_text(text: str, most: int) -> list[str]:
+def size_of(text: str, count: Count = Count.CHARACTERS) -> int:
+    """How long a text is, as a platform counts."""
+    match count:
+        case Count.CHARACTERS:
+            return len(text)
+        case Count.UNITS:
+            return len(text.encode("utf-16-le", "surrogatepass")) // 2
+        case Count.BYTES:
+            return len(text.encode("utf-8", "surrogatepass"))
+
+
+def fitting(text: str, most: int, count: Count = Count.CHARACTERS) -> str:
+    """As much of a text's beginning as a platform takes; no character is cut in two."""
+    low, high = 0, min(len(text), most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if size_of(text[:middle], count) <= most:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low]
+
+
+def split_text(text: str, most: int, count: Count = Count.CHARACTERS) -> list[str]:
     """A text in pieces that a platform takes, cut at the ends of paragraphs, lines or words."""
     pieces = []
-    while len(text) > most:
+    while size_of(text, count) > most:
+        room = len(fitting(text, most, count))
         cut = next(
-            (at for end in ("\n\n", "\n", " ") if (at := text.rfind(end, most // 2, most)) > 0),
-            most,
+            (at for end in ("\n\n", "\n", " ") if (at := text.rfind(end, room // 2, room)) > 0),
+            room,
         )
         pieces.append(text[:cut].rstrip())
-        text = text[cut:].lstrip() if cut < most else text[cut:]
+        text = text[cut:].lstrip() if cut < room else text[cut:]
     return [*pieces, text] if text or not pieces else pieces
+
+
+def pieces_of(text: str, traits: Traits, kind: Kind) -> list[str]:
+    """The messages that a text becomes on a platform; only words may be more than one."""
+    if kind is Kind.TEXT:
+        return split_text(text, traits.max_text, traits.counts)
+    return [fitting(text, traits.max_text, traits.counts)]
 
 
 def card_text(text: str, options: list[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from corral.adapters.channels.contract import Adapter, Traits
 from corral.kernel.errors import Invalid
 
-KINDS = ("terminal", "webhook", "matrix", "telegram", "slack")
+KINDS = ("terminal", "web", "webhook", "matrix", "telegram", "slack")
 GROUP = "corral.channels"
 
 

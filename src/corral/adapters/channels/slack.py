@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 from urllib.parse import parse_qs
 
+from corral.adapters.channels.api import PLAIN, Api, Trouble, contents
 from corral.adapters.channels.contract import (
     Accepted,
     Attached,
     Failed,
+    File,
     Incoming,
     Kind,
     Outcome,
@@ -25,8 +27,8 @@ from corral.adapters.channels.contract import (
     Sent,
     Traits,
     Unwelcome,
+    unseen,
 )
-from corral.adapters.channels.web import Trouble, Web
 from corral.kernel.clock import MINUTE
 
 BASE = "https://slack.com/api"
@@ -46,6 +48,7 @@ class Slack(Plain):
         edits=True,
         reactions=True,
         buttons=True,
+        files=True,
         history=True,
         calls=True,
     )
@@ -55,7 +58,9 @@ class Slack(Plain):
     def __init__(self, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
         super().__init__(config, secrets)
         self._base = str(config.get("base_url", BASE)).rstrip("/") + "/"
-        self._web = Web(self._base, {"Authorization": f"Bearer {secrets['token']}"})
+        self._web = Api(self._base, {"Authorization": f"Bearer {secrets['token']}"})
+
+        self._me = ""
 
     def start(self) -> None:
         if why := self.health():
@@ -69,7 +74,10 @@ class Slack(Plain):
             told = self._web.ask("POST", "auth.test")
         except Trouble as error:
             return str(error)
-        return None if told.get("ok") else f"Slack says {told.get('error')}"
+        if not told.get("ok"):
+            return f"Slack says {told.get('error')}"
+        self._me = str(told.get("user_id", ""))
+        return None
 
     # -- in -------------------------------------------------------------------------------------
 
@@ -141,6 +149,8 @@ class Slack(Plain):
         if message.kind is Kind.REACTION:
             name = message.text.strip().strip(":")
             return self._do("reactions.add", given | {"timestamp": message.reply_to, "name": name})
+        if message.file is not None:
+            return self._share(message, message.file)
         given["text"] = message.text
         if message.kind is Kind.EDIT:
             return self._do("chat.update", given | {"ts": message.reply_to, "blocks": []})
@@ -150,6 +160,29 @@ class Slack(Plain):
         if message.kind is Kind.QUESTION and message.options:
             given["blocks"] = _card(message)
         return self._do("chat.postMessage", given)
+
+    def _share(self, message: Outgoing, file: File) -> Outcome:
+        """Slack gives an address for the bytes, and shows the file when it is told where to."""
+        asked = {"filename": file.name, "length": str(file.bytes)}
+        try:
+            told = self._web.ask("POST", "files.getUploadURLExternal", data=asked)
+            if not told.get("ok"):
+                return _refused(str(told.get("error")))
+            url = str(told["upload_url"])
+            if not url.startswith((FILES, self._base)):
+                return Failed("Slack wants the file at an address that is not its own")
+            self._web.send_away("POST", url, contents(file), file.type or PLAIN)
+        except Trouble as error:
+            return unseen(error.outcome)
+        id = str(told["file_id"])
+        given: dict[str, Any] = {
+            "files": [{"id": id, "title": file.name}],
+            "channel_id": message.place,
+        }
+        if message.thread:
+            given["thread_ts"] = message.thread
+        outcome = self._do("files.completeUploadExternal", given)
+        return Sent([id]) if isinstance(outcome, Sent) else outcome
 
     def _do(self, method: str, given: dict[str, Any]) -> Outcome:
         try:
@@ -161,8 +194,7 @@ class Slack(Plain):
         why = str(told.get("error"))
         if why == "already_reacted":
             return Sent([str(given.get("timestamp"))])
-        said = f"Slack says {why}"
-        return Failed(said) if why in OURS | THEIRS else Refused(said)
+        return _refused(why)
 
     def history(self, message: Outgoing) -> list[Seen]:
         asked = {
@@ -177,16 +209,25 @@ class Slack(Plain):
         told = self._web.ask("POST", method, data={name: str(each) for name, each in asked.items()})
         if not told.get("ok"):
             raise Trouble(Failed(f"Slack says {told.get('error')}"))
-        return [
-            Seen(
-                str(each["ts"]),
-                str(each.get("text", "")),
-                message.thread,
-                int(float(each["ts"]) * 1_000),
-                key=each.get("metadata", {}).get("event_payload", {}).get("key", ""),
-            )
-            for each in told.get("messages", [])
-        ]
+        shown = told.get("messages", [])
+        if message.file is not None:
+            # It has no key there, and is known by its name; others may share one of that name.
+            shown = [each for each in shown if each.get("files") and each.get("user") == self._me]
+        return [_seen(each, message) for each in shown]
+
+
+def _refused(why: str) -> Outcome:
+    said = f"Slack says {why}"
+    return Failed(said) if why in OURS | THEIRS else Refused(said)
+
+
+def _seen(shown: dict[str, Any], message: Outgoing) -> Seen:
+    at = int(float(shown["ts"]) * 1_000)
+    if message.file is not None:
+        file = shown["files"][0]
+        return Seen(str(file["id"]), str(file.get("title")), message.thread, at)
+    key = shown.get("metadata", {}).get("event_payload", {}).get("key", "")
+    return Seen(str(shown["ts"]), str(shown.get("text", "")), message.thread, at, key=key)
 
 
 def _decoded(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:

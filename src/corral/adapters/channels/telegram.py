@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
+from corral.adapters.channels.api import FILE_SECONDS, PLAIN, SECONDS, Api, Trouble, contents
 from corral.adapters.channels.contract import (
     Attached,
     Batch,
+    Count,
+    File,
     Incoming,
     Kind,
     Outcome,
@@ -20,7 +23,6 @@ from corral.adapters.channels.contract import (
     Traits,
     Unsupported,
 )
-from corral.adapters.channels.web import SECONDS, Trouble, Web
 
 BASE = "https://api.telegram.org"
 MOST_FILE = 20 << 20  # what bots may fetch
@@ -30,7 +32,14 @@ UPDATES = ["message", "edited_message", "callback_query"]
 class Telegram(Plain):
     kind = "telegram"
     traits = Traits(
-        max_text=4_096, threads=True, edits=True, reactions=True, typing=True, buttons=True
+        max_text=4_096,
+        counts=Count.UNITS,
+        threads=True,
+        edits=True,
+        reactions=True,
+        typing=True,
+        buttons=True,
+        files=True,
     )
     config: ClassVar[Mapping[str, bool]] = {"base_url": False}
     secrets: ClassVar[Mapping[str, bool]] = {"token": True}
@@ -38,7 +47,7 @@ class Telegram(Plain):
     def __init__(self, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
         super().__init__(config, secrets)
         self._base = str(config.get("base_url", BASE)).rstrip("/")
-        self._web = Web(f"{self._base}/bot{secrets['token']}/")
+        self._web = Api(f"{self._base}/bot{secrets['token']}/")
         self._me: dict[str, Any] = {}
 
     def start(self) -> None:
@@ -153,6 +162,8 @@ class Telegram(Plain):
                 "editMessageText", message, message_id=_number(message.reply_to), text=message.text
             )
         given: dict[str, Any] = {"text": message.text}
+        if message.file is not None:
+            return self._document(message, message.file)
         if message.thread:
             given["message_thread_id"] = _number(message.thread)
         if message.reply_to:
@@ -167,6 +178,19 @@ class Telegram(Plain):
             ]
             given["reply_markup"] = {"inline_keyboard": rows}
         return self._do("sendMessage", message, **given)
+
+    def _document(self, message: Outgoing, file: File) -> Outcome:
+        given = {"chat_id": message.place}
+        if message.thread:
+            given["message_thread_id"] = message.thread
+        try:
+            document = {"document": (file.name, contents(file), file.type or PLAIN)}
+            told = self._web.ask(
+                "POST", "sendDocument", data=given, files=document, seconds=FILE_SECONDS
+            )
+        except Trouble as error:
+            return error.outcome
+        return Sent([str(told["result"]["message_id"])])
 
     def _do(self, method: str, message: Outgoing, **given: Any) -> Outcome:
         try:

@@ -22,7 +22,7 @@ class Terminal(Plain):
     """It shows what it is sent where it was opened; elsewhere there is nobody to show it to."""
 
     kind = "terminal"
-    traits = Traits(max_text=100_000, attended=True)
+    traits = Traits(max_text=100_000, files=True, attended=True)
 
     def __init__(
         self, config: Mapping[str, Any], secrets: Mapping[str, str], show: Show | None = None
@@ -38,6 +38,8 @@ class Terminal(Plain):
         text = message.text
         if message.kind is Kind.QUESTION:
             text = card_text(text, message.options)
+        if message.file is not None:
+            text = f"[a file: {message.file.path}]"
         self._show(text)
         return Sent([message.key])
 

@@ -1,114 +1,23 @@
-"""Requests to a platform's HTTP API, and what their failures mean for a message."""
+"""The chat page of the dashboard: a platform that is the store itself.
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+What somebody says there is stored by the page, under the name of whoever the dashboard speaks for.
+What agents say is shown from the store; so it has arrived as soon as it is recorded, once however
+often it is sent, and whether or not anybody looks.
+"""
 
-from corral.adapters.channels.contract import Failed, Outcome, Refused, Unknown
-
-if TYPE_CHECKING:
-    import httpx
-
-SECONDS = 30.0
-MAX_ANSWER = 32 << 20
-LONGEST_RETRY_MS = 3_600_000
+from corral.adapters.channels.contract import Outcome, Outgoing, Plain, Sent, Traits
 
 
-class Trouble(Exception):
-    """A request without a good answer; `outcome` says what that means for what was asked."""
+class Web(Plain):
+    """It shows everything that it is sent, also cards, edits and signs."""
 
-    def __init__(self, outcome: Outcome, status: int | None = None) -> None:
-        super().__init__(getattr(outcome, "reason", "it failed"))
-        self.outcome = outcome
-        self.status = status
+    kind = "web"
+    traits = Traits(
+        max_text=16_000, edits=True, reactions=True, buttons=True, idempotent=True, calls=True
+    )
 
-
-class Web:
-    """A platform's API, at a base URL, with the headers that every request has.
-
-    Nothing of a request stands in an error: an address may hold a token.
-    """
-
-    def __init__(self, base: str, headers: Mapping[str, str] | None = None) -> None:
-        try:
-            import httpx
-        except ImportError:
-            raise ValueError(
-                "this kind of channel needs one more package; run `pip install 'corral[matrix]'`"
-            ) from None
-        self._httpx = httpx
-        self._client = httpx.Client(
-            base_url=base, headers=dict(headers or {}), timeout=SECONDS, follow_redirects=False
-        )
-
-    def close(self) -> None:
-        self._client.close()
-
-    def ask(self, method: str, path: str, *, seconds: float = SECONDS, **given: Any) -> Any:
-        """The JSON of an answer; Trouble when there is none, or it says no."""
-        answer = self._request(method, path, seconds, given)
-        try:
-            return answer.json()
-        except ValueError:
-            raise Trouble(Unknown("it answered something that is no JSON")) from None
-
-    def fetch(self, path: str, most: int) -> bytes:
-        """The bytes of a file, if there are no more than so many."""
-        httpx = self._httpx
-        try:
-            with self._client.stream("GET", path) as answer:
-                _check(answer.status_code, answer.headers)
-                parts, size = [], 0
-                for part in answer.iter_bytes():
-                    size += len(part)
-                    if size > most:
-                        raise Trouble(Refused(f"it has more than {most:,} bytes"))
-                    parts.append(part)
-                return b"".join(parts)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Trouble(Failed(f"it cannot be fetched ({type(error).__name__})")) from None
-
-    def _request(
-        self, method: str, path: str, seconds: float, given: Mapping[str, Any]
-    ) -> "httpx.Response":
-        httpx = self._httpx
-        try:
-            answer = self._client.request(method, path, timeout=seconds, **given)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            # No word of it was sent.
-            raise Trouble(Failed(f"it cannot be reached ({type(error).__name__})")) from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Trouble(Unknown(f"the line broke ({type(error).__name__})")) from None
-        _check(answer.status_code, answer.headers, _said(answer))
-        return answer
+    def send(self, message: Outgoing) -> Outcome:
+        return Sent([message.key])
 
 
-def _check(status: int, headers: Mapping[str, str], said: str = "") -> None:
-    """Trouble unless a status is a good one."""
-    if 200 <= status < 300:
-        return
-    why = f"it answered {status}{said}"
-    if status == 429:
-        raise Trouble(Failed(why, retry_ms=_pause(headers)), status)
-    if status in (401, 407, 408):
-        # Our own matter, and to be mended: the message is as good as it was.
-        raise Trouble(Failed(why), status)
-    if 400 <= status < 500:
-        raise Trouble(Refused(why), status)
-    raise Trouble(Unknown(why), status)
-
-
-def _pause(headers: Mapping[str, str]) -> int | None:
-    given = headers.get("retry-after", "")
-    return min(int(given) * 1_000, LONGEST_RETRY_MS) if given.isdigit() else None
-
-
-def _said(answer: "httpx.Response") -> str:
-    """What the platform says of itself, in its own short words."""
-    if answer.is_success:
-        return ""
-    try:
-        told = answer.json()
-    except ValueError:
-        return ""
-    word = told.get("errcode") or told.get("error") or told.get("description") or ""
-    return f": {str(word)[:200]}" if word else ""
+ADAPTER = Web

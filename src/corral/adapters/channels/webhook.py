@@ -3,7 +3,7 @@
 In: `POST /channels/NAME` with a JSON object (event_id, place, sender, text …) and the header
 `Corral-Signature: t=SECONDS,v1=HEX`, an HMAC-SHA256 with the shared secret over `SECONDS.` and the
 body. Out: the same to the configured URL. Whoever receives looks at `key`: the same key is the same
-message.
+message. A file is told by reference: its name, size, type, SHA-256, and its path on this machine.
 """
 
 import hashlib
@@ -58,6 +58,7 @@ class Webhook(Plain):
         edits=True,
         reactions=True,
         buttons=True,
+        files=True,
         idempotent=True,
         calls=True,
     )

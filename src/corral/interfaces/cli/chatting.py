@@ -152,7 +152,14 @@ class Talk:
                 if left <= 0:
                     click.echo("No answer yet; `corral chat` shows it when it is there.", err=True)
                     return False
-                listener.wait(min(left, LOOK))
+                listener.wait(min(left, self._pause()))
+
+    def _pause(self) -> float:
+        """Seconds until there is something to do even if nothing happens."""
+        due = self._store.gateway.next_due()
+        if due is None:
+            return LOOK
+        return min(LOOK, max((due - self._store.now()) / 1_000, 0.01))
 
     def _answered(self, said: Message) -> bool | None:
         """Whether it was; None: not yet."""

@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "wiring": ("wiring", "Which agent hears which chats, and when it answers."),
     "destination": ("destination", "Where agents may send to."),
     "message": ("message", "What was said on channels, both ways."),
+    "request": ("request", "What agents ask of the host."),
     "sender": ("sender", "Accounts that speak on channels."),
     "person": ("person", "People on channels, and what they may do."),
     "mail": ("mail", "Letters: put, claim, acknowledge; dead letters."),

@@ -131,6 +131,23 @@ def _sending(store: Corral, who: Who, arguments: Arguments) -> None:
     arguments.pop("run", None)  # another's run would take its words for an answer
 
 
+def _requesting(store: Corral, who: Who, arguments: Arguments) -> None:
+    """In its own name, and from its own session; whoever decides is asked by the host."""
+    arguments["agent"] = who.agent
+    if arguments.get("session"):
+        _own_session(store, who, arguments)
+
+
+def _own_request(store: Corral, who: Who, arguments: Arguments) -> None:
+    if store.requests.get(arguments["request"]).agent_id != who.scope.removeprefix("agent:"):
+        raise Refused(f"{arguments['request']} is no request of {who.agent}.")
+
+
+def _reading(store: Corral, who: Who, arguments: Arguments) -> None:
+    for letter in arguments["letters"]:
+        _check_mailbox(store, who, store.mail.get(letter).mailbox)
+
+
 def _asking(store: Corral, who: Who, arguments: Arguments) -> None:
     arguments["asker"] = who.actor
 
@@ -268,6 +285,8 @@ RULES: dict[str, Rule] = {
     "mail.get": _own_letter,
     "mail.next_due": _own_mailbox,
     "mail.put": _writing,
+    "mail.read_by": _reading,
+    "mail.write": _requesting,
     "mail.refuse": _own_letter,
     "mail.renew": _own_letter,
     "plans.get": _anything,
@@ -276,11 +295,16 @@ RULES: dict[str, Rule] = {
     "progress.report": _as_itself,
     "destinations.list": _as_itself,
     "messages.send": _sending,
+    "messages.send_files": _sending,
     "notes.add": _noting,
     "notes.search": _recalling,
     "notes.section": _recalling,
     "races.get": _anything,
     "races.list": _anything,
+    "requests.ask": _requesting,
+    "requests.get": _own_request,
+    "requests.list": _as_itself,
+    "requests.withdraw": _own_request,
     "questions.answer": _answering,
     "questions.ask": _asking,
     "questions.get": _own_question,

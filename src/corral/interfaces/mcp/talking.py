@@ -12,7 +12,6 @@ from corral.rooms.mail.model import Letter
 
 LEASE_MS = 600_000  # an agent thinks for minutes between reading a letter and saying that it did
 MOST_LETTERS = 50
-REACHABLE = ("agent", "session", "user", "queue")
 
 
 class Send(Writing, kw_only=True):
@@ -24,10 +23,21 @@ class Send(Writing, kw_only=True):
         ),
     ] = None
     text: Annotated[str, Meta(min_length=1)]
+    files: Annotated[
+        list[str] | None,
+        Meta(description="Paths of files in the folder you work in, to be sent along to a chat."),
+    ] = None
     data: Annotated[
         Any, Meta(description="JSON to go with it, for a reader that is a program.")
     ] = None
     priority: Annotated[int, Meta(ge=-100, le=100, description="Higher is read first.")] = 0
+    reply_to: Annotated[
+        str | None,
+        Meta(description="The letter that this answers: it goes to where its writer waits for it."),
+    ] = None
+    wake: Annotated[
+        bool, Meta(description="Start the agent for it, when it is not at work already.")
+    ] = False
 
 
 class Sent(Told, kw_only=True):
@@ -37,10 +47,13 @@ class Sent(Told, kw_only=True):
 
 def send(call: Call, asked: Send) -> Sent | msgspec.Raw:
     """Write to another agent or a person, or say something in a chat that you may send to. It is
-    kept until they have read it, whether they are running or not. An answer comes to your inbox."""
-    if asked.to is None or _is_chat(call, asked.to):
+    kept until they have read it, whether they are running or not. An answer comes to your inbox, or
+    into this conversation. Agents that only answer one another are cut off after a while."""
+    if asked.reply_to is None and (asked.to is None or _is_chat(call, asked.to)):
         return _say(call, asked)
-    mailbox = _reachable(call, asked.to)
+    if asked.files:
+        raise Refused("Files go to chats; tell an agent or a person where the file is.")
+    me = call.caller
     body = asked.text if asked.data is None else {"text": asked.text, "data": asked.data}
 
     def told(letter: Letter) -> Sent:
@@ -51,14 +64,18 @@ def send(call: Call, asked: Send) -> Sent | msgspec.Raw:
         )
 
     return call.do(
-        "mail.put",
+        "mail.write",
         asked,
         told,
-        mailbox=mailbox,
+        agent=me.agent.id,
         body=body,
+        to=asked.to,
+        reply_to=asked.reply_to,
+        wake=asked.wake,
+        run=me.run,
+        session=me.session,
         priority=asked.priority,
-        sender=call.caller.mailbox,
-        project=call.caller.place.id if call.caller.place else None,
+        project=me.place.id if me.place else None,
     )
 
 
@@ -80,28 +97,18 @@ def _say(call: Call, asked: Send) -> Sent | msgspec.Raw:
             to=sent[-1].place_id,
         )
 
+    more = {"files": asked.files} if asked.files else {}
     return call.do(
-        "messages.send",
+        "messages.send_files" if asked.files else "messages.send",
         asked,
         told,
+        **more,
         text=asked.text,
         agent=me.agent.id,
         to=asked.to,
         session=me.session,
         run=me.run,
     )
-
-
-def _reachable(call: Call, to: str) -> str:
-    """The mailbox that was named; who is not there is said now, not when the letter is dead."""
-    kind, colon, name = to.partition(":")
-    if not colon:
-        kind, name = "agent", to
-    if kind not in REACHABLE:
-        raise Refused(f"An agent may not write to {to}; write to agent:NAME or user:NAME.", to=to)
-    if kind == "agent":
-        name = call.store.agents.get(name).name
-    return f"{kind}:{name}"
 
 
 class InboxAsked(Arguments, kw_only=True):
@@ -115,6 +122,8 @@ class Mail(msgspec.Struct):
     body: Any
     at: int
     times_shown: int
+    correlation: str | None = None
+    """The same for a letter and all that is written because of it."""
 
 
 class Inbox(Told, kw_only=True):
@@ -131,12 +140,23 @@ def inbox(call: Call, asked: InboxAsked) -> Inbox:
             break
         letters = _mine(call, asked.limit, wait_ms)
     step = "Nothing has come; go on with your work."
+    written = [each.id for each in letters if (each.sender or "").startswith("agent:")]
+    run = call.caller.run
+    known = call.store.mail.read_by(written, run=run) if written and run else []
+    belongs = {each.letter_id: each.correlation_id for each in known}
     if letters:
         step = f"Deal with them, then ack {', '.join(letter.id for letter in letters)}."
     return Inbox(
         next_step=step,
         letters=[
-            Mail(letter.id, letter.sender, letter.body, letter.created_at, letter.attempts)
+            Mail(
+                letter.id,
+                letter.sender,
+                letter.body,
+                letter.created_at,
+                letter.attempts,
+                belongs.get(letter.id),
+            )
             for letter in letters
         ],
     )

@@ -11,7 +11,15 @@ from typing import Any
 
 import msgspec
 
-from corral.interfaces.mcp import asking, gathering, holding, knowing, talking, working
+from corral.interfaces.mcp import (
+    asking,
+    gathering,
+    holding,
+    knowing,
+    requesting,
+    talking,
+    working,
+)
 from corral.interfaces.mcp.call import Arguments, Call, Told, Writing
 from corral.kernel.errors import Invalid
 
@@ -79,7 +87,7 @@ TABLE = (
     Tool(holding.lock, holding.LockAsked, holding.Locked, "locks.acquire", waits=True),
     Tool(holding.lock_release, holding.LockReleased, holding.Locked, "locks.release"),
     Tool(holding.lock_list, holding.LockListAsked, holding.Locks, "locks.list"),
-    Tool(talking.send, talking.Send, talking.Sent, "mail.put"),
+    Tool(talking.send, talking.Send, talking.Sent, "mail.write"),
     Tool(talking.inbox, talking.InboxAsked, talking.Inbox, "mail.claim", waits=True),
     Tool(talking.ack, talking.Ack, talking.Acked, "mail.ack"),
     Tool(gathering.group_post, gathering.GroupPost, gathering.Posted, "groups.post"),
@@ -88,6 +96,13 @@ TABLE = (
     Tool(asking.answer_wait, asking.AnswerWait, asking.Answered, "questions.wait", waits=True),
     Tool(asking.answer, asking.Answer, asking.Answered, "questions.answer"),
     Tool(asking.decide, asking.Decide, asking.Answered, "decisions.record", waits=True),
+    Tool(
+        requesting.request,
+        requesting.RequestAsked,
+        requesting.Requested,
+        "requests.ask",
+        waits=True,
+    ),
     Tool(gathering.remember, gathering.Remember, gathering.Remembered, "notes.add"),
     Tool(gathering.recall, gathering.Recall, gathering.Recalled, "notes.search"),
     Tool(talking.timer_set, talking.TimerSet, talking.TimerMade, "timers.set"),

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from corral.interfaces.web.gateway_actions import GATEWAY
 from corral.interfaces.web.race_actions import RACING
 from corral.interfaces.web.team_actions import TEAM
 from corral.interfaces.web.visit import Show, Visit
@@ -243,6 +244,7 @@ ACTIONS: dict[str, Show] = {
     "budgets/remove": remove_budget,
     "alerts/remove": remove_alert,
     "alerts/test": test_alert,
+    **GATEWAY,
     **RACING,
     **TEAM,
 }

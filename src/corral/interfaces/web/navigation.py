@@ -43,7 +43,12 @@ NAVIGATION = (
     ),
     Group(
         "Post",
-        (Link("Mail", "/mail", "m", "mail"), Link("Schedules", "/schedules", "t", "clock")),
+        (
+            Link("Chat", "/chat", "d", "talk"),
+            Link("Gateway", "/gateway", "v", "channel"),
+            Link("Mail", "/mail", "m", "mail"),
+            Link("Schedules", "/schedules", "t", "clock"),
+        ),
     ),
     Group(
         "Books",

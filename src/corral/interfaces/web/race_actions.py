@@ -1,54 +1,14 @@
 """What people do with races on the pages: choose, overrule, graft, go on, try again, give up."""
 
-import logging
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.responses import Response
 
+from corral.interfaces.web.soon import soon
 from corral.interfaces.web.visit import Show, Visit
-from corral.kernel.errors import Conflict, CorralError, Invalid
+from corral.kernel.errors import Conflict, Invalid
 from corral.kernel.money import parse_usd
 from corral.rooms.races.model import Race
-
-T = TypeVar("T")
-
-log = logging.getLogger("corral.web")
-
-PATIENCE = 4.0
-"""So many seconds a person waits for what takes its time; then it goes on without being watched."""
-
-
-def _soon(visit: Visit, act: Callable[[], T], done: Callable[[T], Response]) -> Response:
-    """Do what may take its time (worktrees are made, checks are run): whoever asked hears how it
-    went, or, when that is not known soon, that it goes on; the page shows what comes of it."""
-    outcome: Future[T] = Future()
-
-    def work() -> None:
-        try:
-            outcome.set_result(act())
-        except BaseException as error:  # whatever it is, it is told to whoever waits
-            outcome.set_exception(error)
-
-    threading.Thread(target=work, name="race action", daemon=True).start()
-    try:
-        result = outcome.result(PATIENCE)
-    except TimeoutError:
-        if outcome.done():
-            raise
-        outcome.add_done_callback(_late)
-        return visit.done("It takes its time; this page shows what comes of it.")
-    return done(result)
-
-
-def _late(outcome: "Future[Any]") -> None:
-    error = outcome.exception()
-    if isinstance(error, CorralError):
-        log.warning("what was asked for on a page was refused: %s", error.message)
-    elif error is not None:
-        log.error("what was asked for on a page failed", exc_info=error)
 
 
 def _race(visit: Visit) -> str:
@@ -67,7 +27,7 @@ def start_race(visit: Visit) -> Response:
     store, budget = visit.store, visit.given("budget")
     checks = (visit.given("checks") or "").splitlines()
     prompt, project = visit.must("prompt", "The prompt"), visit.must("project", "The project")
-    return _soon(
+    return soon(
         visit,
         lambda: store.races.start(
             prompt,
@@ -95,7 +55,7 @@ def graft(visit: Visit) -> Response:
     if not files:
         raise Invalid("No file is marked; mark those that are to be put onto the winner.")
     store = visit.store
-    return _soon(
+    return soon(
         visit,
         lambda: store.races.graft(id, attempt, files=files),
         lambda tried: visit.done(
@@ -107,7 +67,7 @@ def graft(visit: Visit) -> Response:
 def next_round(visit: Visit) -> Response:
     id, budget, from_round = _race(visit), visit.given("budget"), visit.number("from", "a round")
     store = visit.store
-    return _soon(
+    return soon(
         visit,
         lambda: store.races.next(
             id,
@@ -122,7 +82,7 @@ def next_round(visit: Visit) -> Response:
 
 def retry(visit: Visit) -> Response:
     id, attempt, store = _race(visit), _attempt(visit), visit.store
-    return _soon(
+    return soon(
         visit,
         lambda: store.races.retry(id, attempt),
         lambda race: visit.done(f"Attempt {attempt} is tried again."),
@@ -131,7 +91,7 @@ def retry(visit: Visit) -> Response:
 
 def cancel(visit: Visit) -> Response:
     id, attempt, store = _race(visit), _attempt(visit), visit.store
-    return _soon(
+    return soon(
         visit,
         lambda: store.races.cancel(id, attempt, reason=visit.given("reason")),
         lambda race: visit.done(f"Attempt {attempt} is ended."),
@@ -140,7 +100,7 @@ def cancel(visit: Visit) -> Response:
 
 def judge(visit: Visit) -> Response:
     id, store = _race(visit), visit.store
-    return _soon(
+    return soon(
         visit,
         lambda: store.races.judge(id, judge=visit.given("judge"), rubric=visit.given("rubric")),
         lambda race: visit.done(f"{race.plan.judge} is asked."),
@@ -150,7 +110,7 @@ def judge(visit: Visit) -> Response:
 def abandon(visit: Visit) -> Response:
     id, round, store = _race(visit), visit.number("round", "a round"), visit.store
     what = "The race" if round is None else f"Round {round}"
-    return _soon(
+    return soon(
         visit,
         lambda: store.races.abandon(id, round=round, reason=visit.given("reason")),
         lambda race: visit.done(f"{what} is abandoned; what was made is kept."),
@@ -173,7 +133,7 @@ def merge(visit: Visit) -> Response:
             return visit.done("The branch has it already.")
         return visit.done(f"The branch is at {(done.commit or '')[:12]} now.")
 
-    return _soon(visit, lambda: store.races.merge(id, into=visit.given("into")), told)
+    return soon(visit, lambda: store.races.merge(id, into=visit.given("into")), told)
 
 
 RACING: dict[str, Show] = {

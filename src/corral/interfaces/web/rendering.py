@@ -100,6 +100,11 @@ TONES = {
     "abandoned": "off",
     "asked": "live",
     "given": "good",
+    "heard": "good",
+    "unheard": "off",
+    "sent": "good",
+    "undelivered": "bad",
+    "known": "good",
 }
 
 
@@ -151,6 +156,7 @@ def environment() -> Environment:
     )
     made.globals.update(asset=asset, navigation=NAVIGATION, version=__version__)
     modules = {"ui": "ui", "board": "board_head", "asks": "asking", "racing": "racing"}
+    modules["chats"] = "chatting"
     for name, template in modules.items():
         made.globals[name] = made.get_template(f"{template}.html").module
     return made

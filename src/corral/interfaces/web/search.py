@@ -28,6 +28,11 @@ PAGES = {
     "nte": "/notes/",
     "lck": "/locks#",
     "rac": "/races/",
+    "msg": "/gateway/messages/",
+    "chn": "/gateway/channels/",
+    "plc": "/gateway?place=",
+    "wir": "/gateway/wirings#",
+    "snd": "/gateway/held#",
 }
 KINDS = ("turn", "output", "note")
 
@@ -91,6 +96,9 @@ def _exists(visit: Visit, id: str) -> bool:
         "grp": store.groups.get,
         "nte": store.notes.get,
         "rac": store.races.get,
+        "msg": store.messages.get,
+        "chn": store.channels.get,
+        "plc": store.places.get,
     }.get(id.partition("_")[0])
     with suppress(CorralError):
         return find is not None and find(id) is not None

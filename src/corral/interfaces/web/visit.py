@@ -114,6 +114,8 @@ class Visit:
             return RedirectResponse(go or self._came_from(), status_code=303)
         if go is not None:
             return Response(headers={"HX-Redirect": go})
+        if not sentence:  # the page itself shows it
+            return Response(headers={"HX-Reswap": "none", "HX-Trigger": "corral:done"})
         with rendering.at(self.store.now()):
             text = rendering.render("done.html", None, {"sentence": sentence})
         headers = {"HX-Retarget": "#notices", "HX-Reswap": "beforeend", "HX-Trigger": "corral:done"}

@@ -252,7 +252,8 @@ def allows(tx: Tx, agent: str, tool: str) -> bool:
     rules = grants(tx, agent).items
     return allows_by_rules(
         tool,
-        [rule.tool for rule in rules if rule.allowed],
+        # What the host may do for it is another matter, and narrows its own tools no further.
+        [rule.tool for rule in rules if rule.allowed and not rule.tool.startswith("host:")],
         [rule.tool for rule in rules if not rule.allowed],
     )
 

@@ -29,7 +29,7 @@ MOVES = Moves(
 
 class Kind(StrEnum):
     CRASHED = "crashed"  # a run vanished, or was ended by a signal that nobody here sent
-    FAILED = "failed"  # a run ended badly by itself, or its time was over
+    FAILED = "failed"  # a run ended badly, or its time was over; so did a schedule's script
     STUCK = "stuck"  # a run says that it works, and nothing comes
     NEEDS_INPUT = "needs_input"  # a run asks, and nobody has answered
     BUDGET = "budget"  # a budget is spent

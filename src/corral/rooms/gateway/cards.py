@@ -2,18 +2,28 @@
 
 from typing import Any
 
-from corral.adapters.channels.contract import Kind
+from corral.adapters.channels.contract import Incoming, Kind, card_text
+from corral.adapters.channels.registry import traits_of
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, NotFound
 from corral.kernel.ids import number_of
+from corral.kernel.text import abridged, printable
 from corral.rooms.gateway import sending, sql
-from corral.rooms.gateway.model import Card, Place, Talk
+from corral.rooms.gateway.model import HOST, Card, Place, Talk
 from corral.rooms.mail import ops as mail
 from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question, QuestionState
 from corral.rooms.runs import ops as runs
 
 MOST = 100
+REDACTED = "[not kept: it may be a secret]"
+NOT_HERE = (
+    "A secret was asked for here, and what you wrote may be one, so nothing of it was kept. Delete "
+    "it in the chat, give the secret where the card says, and treat what you typed as known to "
+    "others. If it was no secret, say it in several words."
+)
+_SHORTEST = 8
+"""Characters of a single word from which on it may be a secret."""
 
 
 def show(tx: Tx, question: Question, place: Place, talk: Talk | None = None) -> Card | None:
@@ -24,21 +34,74 @@ def show(tx: Tx, question: Question, place: Place, talk: Talk | None = None) -> 
     (message,) = sending.queue(
         tx,
         place,
-        question.text,
+        _whole(tx, question, place, thread),
         kind=Kind.QUESTION,
         thread=thread,
         agent_id=talk.agent_id if talk else None,
         data={"question": question.id, "options": question.options},
         key=f"card:{question.id}",
     )
+    if asks_for_secret(question):
+        tx.run(sql.GUARD_PLACE, id=place.id, guarded=1)
     return tx.one(
         sql.ADD_CARD,
+        secret=int(asks_for_secret(question)),
         question_id=question.id,
         place_id=place.id,
         session_id=talk.session_id if talk else None,
         message=number_of("msg", message.id),
         now=tx.now,
     )
+
+
+def asks_for_secret(question: Question) -> bool:
+    """Whether it is Corral's own question for a secret, which nobody answers in words."""
+    return question.asker == HOST and (question.key or "").endswith(":secret")
+
+
+def is_secret(tx: Tx, place: Place, incoming: Incoming) -> bool:
+    """Whether something that is said where a secret is asked for may be that secret: it answers the
+    card, or is a single word, or a file in a direct chat."""
+    text = incoming.text.strip()
+    asked = [card for card in _open_cards(tx, place) if card.secret]
+    has_files = bool(incoming.attached or incoming.files)
+    if not asked or (text.lower() in ("", "no") and not has_files):
+        return False
+    shown = {id for card in asked for id in sending.get(tx, card.message_id).platform_ids}
+    if incoming.reply_to in shown or incoming.question in {card.question_id for card in asked}:
+        return True
+    if has_files:
+        return place.direct
+    return len(text) >= _SHORTEST and not any(c.isspace() for c in text)
+
+
+def _unguard(tx: Tx, place_id: str) -> None:
+    """Nothing secret is asked for in the place any more, if that was the last such card."""
+    place = sql.PLACES.get(tx, place_id)
+    if not any(card.secret for card in _open_cards(tx, place)):
+        tx.run(sql.GUARD_PLACE, id=place_id, guarded=0)
+
+
+def words_of(question: Question) -> str:
+    """All that somebody must know who answers: what is asked, what is done on it, and how many must
+    agree. Nothing in it can hide: what cannot be seen is spelled out."""
+    parts = [question.text]
+    if question.effect:
+        parts.append(f"This is what will be done, and nothing else:\n{question.effect}")
+    if question.needed > 1:
+        parts.append(f"{question.needed} must give the same answer.")
+    return "\n\n".join(printable(part, kept="\n") for part in parts)
+
+
+def _whole(tx: Tx, question: Question, place: Place, thread: str | None) -> str:
+    """The words of a card. What is too long for one is said before it, whole, and never cut."""
+    words = words_of(question)
+    room = traits_of(sql.CHANNELS.get(tx, place.channel_id).kind).max_text
+    room -= len(card_text("", question.options))
+    if len(words) <= room:
+        return words
+    sending.queue(tx, place, words, thread=thread, key=f"card:{question.id}:whole")
+    return abridged(f"To what is said above ({question.id}): {words}", max(room, 40))
 
 
 def show_open(tx: Tx) -> list[Card]:
@@ -83,7 +146,12 @@ def ended(tx: Tx) -> list[Card]:
     for card in tx.all(sql.OPEN_CARDS, after="", limit=MOST):
         question = questions.get(tx, card.question_id)
         talk = tx.one(sql.TALK, session_id=card.session_id) if card.session_id else None
-        waits = talk is not None and talk.run_id is not None and talk.run_id == question.run_id
+        waits = (
+            talk is not None
+            and talk.run_id is not None
+            and talk.run_id == question.run_id
+            and question.asker != HOST
+        )
         if question.state is not QuestionState.OPEN and not waits:
             found.append(card)
     return found
@@ -99,8 +167,10 @@ def settle_ended(tx: Tx) -> int:
         settled += 1
         question = questions.get(tx, card.question_id)
         _rewrite(tx, card, question)
+        if card.secret:
+            _unguard(tx, card.place_id)
         talk = tx.one(sql.TALK, session_id=card.session_id) if card.session_id else None
-        if talk is not None:
+        if talk is not None and question.asker != HOST:
             _hand_over(tx, talk, question)
     return settled
 
@@ -108,7 +178,9 @@ def settle_ended(tx: Tx) -> int:
 def _rewrite(tx: Tx, card: Card, question: Question) -> None:
     place = sql.PLACES.get(tx, card.place_id)
     shown = sending.get(tx, card.message_id)
-    text = f"{question.text}\n{_ending(question)}"
+    ending = _ending(question)
+    room = traits_of(sql.CHANNELS.get(tx, place.channel_id).kind).max_text - len(ending) - 1
+    text = f"{abridged(shown.text, max(room, 40))}\n{ending}"
     if shown.platform_ids:
         sending.queue(
             tx,
@@ -124,11 +196,11 @@ def _rewrite(tx: Tx, card: Card, question: Question) -> None:
 
 def _ending(question: Question) -> str:
     if question.state is QuestionState.ANSWERED:
-        who = (question.answered_by or "").removeprefix("user:")
+        who = (question.answered_by or "").replace("user:", "")
         return f"{who} answered: {question.answer}"
     if question.state is QuestionState.EXPIRED:
         counts = f"; {question.fallback} counts" if question.fallback else ""
-        return f"Nobody answered in time{counts}."
+        return f"{'They did not agree' if question.votes else 'Nobody answered in time'}{counts}."
     return "It is not asked any more."
 
 
@@ -153,7 +225,9 @@ def answer(tx: Tx, question: str, said: str, by: str) -> tuple[bool, str]:
         ended = questions.answer(tx, question, said, by=by)
     except CorralError as error:
         return False, error.message
-    return True, f"{ended.answered_by} answered {ended.id}: {ended.answer}"
+    if ended.state is QuestionState.ANSWERED:
+        return True, f"{ended.answered_by} answered {ended.id}: {ended.answer}"
+    return True, f"{by} answered {ended.id}; {ended.needed} must agree"
 
 
 def meant_in(tx: Tx, place: Place, text: str) -> Question | None:

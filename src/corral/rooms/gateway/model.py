@@ -90,6 +90,7 @@ class Place(msgspec.Struct, frozen=True):
     name: str | None
     direct: bool
     policy: Policy | None
+    guarded: bool
     state: PlaceState
     created_at: int
     updated_at: int
@@ -166,7 +167,10 @@ WIRING_MOVES = Moves(
     WiringState,
     begin="add",
     initial=WiringState.ACTIVE,
-    verbs={"remove": move(WiringState.ACTIVE, to=WiringState.REMOVED)},
+    verbs={
+        "change": move(WiringState.ACTIVE, to=WiringState.ACTIVE),
+        "remove": move(WiringState.ACTIVE, to=WiringState.REMOVED),
+    },
 )
 
 
@@ -371,14 +375,63 @@ def chat_of(letter: Letter) -> Chat | None:
     return msgspec.convert(body, Chat)
 
 
+class Errand(msgspec.Struct, frozen=True):
+    """What a task gives a session to do, in the letter that tells it."""
+
+    text: str
+    place: str | None = None
+    thread: str | None = None
+    found: str | None = None
+    """What its script printed."""
+
+
+def errand_of(letter: Letter) -> Errand | None:
+    """What a schedule gives to do; None of any other letter.
+
+    The letters of agents are signed with their own mailbox; a schedule's are signed by a place, or
+    by nobody, and their key is the schedule's.
+    """
+    body = letter.body
+    if not isinstance(body, dict) or not isinstance(body.get("text"), str):
+        return None
+    if not (letter.key or "").startswith("sch_"):
+        return None
+    place = body.get("place")
+    if letter.sender != (f"place:{place}" if place else None):
+        return None
+    return msgspec.convert(body, Errand)
+
+
+def asked_in(letter: Letter) -> Chat | Errand | None:
+    """What a letter gives a session to answer somewhere: a message, or a task."""
+    return chat_of(letter) or errand_of(letter)
+
+
 class Card(msgspec.Struct, frozen=True):
     question_id: str
     place_id: str
     session_id: str | None
     message_id: str
+    secret: bool
     settled: bool
     created_at: int
 
+
+class Exchange(msgspec.Struct, frozen=True):
+    """What a letter that an agent wrote to an agent belongs to."""
+
+    letter_id: str
+    correlation_id: str
+    hops: int
+    answers: str | None
+    agent_id: str
+    reply_to: str
+    read_by: str | None
+    created_at: int
+
+
+HOST = "queue:gateway"
+"""Where answers go to what Corral itself asks of people."""
 
 _NAME = re.compile(r"[^\s:/\x00-\x1f\x7f]{1,100}")
 

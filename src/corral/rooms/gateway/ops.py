@@ -26,7 +26,8 @@ from corral.rooms.settings import ops as settings
 
 KEPT, CARDS_KEPT, OUTCOMES_KEPT = sql.KEPT, sql.CARDS_KEPT, sql.OUTCOMES_KEPT
 MAX_PLATFORM_ID = 500
-TERMINAL = "terminal"
+AT_HOME = ("terminal", "web")
+"""Kinds whose senders sit at the store's own machine, or hold a token that may do everything."""
 
 
 # -- channels -------------------------------------------------------------------------------------
@@ -236,7 +237,8 @@ def owners(tx: Tx) -> list[str]:
 def meet_sender(tx: Tx, channel: Channel, platform_id: str, name: str | None) -> Sender:
     """The account that a platform calls by this id; it is noted when it first speaks.
 
-    Whoever speaks at a terminal of the store's own machine could do everything without asking.
+    Whoever speaks at a terminal of the store's own machine, or from its dashboard, could do
+    everything without asking.
     """
     own = clean_text(platform_id, "The sender", most=MAX_PLATFORM_ID)
     found = tx.one(sql.SENDER_BY_PLATFORM, channel_id=channel.id, platform_id=own)
@@ -261,7 +263,7 @@ def meet_sender(tx: Tx, channel: Channel, platform_id: str, name: str | None) ->
     )
     found = tx.one(sql.SENDER_BY_PLATFORM, channel_id=channel.id, platform_id=own)
     assert found is not None
-    if channel.kind == TERMINAL and found.state is SenderState.UNKNOWN:
+    if channel.kind in AT_HOME and found.state is SenderState.UNKNOWN:
         return know(tx, found, own, "owner")
     return found
 

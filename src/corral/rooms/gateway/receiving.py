@@ -12,8 +12,9 @@ from corral.kernel.ids import number_of
 from corral.kernel.text import clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import AgentState
-from corral.rooms.gateway import cards, commands, ops, sending, sql, talking, wiring
+from corral.rooms.gateway import cards, commands, ops, requesting, sending, sql, talking, wiring
 from corral.rooms.gateway.model import (
+    HOST,
     Channel,
     ChannelState,
     Message,
@@ -31,10 +32,8 @@ from corral.rooms.gateway.routing import Said, command_of, route
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
-from corral.rooms.questions.model import Question
+from corral.rooms.questions.model import Question, QuestionState
 
-MAILBOX = "queue:gateway"
-"""Where answers go to what Corral itself asks of owners."""
 MAX_EVENT = 500
 MAX_TEXT = 64 * 1024
 MAX_HELD = 1_000
@@ -77,11 +76,28 @@ def receive(tx: Tx, channel: str, incoming: Incoming) -> Message:
     place = ops.meet_place(tx, on, incoming.place, name=incoming.place_name, direct=incoming.direct)
     sender = ops.meet_sender(tx, on, incoming.sender, incoming.sender_name)
     heard = _Heard(on, place, sender, incoming)
+    if place.guarded and cards.is_secret(tx, place, incoming):
+        return _keep_nothing(tx, heard)
     if why := _turned_away(heard):
         return _store(tx, heard, "turn_away", why)
     if heard.policy is Policy.ASK and not heard.known:
         return _hold(tx, heard, f"nobody has said whether {sender.called} may talk here")
     return _judge(tx, heard, _store(tx, heard, "hold", "it is being judged"))
+
+
+def is_secret(tx: Tx, channel: str, incoming: Incoming) -> bool:
+    """Whether an event may be a secret that was asked for in its place: then nothing of it, nor of
+    what is attached, is kept."""
+    place = tx.one(sql.PLACE_BY_PLATFORM, channel_id=channel, platform_id=incoming.place)
+    return place is not None and place.guarded and cards.is_secret(tx, place, incoming)
+
+
+def _keep_nothing(tx: Tx, heard: _Heard) -> Message:
+    """Somebody typed a secret where it was asked for: nothing of it is kept, and that is said."""
+    bare = msgspec.structs.replace(heard.incoming, text=cards.REDACTED, files=[], attached=[])
+    stored = _store(tx, heard._replace(incoming=bare), "turn_away", cards.NOT_HERE)
+    sending.queue(tx, heard.place, cards.NOT_HERE, thread=stored.thread, key=f"{stored.id}:secret")
+    return stored
 
 
 def _turned_away(heard: _Heard) -> str | None:
@@ -293,7 +309,7 @@ def _ask_for_agent(tx: Tx, heard: _Heard, message: Message) -> Message:
 def _ask(tx: Tx, heard: _Heard, key: str, text: str, options: list[str]) -> bool:
     try:
         question = questions.ask(
-            tx, text, options=options, asker=MAILBOX, answerers=ops.owners(tx), key=key
+            tx, text, options=options, asker=HOST, answerers=ops.owners(tx), key=key
         )
     except Refused:  # so many are asked already that more would only be noise
         return False
@@ -307,7 +323,7 @@ def hear_owner(tx: Tx, letter: Letter) -> None:
     """Do what an owner's answer says, and let what was held go on, or turn it away."""
     id = letter.body.get("question") if isinstance(letter.body, dict) else None
     question = questions.get(tx, id) if isinstance(id, str) else None
-    if question is None or question.asker != MAILBOX or question.ended_at is None:
+    if question is None or question.asker != HOST or question.ended_at is None:
         # Whoever put it here: what Corral asked is not answered by it.
         mail.refuse(tx, letter, "it is no answer to a question of the gateway")
         return
@@ -316,6 +332,20 @@ def hear_owner(tx: Tx, letter: Letter) -> None:
         _hear_about_sender(tx, question, id)
     elif about == "place":
         _hear_about_place(tx, question, id)
+    elif about == "request":
+        requesting.hear(tx, question, id)
+    mail.ack(tx, letter)
+
+
+def could_not_do(tx: Tx, letter: Letter, why: str) -> None:
+    """What an answer says could not be done: a request has failed, and its agent is told; all else
+    is tried again."""
+    question = questions.get(tx, str(letter.body.get("question")))
+    about, id, _ = (question.key or "::").split(":", 2)
+    if about != "request":
+        mail.fail(tx, letter, why)
+        return
+    requesting.fail(tx, id, why)
     mail.ack(tx, letter)
 
 
@@ -351,6 +381,7 @@ def approve(tx: Tx, sender: str, *, person: str | None = None, role: str | None 
         else ops.get_sender(tx, sender)
     )
     known = ops.know(tx, found, person, role)
+    _ask_no_more(tx, known)
     release(tx, known)
     return known
 
@@ -358,8 +389,17 @@ def approve(tx: Tx, sender: str, *, person: str | None = None, role: str | None 
 def block(tx: Tx, sender: str) -> Sender:
     """Turn away whatever an account says, also what it said while it waited."""
     gone = ops.turn_out(tx, ops.get_sender(tx, sender))
+    _ask_no_more(tx, gone)
     _refuse_held(tx, gone, f"{gone.called} is blocked")
     return gone
+
+
+def _ask_no_more(tx: Tx, sender: Sender) -> None:
+    """Somebody said without being asked whether an account may talk: owners need not say it."""
+    for first in tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=1):
+        asked = questions.under(tx, HOST, f"sender:{sender.id}:{first.id}")
+        if asked is not None and asked.state is QuestionState.OPEN:
+            questions.withdraw(tx, asked.id, reason=f"it is {sender.state} now", by=HOST)
 
 
 def release(tx: Tx, sender: Sender) -> None:

@@ -4,13 +4,12 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters.channels.contract import Kind, split_text
+from corral.adapters.channels.contract import Kind, pieces_of
 from corral.adapters.channels.registry import traits_of
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.ids import number_of
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.alerts import ops as alerts
@@ -23,7 +22,7 @@ from corral.rooms.gateway.model import (
     Place,
     PlaceState,
     Talk,
-    chat_of,
+    asked_in,
 )
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState
@@ -51,9 +50,9 @@ def send(
     long text becomes several messages. The same key is the same message.
     """
     whose = agents.get(tx, agent)
-    for given, what in ((to, "The destination"), (session, "The session"), (run, "The run")):
-        _short(given, what)
-    place, thread = _address(tx, whose.id, to, session)
+    for given, what in ((to, "destination"), (session, "session"), (run, "run")):
+        _short(given, f"The {what}")
+    place, thread = where_to(tx, whose.id, to, session)
     kind, target = _about(tx, place, edit, react, reply_to)
     return queue(
         tx,
@@ -102,10 +101,8 @@ def queue(
     `sender` is the mailbox that is told should it never arrive.
     """
     channel = sql.CHANNELS.get(tx, place.channel_id)
-    traits = traits_of(channel.kind)
-    pieces = split_text(text, traits.max_text) if kind is Kind.TEXT else [text[: traits.max_text]]
     made = []
-    for number, piece in enumerate(pieces):
+    for number, piece in enumerate(pieces_of(text, traits_of(channel.kind), kind)):
         own = tx.new_id("key") if key is None else f"{key}:{number}" if number else key
         row = _row(tx, place, piece, kind, own)
         row |= {
@@ -139,9 +136,7 @@ def _queue_one(tx: Tx, place: Place, row: dict[str, Any], sender: str | None) ->
 
 def _with_letter(tx: Tx, message: Message, letter: Letter) -> Message:
     told = tx.one(
-        sql.SET_LETTER,
-        seq=number_of("msg", message.id),
-        letter=number_of("let", letter.id),
+        sql.SET_LETTER, seq=number_of("msg", message.id), letter=number_of("let", letter.id)
     )
     assert told is not None
     return told
@@ -344,7 +339,8 @@ def _words(tx: Tx, body: Any) -> tuple[str, str | None]:
     if isinstance(body, dict) and isinstance(body.get("undelivered"), str):
         asked = tx.one(sql.MESSAGES.by_key, key_=_number(body.get("key")))
         words = f" ({asked.text[:60]!r})" if asked else ""
-        said = f"Your message{words} could not be answered: {body.get('reason')}"
+        what = "A task" if str(body.get("key")).startswith("sch_") else f"Your message{words}"
+        said = f"{what} could not be answered: {body.get('reason')}"
         return said, asked.thread if asked else None
     if isinstance(body, dict) and isinstance(body.get("text"), str):
         return body["text"], None
@@ -377,17 +373,18 @@ def address_of(tx: Tx, talk: Talk) -> tuple[Place, str | None] | None:
     was begun."""
     for fenced in reversed(talk.letters):
         letter = mail.find(tx, number_of("let", fenced.id))
-        chat = chat_of(letter) if letter is not None else None
-        if chat is not None:
-            return sql.PLACES.get(tx, chat.place), chat.thread
+        asked = asked_in(letter) if letter is not None else None
+        if asked is not None and asked.place:
+            return sql.PLACES.get(tx, asked.place), asked.thread
     if talk.place_id:
         return sql.PLACES.get(tx, talk.place_id), talk.thread or None
     return None
 
 
-def _address(
+def where_to(
     tx: Tx, agent_id: str, to: str | None, session: str | None
 ) -> tuple[Place, str | None]:
+    """The place and thread that an agent means; Refused unless it holds the destination."""
     talk = tx.one(sql.TALK, session_id=session) if session else None
     answered = address_of(tx, talk) if talk is not None and talk.agent_id == agent_id else None
     if to is None:
@@ -433,18 +430,3 @@ def _about(
 def get(tx: Tx, message: str) -> Message:
     """A message by its id."""
     return sql.MESSAGES.get(tx, number_of("msg", message))
-
-
-def list_messages(
-    tx: Tx, *, place: str | None = None, after: str | None = None, limit: int = 50
-) -> Page[Message]:
-    """What was said both ways, newest first: everywhere, or in one place."""
-    (before,) = decode_cursor(after, _END)
-    if place is None:
-        rows = tx.all(sql.ALL_MESSAGES, before=before, limit=check_limit(limit) + 1)
-    else:
-        where = ops.get_place(tx, place).id
-        rows = tx.all(
-            sql.MESSAGES_OF_PLACE, place_id=where, before=before, limit=check_limit(limit) + 1
-        )
-    return page_of(rows, limit, lambda message: (number_of("msg", message.id),))

@@ -13,6 +13,7 @@ from corral.rooms.gateway.model import (
     Card,
     Channel,
     Destination,
+    Exchange,
     Message,
     Person,
     Place,
@@ -20,6 +21,7 @@ from corral.rooms.gateway.model import (
     Talk,
     Wiring,
 )
+from corral.rooms.gateway.wishes import REQUEST_MOVES, Request
 
 # -- channels -------------------------------------------------------------------------------------
 
@@ -51,7 +53,9 @@ SET_TROUBLE = Statement("""
 
 # -- places ---------------------------------------------------------------------------------------
 
-_PLACE = """id, channel_id, platform_id, name, direct, policy, state, created_at, updated_at"""
+_PLACE = (
+    """id, channel_id, platform_id, name, direct, policy, guarded, state, created_at, updated_at"""
+)
 
 PLACE_IDS = IdColumn("place", "plc", "places")
 PLACES = StateTable(Place, PLACE_MOVES, table="places", columns=_PLACE)
@@ -72,6 +76,7 @@ PLACES_OF_CHANNEL = Query(
 )
 
 NAME_PLACE = Statement("UPDATE places SET name = :name, updated_at = :now WHERE id = :id")
+GUARD_PLACE = Statement("UPDATE places SET guarded = :guarded WHERE id = :id")
 SET_PLACE_POLICY = Statement("UPDATE places SET policy = :policy, updated_at = :now WHERE id = :id")
 
 # -- people ---------------------------------------------------------------------------------------
@@ -211,6 +216,14 @@ def _held(column: str) -> Query[Message]:
 HELD_OF_SENDER = _held("sender_id")
 HELD_OF_PLACE = _held("place_id")
 
+HELD = Query(
+    Message,
+    f"""
+    SELECT {_MESSAGE} FROM messages WHERE state = 'held' AND (sender_id, seq) > (:sender, :seq)
+    ORDER BY sender_id, seq LIMIT :limit
+""",
+)
+
 QUEUED = Query(
     Message,
     f"""
@@ -338,7 +351,8 @@ OUTCOMES_KEPT = Retention(
 
 # -- cards ----------------------------------------------------------------------------------------
 
-_CARD = "question_id, place_id, session_id, 'msg_' || message AS message_id, settled, created_at"
+_CARD = """question_id, place_id, session_id, 'msg_' || message AS message_id, secret, settled,
+    created_at"""
 
 CARD = Query(Card, f"SELECT {_CARD} FROM cards WHERE question_id = :question_id")
 
@@ -358,8 +372,8 @@ OPEN_CARDS = Query(
 ADD_CARD = Query(
     Card,
     f"""
-    INSERT INTO cards (question_id, place_id, session_id, message, settled, created_at)
-    VALUES (:question_id, :place_id, :session_id, :message, 0, :now)
+    INSERT INTO cards (question_id, place_id, session_id, message, secret, settled, created_at)
+    VALUES (:question_id, :place_id, :session_id, :message, :secret, 0, :now)
     ON CONFLICT (question_id) DO NOTHING
     RETURNING {_CARD}
 """,
@@ -379,4 +393,75 @@ CARDS_KEPT = Retention(
     key="question_id",
     born="created_at",
     over="settled = 1 AND created_at < :before",
+)
+
+# -- requests -------------------------------------------------------------------------------------
+
+_REQUEST = """id, agent_id, run_id, session_id, key, action, arguments, effect, question_id, state,
+    decided_by, result, reason, created_at, ended_at"""
+
+REQUEST_IDS = IdColumn("request", "req", "requests")
+REQUESTS = StateTable(Request, REQUEST_MOVES, table="requests", columns=_REQUEST)
+
+REQUEST_BY_KEY = Query(
+    Request, f"SELECT {_REQUEST} FROM requests WHERE agent_id = :agent_id AND key = :key"
+)
+
+ALL_REQUESTS = REQUESTS.newest()
+REQUESTS_OF_AGENT = REQUESTS.newest("agent_id = :agent_id")
+
+WAITING_REQUESTS = Query(
+    Request,
+    f"""
+    SELECT {_REQUEST} FROM requests WHERE state = 'waiting' AND action = :action AND id > :after
+    ORDER BY id LIMIT :limit
+""",
+)
+
+COUNT_WAITING = Statement("""
+    SELECT count(*) FROM requests WHERE agent_id = :agent_id AND state = 'waiting'
+""")
+
+SET_QUESTION = Query(
+    Request,
+    f"UPDATE requests SET question_id = :question_id WHERE id = :id RETURNING {_REQUEST}",
+)
+
+REQUESTS_KEPT = Retention(
+    "requests", setting="messages.keep_ms", born="created_at", over="ended_at < :before"
+)
+
+# -- exchanges ------------------------------------------------------------------------------------
+
+_EXCHANGE = """'let_' || letter AS letter_id, correlation_id, hops, 'let_' || answers AS answers,
+    agent_id, reply_to, read_by, created_at"""
+
+EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter = :letter")
+
+READ_EXCHANGES = Query(
+    Exchange,
+    f"SELECT {_EXCHANGE} FROM exchanges WHERE read_by = :run_id ORDER BY hops DESC LIMIT 1",
+)
+
+ADD_EXCHANGE = Query(
+    Exchange,
+    f"""
+    INSERT INTO exchanges (letter, correlation_id, hops, answers, agent_id, reply_to, created_at)
+    VALUES (:letter, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)
+    ON CONFLICT (letter) DO NOTHING
+    RETURNING {_EXCHANGE}
+""",
+)
+
+READ_EXCHANGE = Query(
+    Exchange,
+    f"UPDATE exchanges SET read_by = :run_id WHERE letter = :letter RETURNING {_EXCHANGE}",
+)
+
+EXCHANGES_KEPT = Retention(
+    "exchanges",
+    setting="mail.keep_ms",
+    key="letter",
+    born="created_at",
+    over="created_at < :before",
 )

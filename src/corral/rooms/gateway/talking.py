@@ -21,15 +21,18 @@ from corral.rooms.gateway.model import (
     Talk,
     Unheard,
     Wiring,
+    asked_in,
     chat_of,
+    errand_of,
 )
 from corral.rooms.gateway.routing import seat
 from corral.rooms.mail import looking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState
 from corral.rooms.projects import ops as projects
+from corral.rooms.schedules import history as occurrences
 from corral.rooms.sessions import ops as sessions
-from corral.rooms.sessions.model import SessionState
+from corral.rooms.sessions.model import Session, SessionState
 
 MOST_LETTERS = 10
 """Letters that one turn is given."""
@@ -65,25 +68,45 @@ def sit_down(tx: Tx, wiring: Wiring, place: Place, thread: str | None) -> Talk:
     """The session in which a wiring's agent hears a place; it is opened when it is first needed,
     and anew when somebody closed it."""
     where, in_thread = seat(wiring, place.id, thread)
-    tx.serialize(f"talk:{wiring.agent_id}:{where}:{in_thread}")
-    found = tx.one(sql.TALK_OF, agent_id=wiring.agent_id, place_id=where, thread=in_thread)
+    return take_seat(tx, wiring.agent_id, place, where, in_thread, project=_project(tx, wiring))
+
+
+def take_seat(
+    tx: Tx, agent_id: str, place: Place, where: str, thread: str, *, project: str | None
+) -> Talk:
+    """The session that an agent has for a chat and thread."""
+    tx.serialize(f"talk:{agent_id}:{where}:{thread}")
+    found = tx.one(sql.TALK_OF, agent_id=agent_id, place_id=where, thread=thread)
     if found is not None and (found.run_id or _is_open(tx, found.session_id)):
         return found
     if found is not None:
         tx.run(sql.DROP_TALK, session_id=found.session_id)
     session = sessions.open_session(
-        tx,
-        wiring.agent_id,
-        project=_project(tx, wiring),
-        title=place.called[:60],
-        reply_to=place.mailbox,
+        tx, agent_id, project=project, title=place.called[:60], reply_to=place.mailbox
     )
+    return begin_talk(tx, session, where, thread)
+
+
+def desk(tx: Tx, agent_id: str) -> Talk:
+    """The session in which an agent is woken for letters that belong to no chat."""
+    tx.serialize(f"talk:{agent_id}::desk")
+    found = tx.one(sql.TALK_OF, agent_id=agent_id, place_id="", thread="desk")
+    if found is not None and (found.run_id or _is_open(tx, found.session_id)):
+        return found
+    if found is not None:
+        tx.run(sql.DROP_TALK, session_id=found.session_id)
+    session = sessions.open_session(tx, agent_id, title="Letters of other agents")
+    return begin_talk(tx, session, "", "desk")
+
+
+def begin_talk(tx: Tx, session: Session, where: str, thread: str) -> Talk:
+    """Let a session be woken by its letters from now on."""
     made = tx.one(
         sql.ADD_TALK,
         session_id=session.id,
-        agent_id=wiring.agent_id,
+        agent_id=session.agent_id,
         place_id=where,
-        thread=in_thread,
+        thread=thread,
         now=tx.now,
     )
     assert made is not None
@@ -203,8 +226,8 @@ def _batch(tx: Tx, talk: Talk) -> list[Letter]:
 
 
 def _address(letter: Letter) -> tuple[str, str | None] | None:
-    chat = chat_of(letter)
-    return (chat.place, chat.thread) if chat is not None else None
+    asked = asked_in(letter)
+    return (asked.place, asked.thread) if asked is not None and asked.place else None
 
 
 def _is_notice(letter: Letter) -> bool:
@@ -218,6 +241,10 @@ def begin(tx: Tx, talk: Talk, run_id: str, letters: Sequence[Letter]) -> Talk | 
         for letter in letters
         if (chat := chat_of(letter)) is not None
     ]
+    for letter in letters:
+        occurrences.note_run(tx, letter, run_id)
+        if (letter.sender or "").startswith("agent:"):
+            tx.one(sql.READ_EXCHANGE, letter=number_of("let", letter.id), run_id=run_id)
     fenced = [Fenced(letter.id, letter.fence) for letter in letters]
     return tx.one(
         sql.BEGIN_TURN,
@@ -287,14 +314,23 @@ def _told(letter: Letter, alone: bool) -> str:
 def _other(letter: Letter) -> str:
     """A letter that came from elsewhere: what never arrived, an answer, a timer, another agent."""
     body = letter.body
+    errand = errand_of(letter)
+    if errand is not None:
+        return (
+            f"{errand.text}\n\nIts script found:\n{errand.found}" if errand.found else errand.text
+        )
     if isinstance(body, str):
-        return body if letter.sender is None else f"[From {letter.sender}] {body}"
+        return body if letter.sender is None else f"[From {letter.sender}, {letter.id}] {body}"
+    if isinstance(body, dict) and body.get("kind") == "notice" and letter.sender is None:
+        return f"[{body.get('reason')}]"
     if isinstance(body, dict) and "undelivered" in body:
         return f"[What you said did not arrive ({body['undelivered']}): {body.get('reason')}]"
+    if isinstance(body, dict) and body.get("kind") == "request" and letter.sender is None:
+        return f"[{body.get('text')}]"
     if isinstance(body, dict) and body.get("kind") == "question":
         said = body.get("answer") or f"no answer; it is {body.get('state')}"
         return f"[Your question {body.get('text')!r}, by {body.get('answered_by')}: {said}]"
-    return f"[From {letter.sender or 'Corral'}] {encode_json(body, 'The letter')}"
+    return f"[From {letter.sender or 'Corral'}, {letter.id}] {encode_json(body, 'The letter')}"
 
 
 def _context(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:

@@ -1,6 +1,7 @@
 """Which agents hear which places, and where they may send to."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from corral.db.moves import create, move
 from corral.db.tx import Tx
@@ -79,6 +80,13 @@ def add_wiring(
     on = ops.get_channel(tx, where.channel_id if where is not None else str(channel))
     if on.state is not ChannelState.ACTIVE:
         raise Refused(f"{on.name} was removed; add it anew.", channel=on.id)
+    if (trigger, mode) == (Trigger.STICKY, Mode.AGENT):
+        raise Invalid(
+            "A sticky wiring follows the thread or chat in which its agent was addressed, and a "
+            "session for all chats follows none; take --session shared or thread.",
+            trigger=trigger,
+            mode=mode,
+        )
     made = create(
         tx,
         sql.WIRINGS,
@@ -87,12 +95,7 @@ def add_wiring(
             "channel_id": on.id,
             "place_id": where.id if where else None,
             "agent_id": whose.id,
-            "trigger": one_of(Trigger, trigger),
-            "pattern": check_pattern(Trigger(trigger), pattern),
-            "scope": one_of(Scope, scope),
-            "unheard": one_of(Unheard, unheard),
-            "mode": one_of(Mode, mode),
-            "priority": check_priority(priority),
+            **_manner(trigger, pattern, scope, unheard, mode, priority),
             "project_id": projects.get(tx, project).id if project else None,
             "created_at": tx.now,
             "created_by": tx.actor,
@@ -109,6 +112,46 @@ def add_wiring(
     if where is not None:
         allow(tx, whose.id, where)
     return made
+
+
+def change_wiring(
+    tx: Tx,
+    wiring: str,
+    *,
+    trigger: str,
+    pattern: str | None = None,
+    scope: str = "all",
+    unheard: str = "drop",
+    mode: str = "shared",
+    priority: int = 0,
+) -> Wiring:
+    """Let an agent hear a place in another manner from now on; all of it is said anew.
+
+    What it was told already stays with the sessions that it has.
+    """
+    return move(
+        tx,
+        sql.WIRINGS,
+        "change",
+        sql.WIRING_IDS.resolve(tx, wiring),
+        note={"trigger": trigger},
+        **_manner(trigger, pattern, scope, unheard, mode, priority),
+    )
+
+
+def _manner(
+    trigger: str, pattern: str | None, scope: str, unheard: str, mode: str, priority: int
+) -> dict[str, Any]:
+    """How a wiring hears, as its columns; Invalid says which of it makes no sense."""
+    on = one_of(Trigger, trigger)
+    return {
+        "trigger": on,
+        "pattern": check_pattern(on, pattern),
+        "scope": one_of(Scope, scope),
+        "unheard": one_of(Unheard, unheard),
+        "mode": one_of(Mode, mode),
+        "priority": check_priority(priority),
+    }
 
 
 def check_pattern(trigger: Trigger, pattern: str | None) -> str | None:

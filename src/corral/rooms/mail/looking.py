@@ -1,9 +1,12 @@
 """Lists of letters, for people and programs that look at mail without taking part in it."""
 
+from collections.abc import Sequence
+
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import number_of
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.text import encode_json
 from corral.rooms.mail import sql
 from corral.rooms.mail.model import Letter, LetterState, check_mailbox
 
@@ -64,6 +67,13 @@ def list_by_state(tx: Tx, *, state: str, after: str | None = None, limit: int = 
     (before,) = decode_cursor(after, _END)
     rows = tx.all(sql.BY_STATE, state=state, before=before, limit=check_limit(limit) + 1)
     return page_of(rows, limit, lambda letter: (number_of("let", letter.id),))
+
+
+def get_all(tx: Tx, ids: Sequence[str]) -> list[Letter]:
+    """Letters by their ids, oldest first; those that are kept no more are left out."""
+    numbers = [number_of("let", id) for id in ids]
+    check_limit(len(numbers) or 1)
+    return tx.all(sql.WITH_NUMBERS, keys_=encode_json(numbers, "The ids")) if numbers else []
 
 
 def dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:

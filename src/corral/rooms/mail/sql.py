@@ -18,6 +18,10 @@ LETTERS = StateTable(
     fresh=fresh_letter,
 )
 
+WITH_NUMBERS = Query(
+    Letter, f"SELECT {_COLUMNS} FROM letters WHERE seq {{is_numbered}} ORDER BY seq"
+)
+
 BY_KEY = Query(Letter, f"SELECT {_COLUMNS} FROM letters WHERE mailbox = :mailbox AND key = :key")
 
 # Whoever takes one out this moment keeps it.

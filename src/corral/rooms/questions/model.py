@@ -19,7 +19,7 @@ from corral.rooms.mail.model import check_mailbox
 class QuestionState(StrEnum):
     OPEN = "open"  # an answer is waited for, until its deadline
     ANSWERED = "answered"  # somebody answered, in time
-    EXPIRED = "expired"  # nobody did; the fallback counts, if there is one
+    EXPIRED = "expired"  # nobody did, or they do not agree; the fallback counts, if there is one
     WITHDRAWN = "withdrawn"  # nobody needs to know any more
 
 
@@ -30,11 +30,21 @@ MOVES = Moves(
     begin="ask",
     initial=S.OPEN,
     verbs={
+        # One of several has answered, and others must yet.
+        "vote": move(S.OPEN, to=S.OPEN),
         "answer": move(S.OPEN, to=S.ANSWERED),
         "expire": move(S.OPEN, to=S.EXPIRED),
         "withdraw": move(S.OPEN, to=S.WITHDRAWN),
     },
 )
+
+
+class Vote(msgspec.Struct, frozen=True):
+    """What one of several answered."""
+
+    by: str
+    answer: str
+    at: int
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -48,6 +58,9 @@ class Question(msgspec.Struct, frozen=True):
     free: bool
     answerers: list[str]
     fallback: str | None
+    effect: str | None
+    needed: int
+    votes: list[Vote]
     state: QuestionState
     answer: str | None
     answered_by: str | None
@@ -85,6 +98,38 @@ def check_may_answer(id: str, by: str, *, asker: str, answerers: Sequence[str]) 
         return
     who = " or ".join(answerers) if answerers else "a person"
     raise Refused(f"{id} is to be answered by {who}, not by {by}.", id=id, by=by)
+
+
+def check_needed(given: int, answerers: Sequence[str]) -> int:
+    """How many must give the same answer: no more than may answer."""
+    most = len(answerers) or MAX_ANSWERERS
+    if not 1 <= check_int(given, "How many must agree") <= most:
+        raise Invalid(
+            f"1 to {most} can agree, not {given}; name more who may answer.", needed=given
+        )
+    return given
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """What the votes come to."""
+
+    winners: list[str]
+    """Who gave the answer that counts; empty: none counts yet."""
+    is_hopeless: bool
+    """Whether none can count any more, whatever the others answer."""
+
+
+def tally(question: Question, votes: Sequence[Vote]) -> Tally:
+    """Whether enough gave the last answer, or cannot any more give any."""
+    groups: dict[str, list[str]] = {}
+    for vote in votes:
+        groups.setdefault(vote.answer, []).append(vote.by)
+    same = groups[votes[-1].answer]
+    if len(same) >= question.needed:
+        return Tally(same, False)
+    left = len(question.answerers) - len(votes)
+    best = max(len(each) for each in groups.values())
+    return Tally([], bool(question.answerers) and best + left < question.needed)
 
 
 def deadline_of(now: int, deadline_ms: int) -> int:

@@ -1,7 +1,7 @@
 """Asking, answering once, and telling whoever asked."""
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from corral.adapters.redaction import clean_words
 from corral.db.moves import create, move
@@ -17,10 +17,13 @@ from corral.rooms.questions import sql
 from corral.rooms.questions.model import (
     Question,
     QuestionState,
+    Vote,
     check_answerers,
     check_may_answer,
+    check_needed,
     deadline_of,
     is_person,
+    tally,
 )
 from corral.rooms.settings import ops as settings
 
@@ -42,6 +45,8 @@ def ask(
     answerers: Sequence[str] = (),
     deadline_ms: int | None = None,
     fallback: str | None = None,
+    effect: str | None = None,
+    needed: int = 1,
     project: str | None = None,
     run: str | None = None,
     key: str | None = None,
@@ -49,8 +54,10 @@ def ask(
     """Ask something: with options to choose from, or for any text; secrets are taken out.
 
     The answer goes to the mailbox `asker` (else whoever calls) as a letter, also when the asker has
-    died meanwhile. `answerers` may answer and are told; without any, every person may. Without an
-    answer in time the `fallback` counts. The same `key` gives back the first question.
+    died meanwhile. `answerers` may answer and are told; without any, every person may. Where
+    several are `needed`, so many must give the same answer. Without that in time, or when they
+    cannot agree any more, the `fallback` counts. `effect` is all that will be done on the answer:
+    it is shown whole, wherever the question is. The same `key` gives back the first question.
     """
     whose = check_mailbox(asker or tx.actor)
     choices = _options(options)
@@ -68,6 +75,8 @@ def ask(
         "free": int(bool(free) or not choices),
         "answerers": encode_json(check_answerers(answerers), "Who may answer"),
         "fallback": None if fallback is None else _chosen(fallback, choices, free),
+        "effect": clean_words(effect, "The effect") if effect else None,
+        "needed": check_needed(needed, check_answerers(answerers)),
         "deadline_at": deadline_of(tx.now, waited_ms),
         "created_at": tx.now,
     }
@@ -86,9 +95,14 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
     """Answer a question: with an option, its number, or any text where that is asked for.
 
     It is answered once; whoever comes later, or after the deadline, is told so (Conflict). Saying
-    the same again is fine. `by` is whoever calls, if nobody else is named.
+    the same again is fine. Where several must agree, each of them answers once, and the question
+    stays open until enough did. `by` is whoever calls, if nobody else is named.
     """
     found = get(tx, question)
+    if found.needed > 1:
+        # Two that count at the same moment would each miss the other's vote.
+        tx.serialize(f"question:{found.id}")
+        found = get(tx, found.id)
     who = clean_text(by or tx.actor, "Who answers", most=MAX_NAME)
     check_may_answer(found.id, who, asker=found.asker, answerers=found.answerers)
     said = _chosen(answer, found.options, found.free)
@@ -97,18 +111,64 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
     if found.ended_at is not None or is_late(found, tx.now):
         _refuse_late(found)
     try:
-        ended = move(
-            tx,
-            sql.QUESTIONS,
-            "answer",
-            found.id,
-            note={"by": who},
-            answer=said,
-            answered_by=who,
-            ended_at=tx.now,
-        )
+        if found.needed > 1:
+            return _vote(tx, found, said, who)
+        return _answered(tx, found, said, who, {"by": who})
     except IllegalMove:
         _refuse_late(get(tx, found.id))
+
+
+def _vote(tx: Tx, found: Question, said: str, who: str) -> Question:
+    """One of several answers; the last one needed ends it, as does one that makes it hopeless."""
+    before = next((vote for vote in found.votes if vote.by == who), None)
+    if before is not None:
+        if before.answer == said:
+            return found
+        raise Conflict(
+            f"You have answered {found.id} before: {before.answer}. That stands; withdraw the "
+            "question, and ask anew.",
+            id=found.id,
+            answer=before.answer,
+        )
+    votes = [*found.votes, Vote(who, said, tx.now)]
+    kept: dict[str, Any] = {"votes": encode_json(votes, "The votes")}
+    note = {"by": who, "of": found.needed}
+    counted = tally(found, votes)
+    if counted.winners:
+        return _answered(tx, found, said, ", ".join(counted.winners), note, **kept)
+    if counted.is_hopeless:
+        return _expire(tx, found, {**note, "reason": "they do not agree"}, **kept)
+    return move(tx, sql.QUESTIONS, "vote", found.id, note=note, **kept)
+
+
+def _answered(
+    tx: Tx, found: Question, said: str, who: str, note: dict[str, object], **columns: Any
+) -> Question:
+    ended = move(
+        tx,
+        sql.QUESTIONS,
+        "answer",
+        found.id,
+        note=note,
+        answer=said,
+        answered_by=who,
+        ended_at=tx.now,
+        **columns,
+    )
+    return _tell(tx, ended)
+
+
+def _expire(tx: Tx, found: Question, note: dict[str, object], **columns: Any) -> Question:
+    ended = move(
+        tx,
+        sql.QUESTIONS,
+        "expire",
+        found.id,
+        note={**note, "fallback": found.fallback},
+        answer=found.fallback,
+        ended_at=tx.now,
+        **columns,
+    )
     return _tell(tx, ended)
 
 
@@ -126,18 +186,7 @@ def withdraw(
 def expire_due(tx: Tx, *, limit: int = 100) -> list[Question]:
     """End the questions that nobody answered in time, and tell their askers what counts now."""
     return [
-        _tell(
-            tx,
-            move(
-                tx,
-                sql.QUESTIONS,
-                "expire",
-                late.id,
-                note={"fallback": late.fallback},
-                answer=late.fallback,
-                ended_at=tx.now,
-            ),
-        )
+        _expire(tx, late, {})
         for late in tx.all(sql.WAITING.due, now=tx.now, limit=check_limit(limit))
     ]
 
@@ -153,6 +202,11 @@ def hear(tx: Tx, question: str) -> Question:
 def get(tx: Tx, question: str) -> Question:
     """A question by its id, which may be shortened."""
     return sql.QUESTIONS.get(tx, sql.IDS.resolve(tx, question))
+
+
+def under(tx: Tx, asker: str, key: str) -> Question | None:
+    """The question that somebody asked under a key; None: there is none."""
+    return tx.one(sql.BY_KEY, asker=asker, key=key)
 
 
 def list_questions(
@@ -240,6 +294,8 @@ def _told(question: Question) -> dict[str, object]:
         "asker": question.asker,
         "text": question.text,
         "options": question.options,
+        "effect": question.effect,
+        "needed": question.needed,
         "answer": question.answer,
         "answered_by": question.answered_by,
         "deadline_at": question.deadline_at,
@@ -255,6 +311,8 @@ def _refuse_late(found: Question) -> NoReturn:
         how = f"{found.answered_by} answered it before: {found.answer}"
     elif found.state is S.WITHDRAWN:
         how = "it was withdrawn"
+    elif found.votes and found.ended_at is not None and found.ended_at < found.deadline_at:
+        how = "those who were asked did not agree"
     else:
         counts = f"; {found.fallback} counts" if found.fallback is not None else ""
         how = f"its time was over{counts}"

@@ -5,8 +5,8 @@ from corral.db.retention import Retention
 from corral.db.statement import Query
 from corral.rooms.questions.model import MOVES, Question
 
-_COLUMNS = """id, project_id, asker, run_id, key, text, options, free, answerers, fallback, state,
-    answer, answered_by, deadline_at, created_at, ended_at"""
+_COLUMNS = """id, project_id, asker, run_id, key, text, options, free, answerers, fallback, effect,
+    needed, votes, state, answer, answered_by, deadline_at, created_at, ended_at"""
 
 IDS = IdColumn("question", "qst", "questions")
 QUESTIONS = StateTable(Question, MOVES, table="questions", columns=_COLUMNS, project="project_id")

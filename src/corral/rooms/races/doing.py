@@ -10,7 +10,7 @@ from typing import Any
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY, MINUTE
-from corral.kernel.errors import Held
+from corral.kernel.errors import Held, IllegalMove
 from corral.kernel.lease import lease_end, taken_over
 from corral.kernel.page import check_limit
 from corral.kernel.text import encode_json
@@ -112,10 +112,18 @@ _ENDS = {RunState.TIMED_OUT: "time_out", RunState.CANCELLED: "cancel"}
 
 
 def end_of_run(tx: Tx, run: Run) -> Attempt | None:
-    """A run is over: its attempt is to be checked, or has failed. Saying it twice does no harm."""
+    """A run is over: its attempt is to be checked, or has failed. Saying it twice does no harm,
+    not even at the same moment: a keeper and a driver both do."""
     attempt = tx.one(sql.OF_RUN, run_id=run.id)
     if attempt is None or run.is_live:
         return None
+    try:
+        return _ended(tx, attempt, run)
+    except IllegalMove:
+        return sql.ATTEMPTS.get(tx, attempt.id)
+
+
+def _ended(tx: Tx, attempt: Attempt, run: Run) -> Attempt:
     if run.state is RunState.COMPLETED:
         return move(
             tx,

@@ -19,7 +19,7 @@ from corral.rooms.mail.model import (
     check_mailbox,
     check_priority,
 )
-from corral.rooms.schedules import sql
+from corral.rooms.schedules import history, sql
 from corral.rooms.schedules.model import Kind, Misfire, Overlap, Schedule, ScheduleState
 from corral.rooms.schedules.recurrence import (
     LONGEST,
@@ -51,21 +51,28 @@ def create_schedule(
     priority: int = 0,
     name: str | None = None,
     project: str | None = None,
+    script: str | None = None,
+    script_ms: int | None = None,
+    sender: str | None = None,
 ) -> Schedule:
     """Put a letter again and again: every so often, by a cron rule, or once at a moment.
 
     `misfire` says what becomes of moments that passed while nobody looked (all, latest, skip),
-    `overlap` what happens while the last letter is still open (allow, skip, replace).
+    `overlap` what happens while the last letter is still open (allow, skip, replace). A `script`,
+    which may take `script_ms`, is run first and says whether a letter is put; what it prints goes
+    with it. `sender` is the mailbox that is told should a letter never arrive.
     """
     if sum(given is not None for given in (every_ms, cron, at)) != 1:
         raise Invalid("Give one rule: every, cron or at.")
     columns = {
         "time_zone": time_zone,
-        "misfire": _one_of(Misfire, misfire),
-        "overlap": _one_of(Overlap, overlap),
+        "misfire": check_choice(Misfire, misfire),
+        "overlap": check_choice(Overlap, overlap),
         "priority": check_priority(priority),
         "name": clean_text(name, "The name", most=MAX_NAME) if name else None,
         "project_id": _project(project),
+        "sender": check_mailbox(sender) if sender else None,
+        **history.check_script(script, script_ms),
     }
     zone(time_zone)
     if every_ms is not None:
@@ -155,7 +162,7 @@ def run(tx: Tx, id: str) -> Letter:
             verb="run",
             allowed=[],
         )
-    letter = _put(tx, schedule, None)
+    letter = history.put(tx, schedule, None)
     tx.note(
         "schedule", "run", schedule.id, project_id=schedule.project_id, data={"letter": letter.id}
     )
@@ -332,18 +339,7 @@ def _put_unless_overlapping(tx: Tx, schedule: Schedule, moment: int) -> Letter |
                 )
                 return None
             mail.drop(tx, before.id, reason=f"replaced by the next letter of {schedule.id}")
-    return _put(tx, schedule, moment)
-
-
-def _put(tx: Tx, schedule: Schedule, moment: int | None) -> Letter:
-    return mail.put(
-        tx,
-        schedule.mailbox,
-        schedule.body,
-        key=f"{schedule.id}@{moment}" if moment is not None else None,
-        priority=schedule.priority,
-        project=schedule.project_id,
-    )
+    return history.put(tx, schedule, moment)
 
 
 def _with_letter(schedule: Schedule, moment: int, letter: Letter) -> Schedule:
@@ -374,7 +370,7 @@ def _project(id: str | None) -> str | None:
     return clean_text(id, "The project", most=MAX_NAME) if id else None
 
 
-def _one_of(choices: type[Misfire] | type[Overlap], given: str) -> str:
+def check_choice(choices: type[Misfire] | type[Overlap], given: str) -> str:
     if given not in list(choices):
         raise Invalid(f"{given!r} is none of {', '.join(choices)}.", value=given)
     return given

@@ -32,6 +32,9 @@ KNOWN: dict[str, Known] = {
     "mail.max_attempts": Known(
         int, 6, 1, 1_000, "Failed or silent attempts after which a letter is dead."
     ),
+    "mail.max_hops": Known(
+        int, 20, 1, 1_000, "Letters between agents that may lead to one another."
+    ),
     "mail.backoff_ms": Known(
         list[int],
         _LADDER,
@@ -49,7 +52,15 @@ KNOWN: dict[str, Known] = {
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a sealed output is kept.", ("global",)
     ),
     "schedules.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended schedule is kept.", ("global",)
+        int,
+        90 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long an ended schedule is kept, and what became of each moment.",
+        ("global",),
+    ),
+    "schedules.script_ms": Known(
+        int, 30 * SECOND, SECOND, 10 * MINUTE, "How long a schedule's script may run."
     ),
     "sessions.keep_ms": Known(
         int, 365 * DAY, MINUTE, TEN_YEARS, "How long a closed session is kept.", ("global",)
@@ -203,6 +214,24 @@ KNOWN: dict[str, Known] = {
         "How long a race that is over is kept; one whose worktrees are there stays.",
         ("global",),
     ),
+    "races.pool": Known(
+        int,
+        4,
+        0,
+        100,
+        "How many cleared worktrees of a repository are kept for the next attempts, without what "
+        "no commit has.",
+        ("global", "project"),
+    ),
+    "races.unused_ms": Known(
+        int,
+        30 * DAY,
+        HOUR,
+        TEN_YEARS,
+        "How long a worktree in which no attempt works, or one in the pool, stays untouched before "
+        "it is removed; never one with work that is nowhere else.",
+        ("global",),
+    ),
     "locks.edit_ms": Known(
         int,
         0,
@@ -290,6 +319,14 @@ KNOWN: dict[str, Known] = {
     ),
     "gateway.max_at_once": Known(
         int, 5, 1, 1_000, "Sessions with places that agents work on at once.", ("global",)
+    ),
+    "gateway.approvals": Known(
+        int,
+        1,
+        1,
+        20,
+        "How many owners and admins must allow what an agent asks of the host; all of them, when "
+        "there are fewer.",
     ),
     "gateway.max_file_bytes": Known(
         int, 20 * MEGABYTE, 0, 1_000 * MEGABYTE, "How large an attached file may be.", ("global",)

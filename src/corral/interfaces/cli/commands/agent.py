@@ -200,7 +200,7 @@ def revoke(app: App, agent: str, tool: str) -> None:
     """Take back what `grant` said of TOOL."""
     gone = app.store.agents.revoke(agent, tool)
     left = app.store.agents.grants(agent).items
-    limited = any(rule.allowed for rule in left)
+    limited = any(rule.allowed and not rule.tool.startswith("host:") for rule in left)
     effect = "only what is granted is allowed" if limited else "all that is not denied is allowed"
     app.say(f"{agent} has no rule for {tool} any more; {effect}.", gone)
 

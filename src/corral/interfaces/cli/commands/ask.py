@@ -12,6 +12,8 @@ from corral.interfaces.cli.app import DURATION, App, Verb, pass_app, read_body
 @click.option("--of", "answerers", multiple=True, metavar="WHO", help="user:NAME or agent:NAME.")
 @click.option("--deadline", type=DURATION, metavar="1h", help="When an answer comes too late.")
 @click.option("--fallback", metavar="ANSWER", help="What counts when nobody answers in time.")
+@click.option("--effect", metavar="TEXT", help="All that is done on the answer; or @FILE.")
+@click.option("--needed", type=int, default=1, help="How many must give the same answer.")
 @click.option("--project", metavar="ID|DIR", help="The project that it belongs to.")
 @click.option("--key", help="The same key is the same question.")
 @click.option("--no-wait", is_flag=True, help="The answer comes as a letter.")
@@ -25,6 +27,8 @@ def command(
     answerers: tuple[str, ...],
     deadline: int | None,
     fallback: str | None,
+    effect: str | None,
+    needed: int,
     project: str | None,
     key: str | None,
     no_wait: bool,
@@ -44,6 +48,8 @@ def command(
         answerers=list(answerers),
         deadline_ms=deadline,
         fallback=fallback,
+        effect=read_body(effect, False) if effect else None,
+        needed=needed,
         project=app.project_id(project),
         run=config.run_id(),
         key=key,

@@ -1,3 +1,4 @@
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -77,6 +78,42 @@ def put(
         f"{' already: the mailbox has seen this key' if known else ''}.",
         letter,
     )
+
+
+@command.command()
+@click.argument("text")
+@click.option("--to", metavar="WHO", help="An agent's name, or agent:NAME, session:ID, user:NAME.")
+@click.option(
+    "--reply-to", metavar="LETTER", help="The letter that it answers; goes to its writer."
+)
+@click.option("--wake", is_flag=True, help="Start the agent for it.")
+@click.option("--agent", metavar="NAME", help="Who writes; inside a run that is known.")
+@click.option("--key", help="The same key is the same letter.")
+@pass_app
+def write(
+    app: App,
+    text: str,
+    to: str | None,
+    reply_to: str | None,
+    wake: bool,
+    agent: str | None,
+    key: str | None,
+) -> None:
+    """For agents: write TEXT (or @FILE) to another one, or answer a letter."""
+    from corral import config
+    from corral.interfaces.cli import identity
+
+    letter = app.store.mail.write(
+        identity.required_agent(agent),
+        read_body(text, False),
+        to=to,
+        reply_to=reply_to,
+        wake=wake,
+        run=config.run_id(),
+        session=os.environ.get("CORRAL_SESSION") or None,
+        key=key,
+    )
+    app.say(f"{letter.id} is in {letter.mailbox}.", letter)
 
 
 @command.command()

@@ -24,12 +24,22 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--place", metavar="PLACE", help="Only there.")
+@click.option("--session", metavar="SESSION", help="Only what was heard or said in this session.")
 @paging
 @pass_app
-def list_(app: App, place: str | None, after: str | None, limit: int) -> None:
+def list_(app: App, place: str | None, session: str | None, after: str | None, limit: int) -> None:
     """Messages, newest first."""
-    page = app.store.messages.list(place=place, after=after, limit=limit)
+    page = app.store.messages.list(place=place, session=session, after=after, limit=limit)
     app.show_page(page, COLUMNS, empty="Nothing was said yet.")
+
+
+@command.command()
+@paging
+@pass_app
+def held(app: App, after: str | None, limit: int) -> None:
+    """What waits until somebody says whether it may be heard."""
+    page = app.store.messages.held(after=after, limit=limit)
+    app.show_page(page, COLUMNS, empty="Nobody waits to be let in.")
 
 
 @command.command()
@@ -41,8 +51,11 @@ def show(app: App, message: str) -> None:
 
 
 @command.command()
-@click.argument("text")
+@click.argument("text", required=False)
 @click.option("--to", metavar="NAME", help="A destination; left out: where you are answered.")
+@click.option(
+    "--file", "files", metavar="PATH", multiple=True, help="Send a file of your folder, too."
+)
 @click.option("--edit", metavar="MESSAGE", help="Change what this one says.")
 @click.option("--react", metavar="MESSAGE", help="Put a sign on this one.")
 @click.option("--reply-to", metavar="MESSAGE", help="Answer this one.")
@@ -50,28 +63,45 @@ def show(app: App, message: str) -> None:
 @pass_app
 def send(
     app: App,
-    text: str,
+    text: str | None,
     to: str | None,
+    files: tuple[str, ...],
     edit: str | None,
     react: str | None,
     reply_to: str | None,
     key: str | None,
 ) -> None:
-    """For agents: say TEXT (or @FILE) in a place."""
+    """For agents: say TEXT (or @FILE) in a place, or send files there."""
     agent = os.environ.get("CORRAL_AGENT")
     if agent is None:
         raise Invalid("This is for agents; people use `corral message say PLACE TEXT`.")
-    sent = app.store.messages.send(
-        read_body(text, False),
-        agent=agent,
-        to=to,
-        session=os.environ.get("CORRAL_SESSION"),
-        run=os.environ.get("CORRAL_RUN"),
-        edit=edit,
-        react=react,
-        reply_to=reply_to,
-        key=key,
-    )
+    session, run = os.environ.get("CORRAL_SESSION"), os.environ.get("CORRAL_RUN")
+    if files:
+        if edit or react or reply_to:
+            raise Invalid("A file changes, signs and answers nothing; send it by itself.")
+        sent = app.store.messages.send_files(
+            [os.path.join(os.getcwd(), file) for file in files],
+            text=read_body(text, False) if text else "",
+            agent=agent,
+            to=to,
+            session=session,
+            run=run,
+            key=key,
+        )
+    elif text is None:
+        raise Invalid("Say what is to be said, or name a file with --file PATH.")
+    else:
+        sent = app.store.messages.send(
+            read_body(text, False),
+            agent=agent,
+            to=to,
+            session=session,
+            run=run,
+            edit=edit,
+            react=react,
+            reply_to=reply_to,
+            key=key,
+        )
     app.say(f"{', '.join(each.id for each in sent)} is on its way.", sent)
 
 

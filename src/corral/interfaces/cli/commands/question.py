@@ -47,7 +47,13 @@ def answer(app: App, question: str, answer: str) -> None:
     from corral import config
 
     said = app.store.questions.answer(question, read_body(answer, False), by=config.actor())
-    app.say(f"{said.id} is answered: {said.answer}; {said.asker} is told.", said)
+    if said.state == "open":
+        agree = sum(vote.answer == said.votes[-1].answer for vote in said.votes)
+        app.say(f"Your answer counts: {agree} of {said.needed} say {said.votes[-1].answer}.", said)
+    elif said.state == "expired":
+        app.say(f"Those who were asked do not agree; {said.asker} is told.", said)
+    else:
+        app.say(f"{said.id} is answered: {said.answer}; {said.asker} is told.", said)
 
 
 @command.command()

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from corral.interfaces.cli.app import App, Verb, pass_app
+from corral.interfaces.cli.leftovers import show_leftovers
 from corral.interfaces.cli.racing import id_of, on_race, show, stay_or_leave, waiting
 from corral.interfaces.cli.render import write_line
 from corral.kernel.errors import Conflict
@@ -15,13 +16,7 @@ CHANGES = [
     ("ADDED", lambda change: change.added),
     ("REMOVED", lambda change: change.removed),
 ]
-PLACES = [
-    ("ACTION", lambda place: place.action),
-    ("SIZE", lambda place: _size(place.bytes)),
-    ("BRANCH", lambda place: place.branch),
-    ("PATH", lambda place: place.worktree),
-    ("MEANING", lambda place: place.reason),
-]
+BRANCH = ("BRANCH", lambda left: left.branch)
 
 
 @click.command("diff", cls=Verb)
@@ -187,28 +182,17 @@ def _hunks(given: tuple[str, ...]) -> dict[str, list[int]]:
 @click.argument("race", required=False)
 @click.option("--yes", "confirm", is_flag=True, help="Do it; without this it is only shown.")
 @click.option("--unmerged", is_flag=True, help="Also what no other branch has; its branch stays.")
-@click.option("--orphans", is_flag=True, help="Also worktrees of which no attempt is known.")
+@click.option("--orphans", is_flag=True, help="Also worktrees in which no attempt works.")
+@click.option("--pool", "pooled", is_flag=True, help="Also what is kept for the next attempts.")
 @pass_app
-def clean(app: App, race: str | None, confirm: bool, unmerged: bool, orphans: bool) -> None:
+def clean(app: App, /, race: str | None, confirm: bool, **options: bool) -> None:
     """Clear worktrees away that hold nothing of their own; others are listed, with the reason."""
-    places = app.store.races.clean(
+    found = app.store.races.clean(
         id_of(app, race) if race is not None else None,
         confirm=confirm,
-        unmerged=unmerged,
-        orphans=orphans,
+        **options,
     )
-    app.show_all(places, PLACES, empty="There is nothing to clear away.")
-    if not app.json and not confirm and any(place.action == "remove" for place in places):
-        free = sum(place.bytes for place in places if place.action == "remove")
-        write_line(f"Nothing was done yet; --yes removes these ({_size(free)}).")
-
-
-def _size(count: int) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1_000:
-            return f"{count:.0f} {unit}"
-        count //= 1_000
-    return f"{count:,} TB"
+    show_leftovers(app, found, BRANCH, confirmed=confirm)
 
 
 CHOOSING = (

@@ -38,7 +38,9 @@ def set_(app: App, name: str, reference: str | None, keep: str | None) -> None:
     else:
         value = click.prompt("Value", hide_input=True) if sys.stdin.isatty() else _piped()
         secret = app.store.secrets.keep(name, value, where="file" if keep == "file" else "keyring")
-    app.say(f"{secret.name} is at {secret.reference}.", secret)
+    waited = app.store.requests.secrets_given()
+    told = f" {len(waited)} who asked for it are told that it is there." if waited else ""
+    app.say(f"{secret.name} is at {secret.reference}.{told}", secret)
 
 
 def _piped() -> str:

@@ -6,7 +6,7 @@ import click
 
 from corral.interfaces.cli import identity
 from corral.interfaces.cli.app import DURATION, App, Verb, pass_app, read_body
-from corral.interfaces.cli.render import write_line
+from corral.interfaces.cli.leftovers import show_leftovers
 from corral.interfaces.cli.tasking import (
     as_agent,
     id_of,
@@ -113,13 +113,7 @@ def archive(
     app.say(f"{gone.key} is archived.", gone)
 
 
-CLEARED = [
-    ("TASK", lambda cleared: cleared.key or cleared.task_id),
-    ("ACTION", lambda cleared: cleared.action),
-    ("SIZE", lambda cleared: f"{cleared.bytes / 1_000_000:.1f} MB"),
-    ("WORKTREE", lambda cleared: cleared.worktree),
-    ("REASON", lambda cleared: cleared.reason),
-]
+TASK = ("TASK", lambda left: left.key or left.task_id)
 
 
 @click.command(cls=Verb)
@@ -129,9 +123,7 @@ CLEARED = [
 def clean(app: App, project: str | None, confirm: bool) -> None:
     """Remove the worktrees of tasks that are over, if nothing in them would be missed."""
     found = app.store.tasks.clean(project_of(app, project), confirm=confirm)
-    app.show_all(found, CLEARED, empty="There is nothing to clear away.")
-    if not app.json and not confirm and any(one.action == "remove" for one in found):
-        write_line("Nothing was done yet; `corral task clean --yes` removes these.")
+    show_leftovers(app, found, TASK, confirmed=confirm)
 
 
 @click.command(cls=Verb)

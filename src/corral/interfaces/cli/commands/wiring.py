@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -23,6 +24,38 @@ ROUTES = [
 ]
 
 
+MANNER = [
+    click.option(
+        "--on",
+        "trigger",
+        default="always",
+        show_default=True,
+        help="What wakes it: always, mention, sticky, pattern, command.",
+    ),
+    click.option("--pattern", help="The pattern, or the command's word."),
+    click.option("--from", "scope", default="all", show_default=True, help="all, or known people."),
+    click.option(
+        "--unheard",
+        default="drop",
+        show_default=True,
+        help="What does not wake it: drop, or keep it for the next message that does.",
+    ),
+    click.option(
+        "--session", "mode", default="shared", show_default=True, help="shared, thread or agent."
+    ),
+    click.option(
+        "--priority", type=int, default=0, show_default=True, help="Higher is asked first."
+    ),
+]
+
+
+def manner(command: Callable[..., None]) -> Callable[..., None]:
+    """How an agent hears, as options."""
+    for option in reversed(MANNER):
+        command = option(command)
+    return command
+
+
 @click.group("wiring", cls=Noun, help="Which agent hears which chats, and when it answers.")
 def command() -> None:
     pass
@@ -32,25 +65,7 @@ def command() -> None:
 @click.argument("agent")
 @click.option("--place", metavar="PLACE", help="One place: its id, or CHANNEL/ID.")
 @click.option("--channel", metavar="NAME", help="All places of a channel.")
-@click.option(
-    "--on",
-    "trigger",
-    default="always",
-    show_default=True,
-    help="What wakes it: always, mention, sticky, pattern, command.",
-)
-@click.option("--pattern", help="The pattern, or the command's word.")
-@click.option("--from", "scope", default="all", show_default=True, help="all, or known people.")
-@click.option(
-    "--unheard",
-    default="drop",
-    show_default=True,
-    help="What does not wake it: drop, or keep it for the next message that does.",
-)
-@click.option(
-    "--session", "mode", default="shared", show_default=True, help="shared, thread or agent."
-)
-@click.option("--priority", type=int, default=0, show_default=True, help="Higher is asked first.")
+@manner
 @click.option("--project", metavar="ID|DIR", help="Where the agent works.")
 @pass_app
 def add(app: App, /, agent: str, project: str | None, **options: Any) -> None:
@@ -67,6 +82,16 @@ def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
     """Which agents hear which places."""
     page = app.store.wirings.list(all=all_, after=after, limit=limit)
     app.show_page(page, COLUMNS, empty="No agent hears anything; `corral wiring add` lets one.")
+
+
+@command.command()
+@click.argument("wiring")
+@manner
+@pass_app
+def change(app: App, /, wiring: str, **options: Any) -> None:
+    """Let an agent hear in another manner from now on; what is left out is as in `add`."""
+    changed = app.store.wirings.change(wiring, **options)
+    app.say(f"{changed.id} is changed: it hears on {changed.trigger}.", changed)
 
 
 @command.command()

@@ -1,0 +1,34 @@
+"""Files that agents send: taken from the folders that they work in, and kept until they arrive."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corral import config
+from corral.adapters import attachments
+from corral.adapters.channels.contract import File
+from corral.rooms.gateway import attaching
+from corral.rooms.settings import ops as settings
+
+if TYPE_CHECKING:
+    from corral.db.database import Database
+
+
+def sent_folder() -> Path:
+    """Where what agents sent is kept."""
+    return config.home() / "channels" / "sent"
+
+
+def take(
+    database: "Database", files: list[str], *, agent: str, session: str | None, run: str | None
+) -> list[File]:
+    """Read files of an agent and keep private copies. All of them, or none: what is refused is
+    refused before anything is queued."""
+    attaching.check_number(files)
+    id, folders = database.read(lambda tx: attaching.folders(tx, agent, session, run))
+    own = config.home() / "workspaces" / id
+    places = [*folders, str(own)]
+    most = int(database.read(lambda tx: settings.value(tx, "gateway.max_file_bytes")))
+    read = [
+        (file, attachments.take(file, places, most=most, never=config.home())) for file in files
+    ]
+    return [attachments.keep_sent(sent_folder() / id, file, data) for file, data in read]

@@ -1,0 +1,314 @@
+"""Clearing away what races left on disk, and never anything that would be missed.
+
+What is not committed stays. What no other branch has stays too, unless that is asked for, and then
+its branch is kept. First it is only said what would be done.
+
+Several stores may have one home folder. What no attempt of this store is known for is taken for an
+orphan only where it is written down that this store made it (see `race_folders.Mark`).
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+
+from msgspec.structs import replace
+
+from corral.adapters import leftovers, pool, ports, process, worktrees
+from corral.db.database import Database
+from corral.kernel.errors import CorralError
+from corral.library import cleaning, racing
+from corral.library.cleaning import Leftover
+from corral.library.race_folders import (
+    drop_folder,
+    mark_of,
+    pool_folder,
+    pool_of,
+    ports_folder,
+    races_folder,
+)
+from corral.rooms.races import choosing, ops
+from corral.rooms.races.model import Attempt, AttemptState, Race
+from corral.rooms.settings import ops as settings
+
+PIECE = 500
+
+
+class AttemptLeftover(Leftover, frozen=True, kw_only=True):
+    """A worktree of an attempt; of an orphan only what its place says of where it came from."""
+
+    race_id: str | None = None
+    attempt_id: str | None = None
+
+
+def clean(
+    database: Database,
+    race: Race | None,
+    *,
+    confirm: bool,
+    unmerged: bool,
+    orphans: bool,
+    pooled: bool,
+) -> list[AttemptLeftover]:
+    """Every worktree of a race, or of all on this machine, with what is done about it."""
+    found: list[AttemptLeftover] = []
+    races: dict[str, Race] = {}
+    for attempt in _attempts(database, race):
+        if attempt.race_id not in races:
+            races[attempt.race_id] = database.read(partial(ops.get, id=attempt.race_id))
+        if races[attempt.race_id].host == process.host():
+            found += _clean(database, races[attempt.race_id], attempt, confirm, unmerged)
+    if orphans:
+        found += [_reclaim(each, confirm) for each in _orphans(database)]
+    root = races_folder() / race.id if race is not None else races_folder()
+    found += _cut_short(str(root))
+    if race is None:
+        found += [_drop(each, pooled, confirm) for each in pool.pooled(str(pool_folder()))]
+    return found if not confirm else _swept(found)
+
+
+def _clean(
+    database: Database, race: Race, attempt: Attempt, confirm: bool, unmerged: bool
+) -> Iterator[AttemptLeftover]:
+    """The worktree of an attempt, and those of its earlier tries that are still there."""
+    for each in (*_earlier(attempt), attempt):
+        left = _look(race, each, unmerged)
+        if left.action == "gone" and each is not attempt:
+            continue
+        if confirm and left.action != "keep":
+            left = _remove(database, race, each, left, is_last=each is attempt)
+        yield left
+
+
+def _earlier(attempt: Attempt) -> Iterator[Attempt]:
+    """The earlier tries of an attempt, each in a worktree and on a branch of its own."""
+    end = f"-{attempt.tries}"
+    for tries in range(1, attempt.tries):
+        again = f"-{tries}" if tries > 1 else ""
+        yield replace(
+            attempt,
+            worktree=attempt.worktree.removesuffix(end) + again,
+            branch=attempt.branch.removesuffix(end) + again,
+            state=AttemptState.FAILED,
+            ended_at=attempt.created_at,
+            checked_tree=None,
+        )
+
+
+def _attempts(database: Database, race: Race | None) -> Iterator[Attempt]:
+    if race is not None:
+        for round in race.rounds:
+            yield from (each for each in round.attempts if each.cleaned_at is None)
+        return
+    after = ""
+    while page := database.read(partial(choosing.in_place, after=after, limit=PIECE)):
+        yield from page
+        after = page[-1].worktree
+
+
+def _look(race: Race, attempt: Attempt, unmerged: bool) -> AttemptLeftover:
+    """What would become of the worktree of an attempt."""
+    left = AttemptLeftover(
+        worktree=attempt.worktree,
+        bytes=leftovers.disk_use(attempt.worktree),
+        race_id=attempt.race_id,
+        attempt_id=attempt.id,
+        branch=attempt.branch,
+    )
+    if attempt.is_open:
+        return replace(left, reason=f"its attempt is {attempt.state}")
+    left, state = cleaning.look_into(left, race.repository)
+    if state is None:
+        return left
+    if state.missing:
+        return replace(left, action="gone", reason=cleaning.GONE)
+    why = _why_kept(attempt, state, unmerged)
+    if why is not None:
+        return replace(left, reason=why)
+    why = cleaning.ELSEWHERE
+    if state.unmerged:
+        why = f"{state.unmerged} commits stay on {attempt.branch}"
+    elif state.dirty:
+        why = f"{cleaning.ELSEWHERE}, but for what its checks left"
+    return replace(left, action="remove", reason=why)
+
+
+def _why_kept(attempt: Attempt, state: worktrees.State, unmerged: bool) -> str | None:
+    """What would be missed; what only the checks of an attempt left there would not."""
+    if state.locked is not None:
+        return f"it is locked ({state.locked or 'without a reason'})"
+    if state.dirty and racing.fingerprint(state) != attempt.checked_tree:
+        return f"{len(state.changed)} files in it are in no commit"
+    if state.unmerged and not unmerged:
+        return f"commits that are on no other branch: {state.unmerged}"
+    return None
+
+
+def _remove(
+    database: Database, race: Race, attempt: Attempt, left: AttemptLeftover, *, is_last: bool
+) -> AttemptLeftover:
+    """Remove a worktree that may go; its branch stays where it alone has commits."""
+    if left.action == "remove":
+        now = _look(race, attempt, unmerged=True)
+        if now.action != "remove":
+            return now
+    removed = cleaning.remove(
+        left,
+        race.repository,
+        delete_branch=not left.unmerged,
+        # What only its checks left there was looked at above; nothing else may be dirty.
+        despite={"dirty"} if left.uncommitted else (),
+        pool=pool_of(database, race) if left.action == "remove" else None,
+    )
+    if removed.action == "removed":
+        if is_last:
+            database.write(lambda tx: choosing.set_cleaned(tx, [attempt.id]))
+        ports.give_back(ports_folder(), attempt.worktree)
+    return removed
+
+
+# -- what a crash left -----------------------------------------------------------------------------
+
+
+def reclaim(database: Database) -> list[AttemptLeftover]:
+    """Remove the orphans that nobody has touched for as long as the setting says, and of which all
+    is elsewhere too, and what nobody took from the pool; gives these."""
+    keep_ms = database.read(lambda tx: int(settings.value(tx, "races.unused_ms")))
+    before = database.clock.now() - keep_ms
+    old = [each for each in _orphans(database) if _touched(each.folder) < before]
+    found = _swept([_reclaim(each, confirm=True) for each in old])
+    for entry in pool.pooled(str(pool_folder())):
+        if entry.kept_at < before or not os.path.isdir(entry.repository):
+            found.append(_drop(entry, may_go=True, confirm=True))
+    pool.sweep(str(pool_folder()))
+    # Those of races that were forgotten with their project, and of whichever store.
+    ports.give_back_of(ports_folder(), lambda worktree: not os.path.isdir(worktree))
+    return [left for left in found if left.action == "removed"]
+
+
+class _Orphan(leftovers.Orphan, frozen=True, kw_only=True):
+    race_id: str
+    attempt_id: str | None
+    of_this_store: bool
+
+
+def _orphans(database: Database) -> Iterator[_Orphan]:
+    """Worktrees below the folder of races that are in the place of no attempt, nor another store's;
+    each with the attempt that it was made for, where that can be told."""
+    known = set()
+    for attempt in _attempts(database, None):
+        known |= {attempt.worktree, *(each.worktree for each in _earlier(attempt))}
+    with suppress(FileNotFoundError):
+        for folder in sorted(os.scandir(races_folder()), key=lambda each: each.name):
+            mark = mark_of(folder.path)
+            if not folder.is_dir(follow_symlinks=False):
+                continue
+            if mark is not None and mark.store != database.url:
+                continue
+            of_race = _known_race(database, folder.name)
+            repositories = [mark.repository] if mark else []
+            if of_race is not None and of_race.repository not in repositories:
+                repositories.append(of_race.repository)
+            places = {} if of_race is None else _places(of_race)
+            for each in leftovers.orphans(repositories, folder.path, known):
+                if not os.path.basename(each.folder).startswith(leftovers.REMOVED):
+                    yield _Orphan(
+                        folder=each.folder,
+                        repository=each.repository,
+                        branch=each.branch,
+                        exists=each.exists,
+                        race_id=folder.name,
+                        attempt_id=places.get(each.folder),
+                        of_this_store=mark is not None,
+                    )
+
+
+def _known_race(database: Database, id: str) -> Race | None:
+    with suppress(CorralError):
+        found = database.read(partial(ops.get, id=id))
+        return found if found.id == id else None
+    return None
+
+
+def _places(race: Race) -> dict[str, str]:
+    """Whose each worktree of a race was, also those of earlier tries."""
+    attempts = [attempt for round in race.rounds for attempt in round.attempts]
+    return {
+        each.worktree: attempt.id for attempt in attempts for each in (*_earlier(attempt), attempt)
+    }
+
+
+def _drop(entry: pool.Pooled, may_go: bool, confirm: bool) -> AttemptLeftover:
+    """What is in the pool is told for the room that it takes; it may go at any time."""
+    left = AttemptLeftover(
+        worktree=entry.folder,
+        action="remove" if may_go else "keep",
+        reason=f"files for the next attempt in {entry.repository}",
+        bytes=leftovers.disk_use(entry.folder),
+    )
+    if not (may_go and confirm):
+        return left
+    pool.drop(entry.folder)
+    return replace(left, action="removed")
+
+
+def _touched(folder: str) -> int:
+    """When a folder was changed last, or what it has of git; 0: it is gone."""
+    found = [0]
+    for path in (folder, os.path.join(folder, ".git")):
+        with suppress(OSError):
+            found.append(os.lstat(path).st_mtime_ns // 1_000_000)
+    return max(found)
+
+
+def _reclaim(orphan: _Orphan, confirm: bool) -> AttemptLeftover:
+    left = AttemptLeftover(
+        worktree=orphan.folder,
+        reason="no attempt works in it; look at it and remove it yourself",
+        bytes=leftovers.disk_use(orphan.folder),
+        branch=orphan.branch,
+        race_id=orphan.race_id,
+        attempt_id=orphan.attempt_id,
+    )
+    if orphan.repository is None or not orphan.of_this_store:
+        return left
+    left, state = cleaning.look_into(left, orphan.repository)
+    if state is None:
+        return left
+    if not state.clean:
+        return replace(left, reason=f"no attempt works in it, but it holds: {state.why_kept}")
+    left = replace(
+        left, action="remove", reason=f"no attempt works in it, and {cleaning.ELSEWHERE}"
+    )
+    if not confirm:
+        return left
+    ours = (state.branch or "").startswith("corral/")
+    return cleaning.remove(left, orphan.repository, delete_branch=ours)
+
+
+def _cut_short(root: str) -> list[AttemptLeftover]:
+    """What was judged and renamed already when its removal was cut short."""
+    return [
+        AttemptLeftover(
+            worktree=folder,
+            action="remove",
+            reason="its removal was cut short",
+            bytes=leftovers.disk_use(folder),
+            race_id=os.path.basename(os.path.dirname(folder)),
+        )
+        for folder in leftovers.cut_short(root)
+    ]
+
+
+def _swept(found: list[AttemptLeftover]) -> list[AttemptLeftover]:
+    """Finish what was cut short, and take away the folders of races that have become empty."""
+    done = []
+    pool.sweep(str(pool_folder()))
+    for left in found:
+        if os.path.basename(left.worktree).startswith(leftovers.REMOVED):
+            leftovers.delete(left.worktree)
+            left = replace(left, action="removed")
+        if left.action == "removed" and left.race_id is not None:
+            drop_folder(os.path.dirname(left.worktree))
+        done.append(left)
+    return done

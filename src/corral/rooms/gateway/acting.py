@@ -1,0 +1,177 @@
+"""What the host can do for agents: each action says in words what it would do, and does it.
+
+The words are all that is shown to those who decide, so they leave nothing out that is done.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from corral.db.tx import Tx
+from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
+from corral.kernel.text import MAX_TEXT, clean_text
+from corral.rooms.agents import ops as agents
+from corral.rooms.agents.model import Agent
+from corral.rooms.gateway import ops, talking, tasking, wiring
+from corral.rooms.gateway.model import check_word
+from corral.rooms.gateway.wishes import (
+    ChangeTask,
+    CreateAgent,
+    GiveSecret,
+    GrantDestination,
+    ScheduleTask,
+    Wish,
+)
+from corral.rooms.schedules import ops as schedules
+from corral.rooms.schedules.history import check_script
+from corral.rooms.schedules.recurrence import check_cron, check_every, zone
+from corral.rooms.sessions import ops as sessions
+from corral.rooms.settings import ops as settings
+
+MAX_REASON = 2_000
+
+
+class Asking(NamedTuple):
+    """Who asks, and where."""
+
+    agent: Agent
+    session_id: str | None
+
+
+# -- the actions: what each would do, in words, and doing it --------------------------------------
+
+
+def _about_agent(tx: Tx, who: Asking, wish: CreateAgent) -> str:
+    agents.check_name(wish.name)
+    try:
+        found = agents.get(tx, wish.name)
+    except NotFound:
+        pass
+    else:
+        raise Conflict(f"There is an agent {wish.name} already ({found.id}).", id=found.id)
+    clean_text(wish.instructions, "The instructions", most=MAX_TEXT)
+    like = who.agent
+    return (
+        f"An agent {wish.name} is created, which runs as {like.name} does "
+        f"({like.command or like.provider or 'the default command'}, model "
+        f"{wish.model or like.model or 'as it comes'}, role {wish.role or 'none'}), with these "
+        f"instructions:\n{wish.instructions}"
+    )
+
+
+def _create_agent(tx: Tx, who: Asking, wish: CreateAgent) -> dict[str, Any]:
+    like = who.agent
+    made = agents.create(
+        tx,
+        wish.name,
+        provider=like.provider,
+        command=like.command,
+        role=wish.role,
+        model=wish.model or like.model,
+        instructions=wish.instructions,
+        limits=like.limits,
+    )
+    return {"agent": made.name, "agent_id": made.id}
+
+
+def _about_task(tx: Tx, who: Asking, wish: ScheduleTask) -> str:
+    clean_text(wish.text, "The text", most=MAX_TEXT)
+    zone(wish.time_zone)
+    check_script(wish.script, None)
+    if (wish.cron is None) == (wish.every_seconds is None):
+        raise Invalid("Say when: cron, or every_seconds.")
+    if wish.cron is not None:
+        when = f"by the rule {check_cron(wish.cron, wish.time_zone, tx.now)} ({wish.time_zone})"
+    else:
+        check_every((wish.every_seconds or 0) * 1_000)
+        when = f"every {wish.every_seconds} s"
+    first = f"\nBefore that, this is run on the host:\n{wish.script}" if wish.script else ""
+    return f"{who.agent.name} is woken {when}, with this text:\n{wish.text}{first}"
+
+
+def _schedule_task(tx: Tx, who: Asking, wish: ScheduleTask) -> dict[str, Any]:
+    where = talking.address(tx, who.session_id) if who.session_id else None
+    seat = {"place": where.place.id} if where else {"session": who.session_id}
+    every = wish.every_seconds * 1_000 if wish.every_seconds is not None else None
+    made = tasking.add_task(
+        tx,
+        who.agent.id,
+        wish.text,
+        cron=wish.cron,
+        every_ms=every,
+        time_zone=wish.time_zone,
+        script=wish.script,
+        name=wish.name,
+        **seat,
+    )
+    return {"task": made.id, "next_at": made.next_at}
+
+
+def _about_change(tx: Tx, who: Asking, wish: ChangeTask) -> str:
+    found = schedules.get(tx, wish.task)
+    session = found.mailbox.removeprefix("session:")
+    if session == found.mailbox or sessions.get(tx, session).agent_id != who.agent.id:
+        raise Refused(f"{found.id} is no task of {who.agent.name}.", id=found.id)
+    return f"The task {found.id} of {who.agent.name} is changed: {wish.verb}."
+
+
+def _change_task(tx: Tx, who: Asking, wish: ChangeTask) -> dict[str, Any]:
+    id = schedules.get(tx, wish.task).id
+    if wish.verb == "run":
+        return {"task": id, "letter": schedules.run(tx, id).id}
+    verbs = {"pause": schedules.pause, "resume": schedules.resume, "cancel": schedules.cancel}
+    changed = verbs[wish.verb](tx, id)
+    return {"task": id, "state": changed.state, "next_at": changed.next_at}
+
+
+def _about_destination(tx: Tx, who: Asking, wish: GrantDestination) -> str:
+    where = ops.get_place(tx, wish.place)
+    if wish.name:
+        check_word(wish.name, "The name")
+    channel = ops.get_channel(tx, where.channel_id)
+    return (
+        f"{who.agent.name} may send to {where.called} ({where.id}) on the channel {channel.name}, "
+        "at any time."
+    )
+
+
+def _grant_destination(tx: Tx, who: Asking, wish: GrantDestination) -> dict[str, Any]:
+    made = wiring.grant(tx, who.agent.id, wish.place, name=wish.name)
+    return {"destination": made.name, "place": made.place_id}
+
+
+def _about_secret(tx: Tx, who: Asking, wish: GiveSecret) -> str:
+    settings.check_secret_name(wish.name)
+    clean_text(wish.reason, "The reason", most=MAX_REASON)
+    return (
+        f"Never type it into a chat. Give it where the store is: `corral secret set {wish.name} "
+        f"--keep file` asks for it, `corral secret set {wish.name} REFERENCE` says where it is. "
+        f"{who.agent.name} learns that it is there, and not what it is."
+    )
+
+
+class Action(NamedTuple):
+    wish: type[Wish]
+    subject: str
+    """The argument that a grant may name: `host:create_agent(helper-*)`."""
+    asks: str
+    about: Callable[[Tx, Asking, Any], str]
+    do: Callable[[Tx, Asking, Any], dict[str, Any]] | None
+    is_own: bool = False
+    """Whether it concerns the agent's own things alone, so that nobody has to allow it."""
+
+
+ACTIONS = {
+    "create_agent": Action(
+        CreateAgent, "name", "create the agent {name}", _about_agent, _create_agent
+    ),
+    "schedule_task": Action(
+        ScheduleTask, "name", "be woken by the clock", _about_task, _schedule_task
+    ),
+    "change_task": Action(
+        ChangeTask, "task", "{verb} its task {task}", _about_change, _change_task, is_own=True
+    ),
+    "destination": Action(
+        GrantDestination, "place", "send to {place}", _about_destination, _grant_destination
+    ),
+    "secret": Action(GiveSecret, "name", "have the secret {name}", _about_secret, None),
+}

@@ -1,0 +1,83 @@
+"""Files that agents send: the folders that they may lie in, and a message for each."""
+
+import msgspec
+
+from corral.adapters.channels.contract import File, Kind
+from corral.adapters.channels.registry import traits_of
+from corral.db.tx import Tx
+from corral.kernel.errors import Invalid, Refused
+from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text
+from corral.rooms.agents import ops as agents
+from corral.rooms.gateway import sending, sql
+from corral.rooms.gateway.model import Message
+from corral.rooms.projects import ops as projects
+from corral.rooms.runs import ops as runs
+from corral.rooms.sessions import ops as sessions
+
+MOST_FILES = 10
+"""That are sent at once."""
+
+
+def folders(tx: Tx, agent: str, session: str | None, run: str | None) -> tuple[str, list[str]]:
+    """An agent's id, and the folders that it works in: where the run is, the session's project, its
+    own folder. What is said to be another agent's does not count."""
+    whose = agents.get(tx, agent)
+    found: list[str | None] = []
+    if run is not None:
+        given = runs.get(tx, run)
+        found += [given.cwd] if given.agent_id == whose.id else []
+    if session is not None:
+        kept = sessions.get(tx, session)
+        if kept.agent_id == whose.id:
+            latest = runs.list_runs(tx, session=kept.id, limit=1).items
+            found += [each.cwd for each in latest if each.agent_id == whose.id]
+            found += [projects.get(tx, kept.project_id).dir] if kept.project_id else []
+    found.append(whose.workspace)
+    return whose.id, [*dict.fromkeys(each for each in found if each)]
+
+
+def send(
+    tx: Tx,
+    files: list[File],
+    *,
+    agent: str,
+    text: str = "",
+    to: str | None = None,
+    session: str | None = None,
+    run: str | None = None,
+    key: str | None = None,
+) -> list[Message]:
+    """Queue files that were kept, each as a message of its own, behind what is said of them."""
+    whose = agents.get(tx, agent)
+    place, thread = sending.where_to(tx, whose.id, to, session)
+    channel = sql.CHANNELS.get(tx, place.channel_id)
+    if not traits_of(channel.kind).files:
+        raise Refused(
+            f"{place.called} is on a channel of kind {channel.kind}, which takes no files; "
+            "say what is in it instead.",
+            to=place.id,
+        )
+    own = f"{whose.id}:{clean_text(key, 'The key', most=2 * MAX_NAME)}" if key else tx.new_id("key")
+    sender = f"session:{session}" if session else f"agent:{whose.name}"
+    shared = {"agent_id": whose.id, "thread": thread, "run_id": run, "sender": sender}
+    made: list[Message] = []
+    if text:
+        words = clean_text(text, "The text", most=MAX_BODY)
+        made += sending.queue(tx, place, words, key=own, **shared)  # type: ignore[arg-type]
+    for number, file in enumerate(files, 1):
+        made += sending.queue(
+            tx,
+            place,
+            file.name,
+            kind=Kind.FILE,
+            data={"file": msgspec.to_builtins(file)},
+            key=f"{own}:file{number}",
+            **shared,
+        )
+    return made
+
+
+def check_number(files: list[str]) -> None:
+    """Invalid unless there are files, and no more than may be sent at once."""
+    if not 1 <= len(files) <= MOST_FILES:
+        raise Invalid(f"Send between 1 and {MOST_FILES} files at once.")

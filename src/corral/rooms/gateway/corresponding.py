@@ -1,0 +1,148 @@
+"""Letters between agents: what they belong to, where they are answered, and how far it may go.
+
+How many letters led to one is not told by its writer: it is one more than the longest way to any
+letter that the writing run was given, or that it answers. So two agents that answer one another for
+ever come to an end, whatever they say.
+"""
+
+from typing import Any
+
+from corral.db.tx import Tx
+from corral.kernel.errors import Invalid, Refused
+from corral.kernel.ids import number_of
+from corral.rooms.agents import ops as agents
+from corral.rooms.agents.model import Agent, AgentState
+from corral.rooms.gateway import sql, talking
+from corral.rooms.gateway.model import Exchange, Talk
+from corral.rooms.mail import ops as mail
+from corral.rooms.mail.model import Letter, check_mailbox
+from corral.rooms.sessions import ops as sessions
+from corral.rooms.settings import ops as settings
+
+KEPT = sql.EXCHANGES_KEPT
+REACHABLE = ("agent", "session", "user", "queue")
+
+
+def write(
+    tx: Tx,
+    agent: str,
+    body: Any,
+    *,
+    to: str | None = None,
+    reply_to: str | None = None,
+    wake: bool = False,
+    run: str | None = None,
+    session: str | None = None,
+    priority: int = 0,
+    key: str | None = None,
+    project: str | None = None,
+) -> Letter | str:
+    """An agent writes to another one, or to a person; or answers a letter (`reply_to`), which goes
+    to where its writer wants answers. Gives the letter, or why it was cut off.
+
+    With `wake` the agent is started for it, in a session that is kept for such letters. Beyond
+    `mail.max_hops` nothing is delivered, and both sides are told.
+    """
+    whose = agents.get(tx, agent)
+    if whose.state is not AgentState.ACTIVE:
+        raise Refused(f"{whose.name} is retired, and writes no more.", agent_id=whose.id)
+    answered = _answered(tx, whose, reply_to) if reply_to else None
+    mailbox = answered.reply_to if answered else _mailbox(tx, to, wake)
+    given = tx.one(sql.READ_EXCHANGES, run_id=run) if run else None
+    hops = 1 + max((each.hops for each in (answered, given) if each is not None), default=0)
+    before = answered or given
+    correlation = before.correlation_id if before else tx.new_id("cor")
+    most = int(settings.value(tx, "mail.max_hops", agent=whose.name))
+    if hops > most:
+        return _cut_off(tx, whose, mailbox, correlation, most)
+    letter = mail.put(
+        tx,
+        mailbox,
+        body,
+        key=key,
+        sender=f"agent:{whose.name}",
+        priority=priority,
+        project=project,
+    )
+    tx.one(
+        sql.ADD_EXCHANGE,
+        letter=number_of("let", letter.id),
+        correlation_id=correlation,
+        hops=hops,
+        answers=number_of("let", answered.letter_id) if answered else None,
+        agent_id=whose.id,
+        reply_to=_own_address(tx, whose, session),
+        now=tx.now,
+    )
+    return letter
+
+
+def _answered(tx: Tx, whose: Agent, letter: str) -> Exchange:
+    """What an answer belongs to; Refused unless the letter was written to this agent."""
+    found = mail.get(tx, letter)
+    kind, _, name = found.mailbox.partition(":")
+    own = found.mailbox == f"agent:{whose.name}" or (
+        kind == "session" and sessions.get(tx, name).agent_id == whose.id
+    )
+    exchange = tx.one(sql.EXCHANGE, letter=number_of("let", found.id)) if own else None
+    if exchange is None:
+        raise Refused(f"{found.id} is no letter of an agent to {whose.name}.", letter=found.id)
+    return exchange
+
+
+def _mailbox(tx: Tx, to: str | None, wake: bool) -> str:
+    if not to:
+        raise Invalid(
+            "Say to whom: agent:NAME, session:ID or user:NAME; or which letter it answers."
+        )
+    kind, colon, name = to.partition(":")
+    if not colon:
+        kind, name = "agent", to
+    if kind not in REACHABLE:
+        raise Refused(f"An agent may not write to {to}; write to agent:NAME or user:NAME.", to=to)
+    if kind != "agent":
+        return check_mailbox(f"{kind}:{name}")
+    found = agents.get(tx, name)
+    return talking.desk(tx, found.id).mailbox if wake else f"agent:{found.name}"
+
+
+def _own_address(tx: Tx, whose: Agent, session: str | None) -> str:
+    """Where an answer goes: into the conversation in which it was asked, where that is woken."""
+    talk = talking.talk_of(tx, session) if session else None
+    own = talk is not None and talk.agent_id == whose.id
+    return f"session:{session}" if own else f"agent:{whose.name}"
+
+
+def _cut_off(tx: Tx, whose: Agent, mailbox: str, correlation: str, most: int) -> str:
+    """Both sides learn that an exchange went on for too long; the notice wakes nobody."""
+    why = f"{most} letters between agents led to this one, and more are not delivered"
+    reason = f"agent:{whose.name} wanted to write once more: {why}; ask a person how to go on"
+    body = {"kind": "notice", "undelivered": correlation, "reason": reason}
+    mail.put(tx, mailbox, body, key=f"cut_off:{correlation}")
+    tx.note("agent", "cut_off", whose.id, data={"to": mailbox, "correlation": correlation})
+    return f"{why[0].upper()}{why[1:]}: stop here, and tell a person what you need."
+
+
+def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> None:
+    """What a turn ended with goes to whoever wrote the letter that began it. An answer is not
+    answered by itself: else two agents would never stop thanking each other."""
+    for fenced in talk.letters:
+        found = tx.one(sql.EXCHANGE, letter=number_of("let", fenced.id))
+        if found is not None and found.answers is None:
+            write(
+                tx,
+                talk.agent_id,
+                text,
+                reply_to=found.letter_id,
+                run=run_id,
+                session=talk.session_id,
+                key=f"{run_id}:{found.letter_id}",
+            )
+
+
+def read(tx: Tx, letters: list[str], run: str) -> list[Exchange]:
+    """A run is given letters; what those of agents belong to."""
+    found = (
+        tx.one(sql.READ_EXCHANGE, letter=number_of("let", each), run_id=run) for each in letters
+    )
+    return [each for each in found if each is not None]

@@ -1,0 +1,86 @@
+"""What agents may ask of the host, and how far such a request is."""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+from corral.kernel.states import Moves, move
+
+
+class RequestState(StrEnum):
+    WAITING = "waiting"  # somebody must say whether it may be done, or give what is asked for
+    DONE = "done"  # it was done
+    REFUSED = "refused"  # somebody said no
+    EXPIRED = "expired"  # nobody said yes in time
+    FAILED = "failed"  # it was allowed, and could not be done
+
+
+R = RequestState
+REQUEST_MOVES = Moves(
+    "request",
+    RequestState,
+    begin="ask",
+    initial=R.WAITING,
+    verbs={
+        "do": move(R.WAITING, to=R.DONE),
+        "refuse": move(R.WAITING, to=R.REFUSED),
+        "expire": move(R.WAITING, to=R.EXPIRED),
+        "fail": move(R.WAITING, to=R.FAILED),
+    },
+)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What an agent asks of the host."""
+
+    id: str
+    agent_id: str
+    run_id: str | None
+    session_id: str | None
+    key: str | None
+    action: str
+    arguments: dict[str, Any]
+    effect: str
+    question_id: str | None
+    state: RequestState
+    decided_by: str | None
+    result: dict[str, Any] | None
+    reason: str | None
+    created_at: int
+    ended_at: int | None
+
+
+class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an action takes."""
+
+
+class CreateAgent(Wish, frozen=True):
+    name: str
+    instructions: str
+    role: str | None = None
+    model: str | None = None
+
+
+class ScheduleTask(Wish, frozen=True):
+    text: str
+    cron: str | None = None
+    every_seconds: int | None = None
+    time_zone: str = "UTC"
+    script: str | None = None
+    name: str | None = None
+
+
+class ChangeTask(Wish, frozen=True):
+    task: str
+    verb: Literal["pause", "resume", "run", "cancel"]
+
+
+class GrantDestination(Wish, frozen=True):
+    place: str
+    name: str | None = None
+
+
+class GiveSecret(Wish, frozen=True):
+    name: str
+    reason: str

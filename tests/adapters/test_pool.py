@@ -1,0 +1,296 @@
+"""Files of worktrees that are done with: the next worktree is as if they had never been used."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import leftovers, pool, worktrees
+from corral.adapters.pool import Pool
+from tests.support.repositories import commit, git, new_repository, write
+
+pytestmark = pytest.mark.usefixtures("plain_git")
+
+NEWLINE = "a\nname"
+FILES: dict[str, str | bytes] = {
+    "README": "hello\n",
+    "src/a.py": "a = 1\n",
+    "src/deep/b.py": "b = 1\n",
+    NEWLINE: "x\n",
+    '"quoted': "x\n",
+    "bytes": b"\x00\xff",
+    "program": "#!/bin/sh\n",
+    ".gitignore": "cache/\n",
+}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    top = new_repository(tmp_path / "repository", FILES)
+    (top / "program").chmod(0o755)
+    (top / "link").symlink_to("src/a.py")
+    commit(top, {})
+    return top
+
+
+@pytest.fixture
+def kept(repository: Path) -> Pool:
+    return pool.pool_of(str(repository.parent / "pool"), str(repository), 2)
+
+
+def made(repository: Path, name: str, from_pool: Pool | None = None, base: str = "main") -> Path:
+    folder = repository.parent / "worktrees" / name
+    branch = f"corral/{name}"
+    worktrees.make(str(repository), str(folder), branch, base=base, pool=from_pool)
+    return folder
+
+
+def put(repository: Path, folder: Path, kept: Pool) -> None:
+    git(repository, "branch", "-f", "saved", f"corral/{folder.name}")
+    worktrees.remove(str(repository), str(folder), delete_branch=True, despite=["dirty"], pool=kept)
+    assert not folder.exists()
+
+
+def entries(kept: Pool) -> list[str]:
+    return [each.folder for each in pool.pooled(str(Path(kept.folder).parent))]
+
+
+def whole(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file, folder and link, with its mode and what is in it."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if name == ".git":
+            continue
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            found[name] = (mode, os.fsencode(path.readlink()))
+        else:
+            found[name] = (mode, path.read_bytes() if stat.S_ISREG(mode) else b"")
+    return found
+
+
+def assert_as_new(repository: Path, folder: Path, base: str = "main") -> None:
+    plain = repository.parent / "plain"
+    git(repository, "worktree", "add", "-q", "--detach", str(plain), base)
+    try:
+        assert whole(folder) == whole(plain)
+    finally:
+        git(repository, "worktree", "remove", "--force", str(plain))
+    assert git(folder, "rev-parse", "HEAD") == git(repository, "rev-parse", base)
+    assert git(folder, "status", "--porcelain", "--ignored") == ""
+    assert git(folder, "branch", "--show-current") == f"corral/{folder.name}"
+    state = worktrees.state(str(repository), str(folder))
+    assert (state.clean, state.locked) == (True, None)
+
+
+def test_what_an_agent_did_is_not_in_the_next_worktree(repository: Path, kept: Pool) -> None:
+    folder = made(repository, "one")
+    before = (folder / "README").stat()
+    write(folder, {"README": "hallo\n", "cache/x": "left", "new/y": "left", "src/a.py": "a = 2\n"})
+    os.utime(folder / "README", ns=(before.st_atime_ns, before.st_mtime_ns))
+    git(folder, "update-index", "--assume-unchanged", "src/a.py")
+    (folder / "program").chmod(0o644)
+    (folder / NEWLINE).chmod(0o755)
+    (folder / "bytes").chmod(0o600)
+    (folder / "src/deep").chmod(0o700)
+    os.link(folder / "src/deep/b.py", repository.parent / "outside")
+    (folder / "link").unlink()
+    (folder / "link").symlink_to("/etc/passwd")
+    (folder / "empty").mkdir()
+    os.mkfifo(folder / "pipe")
+    new_repository(folder / "inner")
+    put(repository, folder, kept)
+    (entry,) = entries(kept)
+    assert not (Path(entry) / "cache").exists(), "what no commit has takes no room"
+    two = made(repository, "two", kept)
+    assert entries(kept) == []
+    assert_as_new(repository, two)
+    assert (two / "src/deep/b.py").stat().st_nlink == 1
+
+
+def test_a_folder_in_the_place_of_a_file_and_links_in_the_place_of_folders(
+    repository: Path, kept: Pool
+) -> None:
+    folder = made(repository, "one")
+    (folder / "README").unlink()
+    write(folder, {"README/inside": "x"})
+    shutil.rmtree(folder / "src")
+    outside = repository.parent / "outside"
+    write(outside, {"a.py": "a = 1\n", "deep/b.py": "b = 1\n"})
+    (folder / "src").symlink_to(outside)
+    put(repository, folder, kept)
+    assert_as_new(repository, made(repository, "two", kept))
+    assert (outside / "a.py").read_text() == "a = 1\n"
+
+
+def test_it_is_at_the_commit_that_is_asked_for(repository: Path, kept: Pool) -> None:
+    first = git(repository, "rev-parse", "main")
+    put(repository, made(repository, "one"), kept)
+    commit(repository, {"src/a.py": "a = 3\n", "later": "x\n"})
+    git(repository, "rm", "-q", "src/deep/b.py")
+    commit(repository, {})
+    two = made(repository, "two", kept)
+    assert_as_new(repository, two)
+    put(repository, two, kept)
+    assert_as_new(repository, made(repository, "three", kept, first), first)
+
+
+@pytest.mark.parametrize("attributes", ["* text eol=crlf\n", "* ident\n"])
+def test_what_git_writes_otherwise_than_it_keeps_it_is_written_anew(
+    repository: Path, kept: Pool, attributes: str
+) -> None:
+    commit(repository, {".gitattributes": attributes, "src/a.py": "# $Id$\n"})
+    folder = made(repository, "one")
+    # For git both ways are the same content.
+    kept_as = subprocess.run(
+        ["git", "show", "HEAD:src/a.py"], cwd=folder, capture_output=True, check=True
+    )
+    (folder / "src/a.py").write_bytes(kept_as.stdout)
+    put(repository, folder, kept)
+    assert_as_new(repository, made(repository, "two", kept))
+
+
+def test_attributes_that_an_agent_left_count_for_nothing(repository: Path, kept: Pool) -> None:
+    folder = made(repository, "one")
+    write(folder, {".gitattributes": "* text eol=crlf\n", "README": "hello\r\n"})
+    put(repository, folder, kept)
+    assert_as_new(repository, made(repository, "two", kept))
+
+
+def test_there_is_room_for_so_many_and_none_for_submodules(
+    repository: Path, kept: Pool, tmp_path: Path
+) -> None:
+    for folder in [made(repository, name) for name in ("one", "two", "three")]:
+        put(repository, folder, kept)
+    assert len(entries(kept)) == 2
+    assert leftovers.cut_short(str(repository.parent)) == []
+    put(repository, made(repository, "four"), Pool(kept.folder, 0))
+    assert len(entries(kept)) == 2
+    for entry in entries(kept):
+        pool.drop(entry)
+    assert not Path(kept.folder).exists()
+    inner = new_repository(tmp_path / "inner")
+    allow = ("-c", "protocol.file.allow=always")
+    git(repository, *allow, "submodule", "--quiet", "add", str(inner), "deps")
+    commit(repository, {})
+    put(repository, made(repository, "five"), kept)
+    assert entries(kept) == []
+
+
+def test_a_repository_with_conversions_of_its_own_takes_nothing_from_the_pool(
+    repository: Path, kept: Pool
+) -> None:
+    put(repository, made(repository, "one"), kept)
+    git(repository, "config", "core.autocrlf", "true")
+    made(repository, "two", kept)
+    assert len(entries(kept)) == 1
+
+
+def test_each_entry_is_taken_by_one(repository: Path, kept: Pool) -> None:
+    for folder in [made(repository, name) for name in ("one", "two")]:
+        put(repository, folder, kept)
+    with ThreadPoolExecutor(4) as threads:
+        found = [*threads.map(lambda name: made(repository, f"n{name}", kept), range(4))]
+    for folder in found:
+        assert_as_new(repository, folder)
+    assert entries(kept) == []
+    assert os.listdir(kept.folder) == [pool.WHOSE]
+
+
+def test_what_is_too_deep_to_be_walked_through_is_no_obstacle(repository: Path, kept: Pool) -> None:
+    folder = made(repository, "one")
+    deep = folder
+    here = os.getcwd()
+    try:
+        os.chdir(deep)
+        for _ in range(1_500):
+            os.mkdir("d")
+            os.chdir("d")
+    finally:
+        os.chdir(here)
+    write(folder, {".gitignore": "d\n"})
+    put(repository, folder, kept)
+    assert_as_new(repository, made(repository, "two", kept))
+
+
+STEP = """
+import os, sys
+from corral.adapters import git, leftovers, pool, worktrees
+
+repository, folder, root, action, last = sys.argv[1:]
+left = [int(last)]
+
+def dying(function):
+    def call(*words, **more):
+        left[0] -= 1
+        if left[0] == 0:
+            os._exit(9)
+        return function(*words, **more)
+    return call
+
+kept = pool.pool_of(root, repository, 2)
+git._started = dying(git._started)
+for name in ("rename", "chmod", "unlink", "rmdir", "utime", "mkdir"):
+    setattr(os, name, dying(getattr(os, name)))
+if action == "make":
+    worktrees.make(repository, folder, "corral/two", base="main", pool=kept)
+else:
+    worktrees.remove(repository, folder, delete_branch=True, despite=["dirty"], pool=kept)
+"""
+
+
+def step(repository: Path, folder: Path, kept: Pool, action: str, last: int) -> int:
+    words = (str(repository), str(folder), str(Path(kept.folder).parent), action, str(last))
+    return subprocess.run([sys.executable, "-c", STEP, *words], check=False).returncode
+
+
+def test_a_crash_at_any_step_of_taking_leaves_a_whole_worktree_or_one_that_is_made_anew(
+    repository: Path, kept: Pool
+) -> None:
+    for last in range(1, 200):
+        put(repository, made(repository, "one"), kept)
+        folder = repository.parent / "worktrees" / "two"
+        code = step(repository, folder, kept, "make", last)
+        made(repository, "two", kept)
+        assert_as_new(repository, folder)
+        pool.sweep(str(Path(kept.folder).parent))
+        assert not [name for name in os.listdir(kept.folder) if name.startswith(pool.TAKEN)]
+        put(repository, folder, kept)
+        for entry in entries(kept):
+            pool.drop(entry)
+        if code == 0:
+            break
+    assert code == 0
+    assert last > 10
+
+
+def test_a_crash_at_any_step_of_keeping_loses_nothing_and_leaves_nothing_unlisted(
+    repository: Path, kept: Pool
+) -> None:
+    root = str(repository.parent / "worktrees")
+    for last in range(1, 200):
+        folder = made(repository, "one")
+        write(folder, {"cache/x": "left", "README": "changed\n"})
+        code = step(repository, folder, kept, "remove", last)
+        listed = leftovers.orphans([str(repository)], root, [])
+        if folder.exists():
+            assert [each.folder for each in listed] == [str(folder)]
+            assert (folder / "README").read_text() == "changed\n"
+        worktrees.remove(
+            str(repository), str(folder), delete_branch=True, despite=["dirty"], pool=kept
+        )
+        leftovers.sweep(root)
+        assert leftovers.orphans([str(repository)], root, []) == []
+        assert_as_new(repository, made(repository, "two", kept))
+        worktrees.remove(str(repository), str(folder.with_name("two")), delete_branch=True)
+        git(repository, "branch", "-f", "corral/one", "main")
+        if code == 0:
+            break
+    assert code == 0
+    assert last > 10

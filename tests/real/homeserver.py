@@ -1,0 +1,222 @@
+"""A real Matrix server on loopback, and people who use it by its client-server API."""
+
+import hashlib
+import hmac
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+API = "/_matrix/client/v3"
+NAME = "chat.test"
+SECONDS = 60.0
+PASSWORD = "of a test"
+LOG = """
+version: 1
+formatters: {plain: {format: '%(asctime)s %(levelname)s %(name)s %(message)s'}}
+handlers: {file: {class: logging.FileHandler, filename: FILE, formatter: plain}}
+root: {level: WARNING, handlers: [file]}
+disable_existing_loggers: false
+"""
+PLENTY = {"per_second": 1_000, "burst_count": 1_000}
+
+
+class Homeserver:
+    """Synapse with a SQLite file, in a folder of its own; it can be stopped and started again."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._write(settings)
+
+    def _write(self, settings: dict[str, Any]) -> None:
+        (self.folder / "log.yaml").write_text(LOG.replace("FILE", str(self.folder / "log")))
+        config = {
+            "server_name": NAME,
+            "listeners": [
+                {
+                    "port": self.port,
+                    "type": "http",
+                    "bind_addresses": ["127.0.0.1"],
+                    "resources": [{"names": ["client", "media"]}],
+                }
+            ],
+            "database": {
+                "name": "sqlite3",
+                "args": {"database": str(self.folder / "homeserver.db")},
+            },
+            "log_config": str(self.folder / "log.yaml"),
+            "media_store_path": str(self.folder / "media"),
+            "signing_key_path": str(self.folder / "signing.key"),
+            "registration_shared_secret": "shared",
+            "macaroon_secret_key": "macaroon",
+            "form_secret": "form",
+            "report_stats": False,
+            "trusted_key_servers": [],
+            "presence": {"enabled": False},
+            "rc_message": PLENTY,
+            "rc_registration": PLENTY,
+            "rc_joins": {"local": PLENTY, "remote": PLENTY},
+            "rc_invites": {"per_room": PLENTY, "per_user": PLENTY, "per_issuer": PLENTY},
+            "rc_login": {"address": PLENTY, "account": PLENTY, "failed_attempts": PLENTY},
+        }
+        # Its configuration is YAML, of which JSON is a part.
+        (self.folder / "config.yaml").write_text(json.dumps(config | settings))
+
+    @property
+    def command(self) -> list[str]:
+        program = [sys.executable, "-m", "synapse.app.homeserver"]
+        return [*program, "--config-path", str(self.folder / "config.yaml")]
+
+    def start(self) -> "Homeserver":
+        if not (self.folder / "signing.key").exists():
+            made = [*self.command, "--generate-keys"]
+            subprocess.run(made, cwd=self.folder, check=True, capture_output=True)
+        with (self.folder / "out").open("ab") as out:
+            self._process = subprocess.Popen(self.command, cwd=self.folder, stdout=out, stderr=out)
+        deadline = time.monotonic() + SECONDS
+        while not self._answers():
+            assert self._process.poll() is None, (self.folder / "out").read_text()[-2_000:]
+            assert time.monotonic() < deadline, "the server did not start in time"
+            time.sleep(0.05)
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/_matrix/client/versions", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            try:
+                self._process.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def person(self, name: str, *, admin: bool = False) -> "Person":
+        """Somebody with a new account."""
+        path = f"{self.url}/_synapse/admin/v1/register"
+        nonce = httpx.get(path).json()["nonce"]
+        words = "\0".join((nonce, name, PASSWORD, "admin" if admin else "notadmin"))
+        proof = hmac.new(b"shared", words.encode(), hashlib.sha1).hexdigest()
+        given = {"nonce": nonce, "username": name, "password": PASSWORD, "mac": proof}
+        given["admin"] = admin
+        told = httpx.post(path, json=given, timeout=SECONDS).json()
+        return Person(self, told["user_id"], told["access_token"])
+
+
+class Person:
+    """Somebody with an account, and what they do and see."""
+
+    def __init__(self, server: Homeserver, id: str, token: str) -> None:
+        self.id = id
+        self.token = token
+        self._numbers = count(1)
+        headers = {"Authorization": f"Bearer {token}"}
+        self._client = httpx.Client(base_url=server.url, headers=headers, timeout=SECONDS)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, method: str, path: str, **given: Any) -> Any:
+        """As a careful client does: while the server is away, the same is asked again."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                answer = self._client.request(method, path, **given)
+                break
+            except httpx.TransportError:
+                assert time.monotonic() < deadline, "the server stays away"
+                time.sleep(0.1)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    # -- doing ----------------------------------------------------------------------------------
+
+    def room(self, *others: "Person", name: str | None = None) -> str:
+        """A new room that the others are invited to."""
+        given: dict[str, Any] = {"invite": [each.id for each in others]}
+        if name:
+            given["name"] = name
+        return str(self.ask("POST", f"{API}/createRoom", json=given)["room_id"])
+
+    def send(self, room: str, content: dict[str, Any], type: str = "m.room.message") -> str:
+        path = f"{API}/rooms/{quote(room)}/send/{type}/t{next(self._numbers)}"
+        return str(self.ask("PUT", path, json=content)["event_id"])
+
+    def say(self, room: str, text: str, *, thread: str | None = None) -> str:
+        content: dict[str, Any] = {"msgtype": "m.text", "body": text}
+        if thread:
+            content["m.relates_to"] = {"rel_type": "m.thread", "event_id": thread}
+        return self.send(room, content)
+
+    def edit(self, room: str, event: str, text: str) -> str:
+        words = {"msgtype": "m.text", "body": text}
+        relation = {"rel_type": "m.replace", "event_id": event}
+        return self.send(
+            room,
+            {"msgtype": "m.text", "body": f"* {text}"}
+            | {"m.new_content": words, "m.relates_to": relation},
+        )
+
+    def react(self, room: str, event: str, sign: str) -> str:
+        relation = {"rel_type": "m.annotation", "event_id": event, "key": sign}
+        return self.send(room, {"m.relates_to": relation}, "m.reaction")
+
+    def attach(self, room: str, name: str, data: bytes, **more: Any) -> str:
+        url = self.ask("POST", "/_matrix/media/v3/upload", params={"filename": name}, content=data)[
+            "content_uri"
+        ]
+        info = {"size": len(data), "mimetype": "text/plain"}
+        return self.send(room, {"msgtype": "m.file", "body": name, "url": url, "info": info} | more)
+
+    # -- seeing ---------------------------------------------------------------------------------
+
+    def events(self, room: str) -> list[dict[str, Any]]:
+        """Everything that was said in a room, oldest first."""
+        found: list[dict[str, Any]] = []
+        asked = {"dir": "b", "limit": "1000"}
+        while True:
+            told = self.ask("GET", f"{API}/rooms/{quote(room)}/messages", params=asked)
+            found += told["chunk"]
+            if not told.get("end"):
+                return found[::-1]
+            asked["from"] = told["end"]
+
+    def heard(self, room: str, other: "Person") -> list[str]:
+        """The words of somebody's messages, without edits."""
+        return [
+            event["content"]["body"]
+            for event in self.events(room)
+            if event["type"] == "m.room.message"
+            and event["sender"] == other.id
+            and "m.new_content" not in event["content"]
+        ]
+
+    def shown(self, room: str, event: str) -> str:
+        """The words of a message as a client shows them: the newest that its sender gave it."""
+        told = self.ask("GET", f"{API}/rooms/{quote(room)}/event/{quote(event)}")
+        newest = told.get("unsigned", {}).get("m.relations", {}).get("m.replace")
+        content = newest["content"]["m.new_content"] if newest else told["content"]
+        return str(content["body"])
+
+    def fetch(self, url: str) -> bytes:
+        path = f"/_matrix/client/v1/media/download/{url.removeprefix('mxc://')}"
+        return self._client.get(path).content

@@ -1,0 +1,103 @@
+"""Claude Code answers in a room of a real Matrix server, whoever is killed in between."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.real.homeserver import Homeserver
+from tests.real.keeping import RealHome, until
+from tests.real.machine import steps
+from tests.support.keeping import lives
+
+
+class Gateway:
+    """A daemon that serves a room, and can die."""
+
+    def __init__(self, home: RealHome, server: Homeserver) -> None:
+        self.home = home
+        self.ann, self.bot = server.person("ann"), server.person("claude")
+        home.install("claude")
+        home.env["ROOM_TOKEN"] = self.bot.token
+        home.json("secret", "set", "room", "env:ROOM_TOKEN", "--json")
+        home.json(
+            *("channel", "add", "room", "matrix", "--policy", "public", "--secret", "token=room"),
+            *("--set", f"base_url={server.url}", "--json"),
+        )
+        home.json("agent", "create", "ada", "--provider", "claude", "--json")
+        home.json("wiring", "add", "ada", "--channel", "room", "--json")
+        self.pid = 0
+        self.up()
+        self.room = self.ann.room(self.bot, name="Den")
+
+    def up(self) -> None:
+        self.pid = int(self.home.json("up", "--port", "0", "--json")["daemon"]["pid"])
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        until(lambda: not lives(self.pid), "the daemon is dead")
+
+    def says(self, *those: dict[str, object]) -> None:
+        self.ann.say(self.room, steps(*those))
+
+    def answers(self) -> list[str]:
+        return self.ann.heard(self.room, self.bot)
+
+    def has_answered(self, *words: str) -> None:
+        until(lambda: len(self.answers()) >= len(words), f"{len(words)} answers")
+        assert self.answers() == list(words)
+
+    def close(self) -> None:
+        for person in (self.ann, self.bot):
+            person.close()
+
+
+@pytest.fixture
+def gateway(home: RealHome, server: Homeserver) -> Iterator[Gateway]:
+    made = Gateway(home, server)
+    yield made
+    made.close()
+
+
+def test_claude_answers_in_a_room_across_a_killed_daemon_and_a_server_that_was_away(
+    gateway: Gateway, server: Homeserver
+) -> None:
+    gateway.says({"text": "Hello, Ann."})
+    gateway.has_answered("Hello, Ann.")
+
+    # The daemon dies while Claude thinks: the run goes on, and the next daemon brings its answer.
+    home = gateway.home
+    gateway.says({"text": "I thought about it.", "gate": "think"})
+    until(lambda: len(home.asked_for()) == 2, "Claude was asked")
+    gateway.kill()
+    home.stub.gate("think").set()
+    with home.store() as store:
+        (run, *_) = store.runs.list(limit=1).items
+        store.runs.wait(run.id, timeout_ms=100_000)
+        assert store.runs.get(run.id).state == "completed"
+    assert gateway.answers() == ["Hello, Ann."], "nobody is there to bring it"
+    gateway.says({"text": "And this came while nobody was there."})
+    gateway.up()
+    expected = ["Hello, Ann.", "I thought about it.", "And this came while nobody was there."]
+    gateway.has_answered(*expected)
+
+    # The server is away when the answer is there, and then the daemon dies, too.
+    gateway.says({"text": "At last.", "gate": "away"})
+    until(lambda: len(home.asked_for()) == 4, "Claude was asked again")
+    server.stop(signal.SIGKILL)
+    home.stub.gate("away").set()
+    with home.store() as store:
+        until(
+            lambda: [m for m in store.messages.list().items if m.text == "At last."],
+            "the answer is queued",
+        )
+        gateway.kill()
+        server.start()
+        gateway.up()
+        gateway.has_answered(*expected, "At last.")
+        until(lambda: not store.mail.list().items, "nothing is left over")
+        sessions = {run.session_id for run in store.runs.list().items}
+        assert len(sessions) == 1, "it was one conversation"
+        assert {m.state for m in store.messages.list().items} == {"heard", "sent"}
+    assert home.times_told("At last.") == 1

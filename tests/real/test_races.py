@@ -1,0 +1,97 @@
+"""A race of real agent CLIs in one repository, with real pytest as the gate."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.real.keeping import RealHome
+from tests.real.machine import steps
+from tests.support.racing import git
+
+RIGHT = "def add(one, other):\n    return one + other\n"
+WRONG = "def add(one, other):\n    return one * other\n"
+TESTS = """\
+from adding import add
+
+
+def test_small():
+    assert add(2, 2) == 4
+
+
+def test_large():
+    assert add(200, 3) == 203
+"""
+
+
+def test_claude_and_codex_race_and_what_pytest_passed_goes_on(home: RealHome) -> None:
+    for name in ("claude", "codex"):
+        home.install(name)
+    git(home.work, "init", "-q", "-b", "main")
+    (home.work / "test_adding.py").write_text(TESTS)
+    (home.work / ".gitignore").write_text("__pycache__/\n.pytest_cache/\n")
+    git(home.work, "add", "-A")
+    git(home.work, "commit", "-qm", "what is wanted")
+    ways = (_claude(RIGHT), _codex(RIGHT), _claude(WRONG))
+    told = home.json(
+        "race",
+        "start",
+        "Write adding.py so that the tests pass.",
+        *("--agents", "claude,codex,claude"),
+        *(word for way in ways for word in ("--variation", way)),
+        *("--check", f"{sys.executable} -m pytest -q -p no:cacheprovider"),
+        *("--yes", "all", "--wait", "--json"),
+    )
+    (round,) = told["rounds"]
+    claude, codex, wrong = round["attempts"]
+    assert [each["agent"] for each in round["attempts"]] == ["claude", "codex", "claude"]
+    assert [each["state"] for each in round["attempts"]] == ["completed"] * 3, [
+        home.log(home.get(each["run_id"])) for each in round["attempts"]
+    ]
+    assert [each["passed"] for each in round["attempts"]] == [True, True, False]
+    assert _tests(claude) == _tests(codex) == (2, 2, 0)
+    assert _tests(wrong) == (2, 1, 1)
+    assert wrong["score"] < min(claude["score"], codex["score"])
+    for each in round["attempts"]:
+        assert (each["files"], each["insertions"], each["deletions"]) == (1, 2, 0)
+        assert each["session_id"]
+        assert "the-race" in str(home.turns(home.get(each["run_id"]))[0].content)
+    home.json("race", "select", told["id"], "2", "--reason", "as clear as the first", "--json")
+    home.json("race", "merge", told["id"], "--json")
+    assert (home.work / "adding.py").read_text() == RIGHT
+    assert git(home.work, "rev-list", "--count", f"main..{codex['commit']}") == "0"
+    _second_round(home, told["id"])
+    home.nobody_left()
+
+
+def _second_round(home: RealHome, race: str) -> None:
+    """Both go on from what codex had left."""
+    again = home.json(
+        "race",
+        "next",
+        race,
+        "Write it down.",
+        *("--agents", "claude,codex"),
+        *("--variation", _claude("It adds.\n", "NOTES"), "--variation", _codex("Sums.\n", "NOTES")),
+        *("--wait", "--json"),
+    )
+    attempts = again["rounds"][1]["attempts"]
+    assert [(each["state"], each["passed"]) for each in attempts] == [("completed", True)] * 2
+    for each, notes in zip(attempts, ("It adds.\n", "Sums.\n"), strict=True):
+        tree = Path(each["worktree"])
+        assert (tree / "adding.py").read_text() == RIGHT
+        assert (tree / "NOTES").read_text() == notes
+
+
+def _tests(attempt: dict[str, Any]) -> tuple[int, int, int]:
+    (check,) = attempt["checks"]
+    return check["tests"]["total"], check["tests"]["passed"], check["tests"]["failed"]
+
+
+def _claude(text: str, file: str = "adding.py") -> str:
+    write = {"tool": "Write", "args": {"file_path": file, "content": text}}
+    return "the-race " + steps(write, {"text": "done"})
+
+
+def _codex(text: str, file: str = "adding.py") -> str:
+    shell = {"tool": "exec_command", "args": {"cmd": f"cat > {file} <<'END'\n{text}END"}}
+    return "the-race " + steps(shell, {"text": "done"})

@@ -1,0 +1,128 @@
+"""Letters between agents: answered where they were asked, and cut off when they lead nowhere."""
+
+import pytest
+
+from corral.kernel.clock import SetClock
+from corral.kernel.errors import Invalid, NotFound, Refused
+from corral.library import Corral
+from corral.rooms.mail.model import Letter
+from tests.support.channels import Chat, Runner, bring_in
+from tests.support.store import record, refuses
+
+
+@pytest.fixture(autouse=True)
+def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    bring_in(monkeypatch)
+
+
+@pytest.fixture
+def runner(store: Corral) -> Runner:
+    for name in ("ada", "ben"):
+        store.agents.create(name, provider="scripted")
+    return Runner(store)
+
+
+def read(store: Corral, letter: Letter, run: str) -> str:
+    (exchange,) = store.mail.read_by([letter.id], run=run)
+    return exchange.correlation_id
+
+
+def test_an_answer_goes_to_where_it_was_asked_and_belongs_to_it(
+    store: Corral, runner: Runner
+) -> None:
+    asked = store.mail.write("ada", "which port?", to="ben", run="run_a")
+    assert (asked.mailbox, asked.sender) == ("agent:ben", "agent:ada")
+    correlation = read(store, asked, "run_b")
+    answer = store.mail.write("ben", "8080", reply_to=asked.id, run="run_b")
+    assert answer.mailbox == "agent:ada"
+    assert read(store, answer, "run_a") == correlation
+    other = store.mail.write("ada", "something else", to="ben", run="run_c")
+    assert read(store, other, "run_d") != correlation
+
+
+def test_a_letter_that_is_another_ones_is_not_answered(store: Corral, runner: Runner) -> None:
+    asked = store.mail.write("ada", "which port?", to="ben")
+    store.agents.create("eve", command="cat")
+    with refuses(store, Refused):
+        store.mail.write("eve", "666", reply_to=asked.id)
+    plain = store.mail.put("agent:eve", "hello", sender="user:ann")
+    with refuses(store, Refused):
+        store.mail.write("eve", "hi", reply_to=plain.id)
+    with refuses(store, NotFound):
+        store.mail.write("eve", "hi", to="nobody")
+    with refuses(store, Invalid):
+        store.mail.write("eve", "hi")
+    with refuses(store, Refused):
+        store.mail.write("eve", "hi", to="place:plc_1")
+
+
+def test_two_agents_that_answer_one_another_for_ever_are_cut_off_and_both_are_told(
+    store: Corral, runner: Runner
+) -> None:
+    store.settings.set("mail.max_hops", 4)
+    letter = store.mail.write("ada", "ping", to="ben", run="run_1")
+    for n in range(2, 5):
+        run = f"run_{n}"
+        read(store, letter, run)
+        # Whoever leaves out what it answers gains nothing by it.
+        who, other = ("ben", "ada") if n % 2 == 0 else ("ada", "ben")
+        letter = store.mail.write(who, "pong", to=other, run=run)
+    read(store, letter, "run_5")
+    with pytest.raises(Refused) as caught:
+        store.mail.write("ada", "ping", reply_to=letter.id, run="run_5")
+    assert "4 letters between agents led to this one" in str(caught.value)
+    told = [each.body for each in store.mail.list(mailbox="agent:ben").items][-1]
+    assert told["reason"].startswith("agent:ada wanted to write once more")
+    assert "agent.cut_off" in record(store)
+    with pytest.raises(Refused):
+        store.mail.write("ada", "ping", reply_to=letter.id, run="run_5")
+    notices = [
+        each
+        for each in store.mail.list(mailbox="agent:ben").items
+        if isinstance(each.body, dict) and each.body.get("kind") == "notice"
+    ]
+    assert len(notices) == 1, "it is told once"
+    assert store.mail.write("ada", "anew", to="ben", run="run_6").mailbox == "agent:ben"
+
+
+def test_an_agent_is_woken_for_a_letter_and_its_answer_wakes_whoever_asked_and_there_it_ends(
+    store: Corral, runner: Runner, clock: SetClock
+) -> None:
+    chat = Chat(store)
+    store.wirings.add("ada", channel="fake")
+    (route,) = chat.says("ask ben for the port").routes
+    (first,) = store.gateway.wake()
+    run = runner.begin()
+    store.mail.write(
+        "ada", "which port?", to="ben", wake=True, run=first.id, session=route.session_id
+    )
+    runner.end(run, "I asked ben.")
+    store.gateway.settle()
+    store.gateway.wake()
+    run = runner.begin()
+    assert "which port?" in (runner.prompt(run) or "")
+    assert "From agent:ada" in (runner.prompt(run) or "")
+    runner.end(run, "It is 8080.")
+    store.gateway.settle()
+    store.gateway.wake()
+    run = runner.begin()
+    assert run.session_id == route.session_id, "in the conversation in which it was asked"
+    assert "It is 8080." in (runner.prompt(run) or "")
+    runner.end(run, "The port is 8080.")
+    store.gateway.settle()
+    assert store.gateway.wake() == [], "an answer is not answered by itself"
+    chat.deliver()
+    assert chat.platform.words() == ["I asked ben.", "The port is 8080."]
+
+
+def test_a_notice_that_an_exchange_was_cut_off_wakes_nobody(store: Corral, runner: Runner) -> None:
+    store.settings.set("mail.max_hops", 1)
+    first = store.mail.write("ada", "one", to="ben", wake=True)
+    store.gateway.wake()
+    run = runner.begin()
+    with pytest.raises(Refused):
+        store.mail.write("ben", "two", to="ada", wake=True, run=run.id)
+    runner.end(run, "done")
+    store.gateway.settle()
+    assert store.gateway.wake() == []
+    assert store.mail.get(first.id).state == "done"

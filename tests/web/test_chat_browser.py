@@ -1,0 +1,133 @@
+"""Chat and the gateway in a real browser, with a real daemon and a scripted agent."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.channels.contract import Incoming
+from tests.support.keeping import until
+from tests.web.test_browser import Look, Town, look, open_window, town
+
+BAD = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
+
+__all__ = ["look", "open_window", "town"]
+
+
+@pytest.fixture(scope="module")
+def parrot(town: Town) -> str:
+    """An agent whose script is what it is told."""
+    return town.store.agents.create("parrot", provider="scripted").id
+
+
+def test_a_talk_is_had_in_the_page_and_is_there_after_a_reload(
+    town: Town, parrot: str, look: Look, pictures: Path
+) -> None:
+    page = look.go("/chat")
+    page.select_option("[name=agent]", parrot)
+    page.click(".begin button")
+    page.wait_for_url(re.compile("/chat/plc_"))
+    place = page.url.rpartition("/")[2]
+    page.wait_for_selector("#feed[data-state=live]")
+    field = page.locator("#say textarea")
+    assert field.evaluate("element => element === document.activeElement")
+    field.fill(f"say {BAD}")
+    field.press("Enter")
+    page.locator(".post.mine").get_by_text("document.title").wait_for()
+    assert field.input_value() == ""
+    answer = page.locator(".post:not(.mine)", has_text=BAD)
+    answer.wait_for()
+    page.get_by_text("parrot is done with it").wait_for()
+    assert "owned" not in page.title()
+    assert answer.locator("script, img").count() == 0
+
+    field.fill("say one moment; sleep 600")
+    field.press("Enter")
+    page.get_by_text("parrot is at it").wait_for()
+    (talk,) = town.store.gateway.talks(place)
+    until(lambda: town.store.gateway.talks(place)[0].run_id, "the agent works")
+    run = str(town.store.gateway.talks(place)[0].run_id)
+    asked = town.store.questions.ask(
+        "Which branch?", options=["main", "next"], asker="agent:parrot", run=run
+    )
+    card = page.locator(".post.card", has_text="Which branch?")
+    card.wait_for()
+    page.screenshot(path=pictures / "talk-card-light.png", full_page=True)
+    card.get_by_role("button", name="next").click()
+    page.locator(".post.mine").get_by_text("next", exact=True).wait_for()
+    until(lambda: town.store.questions.get(asked.id).answer == "next", "it is answered")
+    assert talk.agent_id == parrot
+    before = page.locator(".post .text").all_inner_texts()
+    town.store.runs.stop(run)
+    page.reload()
+    page.wait_for_selector("#feed[data-state=live]")
+    assert page.locator(".post .text").all_inner_texts()[: len(before)] == before
+
+
+def test_a_wiring_is_added_tried_out_changed_and_removed(
+    town: Town, parrot: str, look: Look
+) -> None:
+    room = town.lived_in.room.id
+    page = look.go(f"/gateway/wirings?place={room}&text=hello")
+    page.wait_for_selector("#feed[data-state=live]")
+    page.click("text=New wiring")
+    page.select_option("#add [name=agent]", parrot)
+    page.select_option("#add [name=trigger]", "mention")
+    page.click("#add button:not([data-closes])")
+    tried = page.locator("#tried tr", has_text="parrot")
+    tried.get_by_text("it was not addressed").wait_for()
+    page.fill("#tryout [name=text]", "@parrot hello")
+    page.click("#tryout button")
+    tried.get_by_text("it was addressed").wait_for()
+    row = (
+        page.locator("main table").first.locator("tr", has_text="parrot").filter(has_text="mention")
+    )
+    row.get_by_text("Change").click()
+    assert page.locator("#change [name=trigger]").input_value() == "mention"
+    page.select_option("#change [name=trigger]", "pattern")
+    page.click("#change button:not([data-closes])")
+    page.locator("#change .problem").wait_for()
+    look.faults = [fault for fault in look.faults if "/do/wirings/change" not in fault]
+    look.faults = [fault for fault in look.faults if "422" not in fault and "400" not in fault]
+    page.fill("#change [name=pattern]", "^hello")
+    page.click("#change button:not([data-closes])")
+    changed = page.locator("main table").first.locator("tr", has_text="^hello")
+    changed.wait_for()
+    changed.get_by_text("Remove").click()
+    page.click("#remove button.danger")
+    changed.wait_for(state="detached")
+
+
+def test_a_stranger_is_let_in_and_what_was_held_is_heard(
+    town: Town, look: Look, pictures: Path
+) -> None:
+    page = look.go("/gateway/held")
+    page.wait_for_selector("#feed[data-state=live]")
+    said = Incoming(event_id="s1", place="room", sender="carol", text="@ada <i>may I?</i>")
+    held = town.store.messages.receive("quay", said)
+    card = page.locator(f"#{held.sender_id}")
+    card.get_by_text("<i>may I?</i>").wait_for()
+    page.screenshot(path=pictures / "held-carol-light.png", full_page=True)
+    town.store.wirings.add("grace", channel="quay", trigger="command", pattern="never")
+    card.get_by_text("Let in").click()
+    page.fill("#approve [name=person]", "carol")
+    page.locator("#approve").get_by_role("button", name="Let in").click()
+    card.wait_for(state="detached")
+    assert town.store.messages.get(held.id).state == "heard"
+    for route in town.store.messages.get(held.id).routes:
+        if route.letter_id:
+            town.store.mail.drop(route.letter_id)
+
+
+def test_a_talk_on_a_phone_fits_and_its_list_is_a_page_of_its_own(
+    town: Town, open_window: Callable[[str], Look], pictures: Path
+) -> None:
+    page = open_window("phone").go("/chat")
+    page.locator(".talks").get_by_text("ada", exact=True).click()
+    page.locator("#say textarea").wait_for()
+    assert not page.locator(".talks").is_visible()
+    box = page.locator("#say").bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= 844, "what one writes in is in sight"
+    page.screenshot(path=pictures / "talk-phone-window.png")
