@@ -163,7 +163,7 @@ def test_agents_ask_the_host_and_people_decide(
     again = cli.json("request", "ask", "secret", "name=other", "reason=x", "--agent", "ada")
     assert cli.json("request", "withdraw", again["id"])["state"] == "refused"
     assert len(cli.json("request", "list", "--agent", "ada")) == 3
-    assert cli.error("request", "show", "req_0")["exit_code"] == 3
+    assert cli.error("request", "show", "req_zz")["exit_code"] == 3
 
 
 def test_an_agent_writes_to_another_and_is_answered(cli: Cli, store: Corral) -> None:
