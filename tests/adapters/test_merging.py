@@ -223,20 +223,6 @@ def test_what_cannot_be_grafted_is_refused(repository: Path) -> None:
         graft(repository, loser, files=["long"])
 
 
-def test_a_graft_is_taken_back(repository: Path) -> None:
-    attempt(repository, "winner", {"README": "winner\n"})
-    loser = attempt(repository, "loser", {"extra": "x\n"})
-    done = graft(repository, loser, files=["extra"])
-    folder = repository.parent / "winner"
-    with pytest.raises(Refused, match="2 unmerged"):
-        worktrees.renew(str(repository), str(folder), "corral/winner", base=done.before)
-    worktrees.renew(
-        str(repository), str(folder), "corral/winner", base=done.before, despite=["unmerged"]
-    )
-    assert git(folder, "rev-parse", "corral/winner") == done.before
-    assert not (folder / "extra").exists()
-
-
 def test_an_old_git_says_that_it_cannot_try_merges(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,9 +13,8 @@ from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
 from corral.rooms.gateway import sql, talking
 from corral.rooms.gateway.model import Talk
-from corral.rooms.gateway.wishes import Exchange
 from corral.rooms.mail import ops as mail
-from corral.rooms.mail.model import Letter, check_mailbox
+from corral.rooms.mail.model import Exchange, Letter, check_mailbox
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.settings import ops as settings
 

@@ -20,7 +20,8 @@ from corral.rooms.gateway.model import (
     Talk,
     Wiring,
 )
-from corral.rooms.gateway.wishes import REQUEST_MOVES, Exchange, Request
+from corral.rooms.gateway.wishes import REQUEST_MOVES, Request
+from corral.rooms.mail.model import Exchange
 
 # -- channels -------------------------------------------------------------------------------------
 

@@ -77,6 +77,19 @@ class Letter(msgspec.Struct, frozen=True):
         return {"out": self.is_out(now)}
 
 
+class Exchange(msgspec.Struct, frozen=True):
+    """What a letter that an agent wrote to an agent belongs to."""
+
+    letter_id: str
+    correlation_id: str
+    hops: int
+    answers: str | None
+    agent_id: str
+    reply_to: str
+    read_by: str | None
+    created_at: int
+
+
 def fresh_letter(number: int, values: Mapping[str, Any]) -> Letter:
     """As it is read right after it was put."""
     return Letter(

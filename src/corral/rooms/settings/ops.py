@@ -124,7 +124,8 @@ def _check_value(name: str, value: Any) -> Any:
         raise Invalid(f"{name} cannot be {value!r}: {error}.", name=name, value=value) from None
     low, high = known.low, known.high
     numbers = checked if isinstance(checked, list) else [checked]
-    if numbers and all(isinstance(each, str) for each in numbers) and len(numbers) <= 100:
+    words = all(isinstance(each, str) for each in numbers) and (numbers or not known.default)
+    if words and len(numbers) <= 100:
         return checked
     if not numbers or len(numbers) > 100 or any(not low <= number <= high for number in numbers):
         raise Invalid(
