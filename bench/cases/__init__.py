@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bench.cases import (
+    gateway,
     group_commit,
     history,
     http,
@@ -58,5 +59,6 @@ CASES = [
         "web": web,
         "worktrees": worktrees,
         "races": races,
+        "gateway": gateway,
     }.items()
 ]

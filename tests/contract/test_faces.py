@@ -59,6 +59,7 @@ ELSEWHERE = {
     "gateway.wake": "the delivery loop's work, and part of `corral chat`",
     "messages.get": "`corral message show`",
     "messages.receive": "what adapters and `corral chat` bring",
+    "messages.receive_all": "what adapters bring at once",
     "places.get": "`corral place show`",
     "places.meet": "part of `corral chat`",
     "places.set_policy": "`corral place policy`",

@@ -65,6 +65,7 @@ LOCAL = {
     "locks.uninstall": _FILES,
     "mail.expire_due": _DAEMON,
     "messages.receive": _FILES,
+    "messages.receive_all": _FILES,
     "nodes.beat": _DAEMON,
     "nodes.heartbeat": _DAEMON,
     "nodes.join": _DAEMON,

@@ -1,5 +1,6 @@
 """Channels and what belongs to them: one attribute of the store for each noun."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -7,7 +8,7 @@ import msgspec
 from corral.adapters.channels.contract import Incoming
 from corral.kernel.errors import Conflict, CorralError, Invalid
 from corral.library.operation import Room, read, write
-from corral.rooms.gateway import cards, ops, receiving, sending, talking, wiring
+from corral.rooms.gateway import cards, looking, ops, receiving, sending, talking, wiring
 from corral.rooms.gateway.model import Message, Talk
 from corral.rooms.mail.model import Letter
 from corral.rooms.runs.model import Run
@@ -20,6 +21,9 @@ Deliveries = list["Delivered"]
 Runs = list[Run]
 Talks = list[Talk]
 Stored = list[Message]
+
+AT_ONCE = 100
+"""Events that are stored together: others who write are to get their turn."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -130,20 +134,30 @@ class Messages(Room):
 
     noun = "message"
 
-    get = read(sending.get, mode="one")
-    list = read(sending.list_messages)
+    get = read(looking.get)
+    list = read(looking.list_messages)
     send = write(sending.send, repeatable_by="key")
     say = write(sending.say, repeatable_by="key")
 
     _receive = write(receiving.receive, durable=True, repeatable=True)
+    _receive_all = write(receiving.receive_all, durable=True, repeatable=True)
 
     def receive(self, channel: str, incoming: Incoming) -> Message:
         """Store an event of a platform, once, with what is attached to it, and give it to whoever
         is to hear it. When this returns, the platform may be told that we have it."""
         from corral.library.delivering import with_files
 
-        found = Channels(self._database).get(channel)
-        return self._receive(found.id, with_files(self._database, found, incoming))
+        return self._receive(channel, with_files(self._database, channel, incoming))
+
+    def receive_all(
+        self, channel: str, events: Sequence[Incoming], *, cursor: str | None = None
+    ) -> Stored:
+        """Store what a platform brought at once, in its order, and how far that is; all or nothing
+        of it. When this returns, the platform may be told that we have it."""
+        from corral.library.delivering import with_files
+
+        kept = [with_files(self._database, channel, each) for each in events]
+        return self._receive_all(channel, kept, cursor=cursor)
 
 
 class Gateway(Room):
@@ -189,15 +203,29 @@ class Gateway(Room):
         channels, messages = Channels(self._database), Messages(self._database)
         found = channels.get(channel)
         batch = adapter.receive(found.cursor, seconds)
-        stored = []
-        for event in batch.events:
+        cursor = batch.cursor if batch.cursor != found.cursor else None
+        stored: Stored = []
+        for first in range(0, len(batch.events), AT_ONCE):
+            events = batch.events[first : first + AT_ONCE]
+            last = first + AT_ONCE >= len(batch.events)
             try:
-                stored.append(messages.receive(found.id, event))
+                stored += messages.receive_all(found.id, events, cursor=cursor if last else None)
+            except Invalid:
+                stored += self._one_by_one(found.id, events)
+                if last and cursor is not None:
+                    channels.note_cursor(found.id, cursor)
+        if cursor is not None and not batch.events:
+            channels.note_cursor(found.id, cursor)
+        return stored
+
+    def _one_by_one(self, channel: str, events: Sequence[Incoming]) -> Stored:
+        """Store what can be stored. The rest would never be, and hold up everything behind it."""
+        stored = []
+        for event in events:
+            try:
+                stored.append(Messages(self._database).receive(channel, event))
             except Invalid as error:
-                # It would never be stored, and hold up everything behind it.
-                self._note_unreadable(found.id, event.event_id, error.message)
-        if batch.cursor != found.cursor:
-            channels.note_cursor(found.id, batch.cursor)
+                self._note_unreadable(channel, event.event_id, error.message)
         return stored
 
     def accept(self, channel: str, headers: dict[str, str], body: bytes) -> "Accepted":

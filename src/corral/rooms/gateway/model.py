@@ -258,7 +258,13 @@ MESSAGE_MOVES = Moves(
     MessageState,
     begin="hold",
     initial=M.HELD,
-    also={"turn_away": M.REFUSED, "queue": M.QUEUED},
+    also={
+        "turn_away": M.REFUSED,
+        # What is clear at once is never held.
+        "hear": M.HEARD,
+        "ignore": M.UNHEARD,
+        "queue": M.QUEUED,
+    },
     verbs={
         # It still waits, for another reason.
         "keep": move(M.HELD, to=M.HELD),
@@ -281,6 +287,7 @@ class Route(msgspec.Struct, frozen=True):
     reason: str
     session_id: str | None = None
     letter_id: str | None = None
+    """The letter in that session's mailbox whose key is the message; found, not stored."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -329,20 +336,21 @@ class Talk(msgspec.Struct, frozen=True):
         return f"session:{self.session_id}"
 
 
-class Chat(msgspec.Struct, frozen=True):
+class Chat(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="chat"
+):
     """What a message of a place is in the letter that tells it to a session."""
 
     message: str
     place: str
     place_name: str
     direct: bool
-    thread: str | None
+    thread: str | None = None
     sender: str
     text: str
-    files: list[dict[str, Any]]
-    keeps: bool
+    files: list[dict[str, Any]] = []
+    keeps: bool = False
     """Whether the agent is also told what was said before and did not wake it."""
-    kind: str = "chat"
 
 
 def chat_of(letter: Letter) -> Chat | None:

@@ -1,5 +1,6 @@
 """What comes in: stored once, judged, and given to those who are to hear it."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,12 +13,12 @@ from corral.kernel.ids import number_of
 from corral.kernel.text import clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import AgentState
-from corral.rooms.gateway import cards, commands, ops, sending, sql, talking, wiring
+from corral.rooms.gateway import cards, commands, looking, ops, sending, sql, talking, wiring
+from corral.rooms.gateway.hearing import Desk, Seat, routes_of, unheard
 from corral.rooms.gateway.model import (
     Channel,
     ChannelState,
     Message,
-    Mode,
     Person,
     Place,
     PlaceState,
@@ -50,6 +51,8 @@ class _Heard(NamedTuple):
     place: Place
     sender: Sender
     incoming: Incoming
+    text: str
+    """Its words as they are kept."""
 
     @property
     def policy(self) -> Policy:
@@ -66,22 +69,84 @@ def receive(tx: Tx, channel: str, incoming: Incoming) -> Message:
     When this returns, the platform may be told that we have it: an event that comes again gives
     back what was stored. Who heard it, and why, stands in the message.
     """
-    on = ops.get_channel(tx, channel)
+    return receive_all(tx, channel, [incoming])[0]
+
+
+def receive_all(
+    tx: Tx, channel: str, events: Sequence[Incoming], *, cursor: str | None = None
+) -> list[Message]:
+    """Store what a platform brought at once, in its order, and how far that is; all or nothing.
+
+    What is to be known of channel, places and people is read once for all of it.
+    """
+    desk = Desk(tx, channel)
+    ids = [f"in:{clean_text(each.event_id, 'The event', most=MAX_EVENT)}" for each in events]
+    desk.expect(ids)
+    stored = [
+        desk.stored(id, _receive(tx, desk, id, each)) for id, each in zip(ids, events, strict=True)
+    ]
+    if cursor is not None:
+        ops.note_cursor(tx, desk.channel_id, cursor)
+    return stored
+
+
+def _receive(tx: Tx, desk: Desk, event: str, incoming: Incoming) -> Message:
+    for given, what in ((incoming.place, "The place"), (incoming.sender, "The sender")):
+        clean_text(given, what, most=ops.MAX_PLATFORM_ID)
+    at = desk.look(event, incoming.place, incoming.sender)
+    on = at.channel
     if on.state is not ChannelState.ACTIVE:
         raise Refused(f"The channel {on.name} was removed.", channel=on.id)
-    event = f"in:{clean_text(incoming.event_id, 'The event', most=MAX_EVENT)}"
-    tx.serialize(f"channel:{on.id}:{event}")
-    known = tx.one(sql.MESSAGE_BY_EVENT, channel_id=on.id, event_id=event)
-    if known is not None:
-        return known
-    place = ops.meet_place(tx, on, incoming.place, name=incoming.place_name, direct=incoming.direct)
-    sender = ops.meet_sender(tx, on, incoming.sender, incoming.sender_name)
-    heard = _Heard(on, place, sender, incoming)
+    if at.number is not None:
+        return looking.get(tx, f"msg_{at.number}")
+    place, sender = at.place, at.sender
+    if place is None or incoming.place_name not in (None, "", place.name):
+        desk.forget()
+        place = ops.meet_place(
+            tx, on, incoming.place, name=incoming.place_name, direct=incoming.direct
+        )
+    if sender is None or incoming.sender_name not in (None, "", sender.name):
+        desk.forget()
+        sender = ops.meet_sender(tx, on, incoming.sender, incoming.sender_name)
+    heard = _Heard(on, place, sender, incoming, _clean(incoming.text))
     if why := _turned_away(heard):
         return _store(tx, heard, "turn_away", why)
     if heard.policy is Policy.ASK and not heard.known:
         return _hold(tx, heard, f"nobody has said whether {sender.called} may talk here")
+    if incoming.kind is Kind.TEXT and not at.asked and not _is_command(heard.text):
+        return _hear(tx, desk, heard)
+    desk.forget()
     return _judge(tx, heard, _store(tx, heard, "hold", "it is being judged"))
+
+
+def _hear(tx: Tx, desk: Desk, heard: _Heard) -> Message:
+    """Store words that are clear at once, with who hears them."""
+    seats = desk.seats(_said(heard), heard.place, heard.incoming.thread)
+    if not seats and heard.policy is Policy.ASK:
+        desk.forget()
+        return _ask_for_agent(tx, heard, _store(tx, heard, "hold", "it is being judged"))
+    reason = unheard(seats)
+    message = _store(tx, heard, "ignore" if reason else "hear", reason, seats)
+    return _told(tx, heard, message, seats)
+
+
+def _told(tx: Tx, heard: _Heard, message: Message, seats: Sequence[Seat]) -> Message:
+    """Give a message to those who hear it."""
+    routes = [
+        talking.tell(tx, seat.route, seat.wiring, seat.talk, message, heard.place, heard.sender)
+        if seat.talk is not None
+        else seat.route
+        for seat in seats
+    ]
+    return msgspec.structs.replace(message, routes=routes)
+
+
+def _said(heard: _Heard) -> Said:
+    return Said(heard.text, heard.place.direct, heard.incoming.mentioned, heard.known)
+
+
+def _is_command(text: str) -> bool:
+    return command_of(text) in commands.KNOWN
 
 
 def _turned_away(heard: _Heard) -> str | None:
@@ -94,7 +159,9 @@ def _turned_away(heard: _Heard) -> str | None:
     return None
 
 
-def _store(tx: Tx, heard: _Heard, verb: str, reason: str) -> Message:
+def _store(
+    tx: Tx, heard: _Heard, verb: str, reason: str | None, seats: Sequence[Seat] = ()
+) -> Message:
     incoming = heard.incoming
     ended = None if verb == "hold" else tx.now
     data: dict[str, Any] = {"mentioned": incoming.mentioned}
@@ -112,21 +179,21 @@ def _store(tx: Tx, heard: _Heard, verb: str, reason: str) -> Message:
             "direction": "in",
             "kind": incoming.kind,
             "event_id": f"in:{incoming.event_id}",
-            "platform_ids": encode_json(
-                [incoming.message_id] if incoming.message_id else [], "The ids"
-            ),
+            "platform_ids": encode_json([incoming.message_id], "The ids")
+            if incoming.message_id
+            else "[]",
             "reply_to": _short(incoming.reply_to),
             "sender_id": heard.sender.id,
-            "text": _clean(incoming.text),
+            "text": heard.text,
             "data": encode_json(data, "The data"),
             "reason": reason,
-            "routes": "[]",
+            "routes": routes_of(seats),
             "at": incoming.at if incoming.at is not None else tx.now,
             "created_at": tx.now,
             "ended_at": ended,
         },
         begin=verb,
-        note={"in": heard.place.id, "reason": reason},
+        note={"in": heard.place.id, "reason": reason} if reason else {"in": heard.place.id},
     )
     assert made is not None
     return made
@@ -141,46 +208,12 @@ def _judge(tx: Tx, heard: _Heard, message: Message) -> Message:
             return said
     if message.kind is not Kind.TEXT:
         return _let_go(tx, message, "pass_over", f"agents are not woken by a {message.kind}")
-    wirings = wiring.wirings_of(tx, heard.place)
-    if not wirings:
-        if heard.policy is Policy.ASK:
-            return _ask_for_agent(tx, heard, message)
-        return _let_go(tx, message, "pass_over", "no agent is wired to this place")
-    routes = _routes(tx, heard, message, wirings)
-    by_id = {each.id: each for each in wirings}
-    told = []
-    for each in routes:
-        if each.heard:
-            wiring.allow(tx, each.agent_id, heard.place)
-            told.append(
-                talking.tell(tx, each, by_id[each.wiring_id], message, heard.place, heard.sender)
-            )
-        else:
-            told.append(each)
-    if any(each.heard for each in told):
-        return _let_go(tx, message, "admit", None, told)
-    return _let_go(tx, message, "pass_over", "it woke none of the agents wired here", told)
-
-
-def _routes(tx: Tx, heard: _Heard, message: Message, wirings: list[Wiring]) -> list[Route]:
-    apart = {each.agent_id for each in wirings if each.mode is Mode.THREAD}
-    followed = {
-        talk.agent_id
-        for talk in talking.talks_of_place(tx, heard.place.id)
-        # Where each thread has a session of its own, only this thread's counts.
-        if talk.agent_id not in apart or talk.thread == (message.thread or "")
-    }
-    return route(
-        Said(
-            text=message.text,
-            direct=heard.place.direct,
-            mentioned=bool((message.data or {}).get("mentioned")),
-            known=heard.known,
-        ),
-        wirings,
-        names=_names(tx, wirings),
-        followed=followed,
-    )
+    seats = Desk(tx, heard.channel.id).seats(_said(heard), heard.place, message.thread)
+    if not seats and heard.policy is Policy.ASK:
+        return _ask_for_agent(tx, heard, message)
+    reason = unheard(seats)
+    verb = "pass_over" if reason else "admit"
+    return _told(tx, heard, _let_go(tx, message, verb, reason, seats), seats)
 
 
 def note_unreadable(tx: Tx, channel: str, event_id: str, reason: str) -> None:
@@ -207,7 +240,7 @@ def _names(tx: Tx, wirings: list[Wiring]) -> dict[str, str]:
 
 
 def _let_go(
-    tx: Tx, message: Message, verb: str, reason: str | None, routes: list[Route] | None = None
+    tx: Tx, message: Message, verb: str, reason: str | None, seats: Sequence[Seat] = ()
 ) -> Message:
     return move(
         tx,
@@ -216,7 +249,7 @@ def _let_go(
         number_of("msg", message.id),
         note={"reason": reason} if reason else None,
         reason=reason,
-        routes=encode_json(routes or [], "The routes"),
+        routes=routes_of(seats),
         ended_at=tx.now,
     )
 
@@ -372,7 +405,7 @@ def _replay(tx: Tx, held: list[Message], nobody: bool) -> None:
         place = sql.PLACES.get(tx, message.place_id)
         sender = sql.SENDERS.get(tx, str(message.sender_id))
         channel = sql.CHANNELS.get(tx, message.channel_id)
-        heard = _Heard(channel, place, sender, _again(message, place, sender))
+        heard = _Heard(channel, place, sender, _again(message, place, sender), message.text)
         if why := _turned_away(heard):
             _let_go(tx, message, "refuse", why)
         elif heard.policy is Policy.ASK and not heard.known:
@@ -391,6 +424,7 @@ def _again(message: Message, place: Place, sender: Sender) -> Incoming:
         text=message.text,
         kind=message.kind,
         thread=message.thread,
+        mentioned=bool((message.data or {}).get("mentioned")),
     )
 
 
@@ -405,5 +439,7 @@ def _short(given: str | None) -> str | None:
 
 def _clean(text: str) -> str:
     """The words as both engines keep them; what is longer than a message may be is in a file."""
-    plain = text.replace("\0", "").encode("utf-8", "replace").decode()
-    return plain.encode()[:MAX_TEXT].decode("utf-8", "ignore")
+    kept = text.replace("\0", "")
+    if kept.isascii():
+        return kept[:MAX_TEXT]
+    return kept.encode("utf-8", "replace")[:MAX_TEXT].decode("utf-8", "ignore")

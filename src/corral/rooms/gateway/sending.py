@@ -10,7 +10,6 @@ from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.ids import number_of
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.alerts import ops as alerts
@@ -427,24 +426,6 @@ def _about(
     return kind, found.platform_ids[0]
 
 
-# -- looking --------------------------------------------------------------------------------------
-
-
 def get(tx: Tx, message: str) -> Message:
-    """A message by its id."""
+    """A message by its id, as it is stored."""
     return sql.MESSAGES.get(tx, number_of("msg", message))
-
-
-def list_messages(
-    tx: Tx, *, place: str | None = None, after: str | None = None, limit: int = 50
-) -> Page[Message]:
-    """What was said both ways, newest first: everywhere, or in one place."""
-    (before,) = decode_cursor(after, _END)
-    if place is None:
-        rows = tx.all(sql.ALL_MESSAGES, before=before, limit=check_limit(limit) + 1)
-    else:
-        where = ops.get_place(tx, place).id
-        rows = tx.all(
-            sql.MESSAGES_OF_PLACE, place_id=where, before=before, limit=check_limit(limit) + 1
-        )
-    return page_of(rows, limit, lambda message: (number_of("msg", message.id),))

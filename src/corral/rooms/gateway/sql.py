@@ -20,6 +20,12 @@ from corral.rooms.gateway.model import (
     Wiring,
 )
 
+
+def prefixed(table: str, columns: str) -> str:
+    """Columns of a table in a statement that reads several."""
+    return ", ".join(f"{table}.{name.strip()}" for name in columns.split(","))
+
+
 # -- channels -------------------------------------------------------------------------------------
 
 _CHANNEL = """id, name, kind, policy, in_doubt, config, secrets, state, cursor, trouble, looked_at,
@@ -173,6 +179,8 @@ ALL_DESTINATIONS = Query(
 
 # -- messages -------------------------------------------------------------------------------------
 
+_TALK = "session_id, agent_id, place_id, thread, run_id, letters, seen, created_at"
+
 _MESSAGE = """'msg_' || seq AS id, channel_id, place_id, thread, direction, kind, event_id,
     platform_ids, reply_to, sender_id, agent_id, run_id, text, data, state, reason, routes,
     'let_' || letter AS letter_id, at, created_at, ended_at"""
@@ -185,6 +193,10 @@ MESSAGE_BY_EVENT = Query(
     Message,
     f"SELECT {_MESSAGE} FROM messages WHERE channel_id = :channel_id AND event_id = :event_id",
 )
+
+NUMBERS_BY_EVENT = Statement("""
+    SELECT event_id, seq FROM messages WHERE channel_id = :channel_id AND event_id {is_listed}
+""")
 
 MESSAGES_OF_PLACE = Query(
     Message,
@@ -239,9 +251,39 @@ KEPT = Retention(
     "messages", setting="messages.keep_ms", key="seq", born="created_at", over="ended_at < :before"
 )
 
-# -- talks ----------------------------------------------------------------------------------------
+# What is known where an event arrives: its channel, place and sender, whether it came before, and
+# whether a question is shown in the place. One look, since every message costs it.
+ARRIVAL = Statement(f"""
+    SELECT {prefixed("channels", _CHANNEL)}, {prefixed("places", _PLACE)},
+        {prefixed("senders", _SENDER)}, messages.seq,
+        (SELECT min(1) FROM cards WHERE cards.settled = 0 AND cards.place_id = places.id)
+    FROM channels
+    LEFT JOIN places ON places.channel_id = channels.id AND places.platform_id = :place
+    LEFT JOIN senders ON senders.channel_id = channels.id AND senders.platform_id = :sender
+    LEFT JOIN messages ON messages.channel_id = channels.id AND messages.event_id = :event_id
+    WHERE channels.id = :channel_id
+""")
 
-_TALK = "session_id, agent_id, place_id, thread, run_id, letters, seen, created_at"
+# Each wiring that covers a place, with what else decides who hears there: the agent's name while it
+# can be given work, whether it may have a destination, its session there, and whether that is open.
+LISTENERS = Statement(f"""
+    SELECT {prefixed("wirings", _WIRING)},
+        CASE WHEN agents.state = 'active' THEN agents.name END,
+        destinations.id, sessions.state = 'open', {prefixed("talks", _TALK)}
+    FROM wirings
+    LEFT JOIN agents ON agents.id = wirings.agent_id
+    LEFT JOIN destinations
+        ON destinations.agent_id = wirings.agent_id AND destinations.place_id = :place_id
+    LEFT JOIN talks ON talks.agent_id = wirings.agent_id
+        AND talks.place_id = CASE wirings.mode WHEN 'agent' THEN '' ELSE :place_id END
+        AND talks.thread = CASE wirings.mode WHEN 'thread' THEN :thread ELSE '' END
+    LEFT JOIN sessions ON sessions.id = talks.session_id
+    WHERE wirings.state = 'active' AND wirings.channel_id = :channel_id
+      AND coalesce(wirings.place_id, '') IN ('', :place_id)
+    LIMIT :limit
+""")
+
+# -- talks ----------------------------------------------------------------------------------------
 
 TALK = Query(Talk, f"SELECT {_TALK} FROM talks WHERE session_id = :session_id")
 

@@ -103,10 +103,15 @@ def _is_open(tx: Tx, session_id: str) -> bool:
 
 
 def tell(
-    tx: Tx, route: Route, wiring: Wiring, message: Message, place: Place, sender: Sender
+    tx: Tx,
+    route: Route,
+    wiring: Wiring,
+    talk: Talk,
+    message: Message,
+    place: Place,
+    sender: Sender,
 ) -> Route:
     """Put a message into the mailbox of the session in which an agent hears it."""
-    talk = sit_down(tx, wiring, place, message.thread)
     letter = mail.put(
         tx,
         talk.mailbox,
