@@ -23,6 +23,7 @@ from bench.cases import (
     tasks,
     team,
     wakeups,
+    warm,
     web,
     worktrees,
 )
@@ -60,5 +61,6 @@ CASES = [
         "worktrees": worktrees,
         "races": races,
         "gateway": gateway,
+        "warm": warm,
     }.items()
 ]

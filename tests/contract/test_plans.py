@@ -804,6 +804,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c._database.read(lambda tx: talking.talk_of(tx, SESSION)),
         {"talks_pkey"},
     ),
+    "gateway, what came next for a run": (
+        lambda c: c._database.read(lambda tx: talking.has_next(tx, "run_401")),
+        {"letters_line", "talks_busy"},
+    ),
     "gateway, places with letters": (
         lambda c: c._database.read(lambda tx: mail.lines(tx, "place")),
         {"letters_line"},

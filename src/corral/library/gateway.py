@@ -1,5 +1,6 @@
 """Channels and what belongs to them: one attribute of the store for each noun."""
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from corral.adapters.channels.contract import Incoming
 from corral.kernel.errors import Conflict, CorralError, Invalid
 from corral.library.operation import Room, read, write
 from corral.rooms.gateway import cards, looking, ops, receiving, sending, talking, wiring
-from corral.rooms.gateway.model import Message, Talk
+from corral.rooms.gateway.model import Message, Next, Talk
 from corral.rooms.mail.model import Letter
 from corral.rooms.runs.model import Run
 
@@ -22,6 +23,7 @@ Runs = list[Run]
 Talks = list[Talk]
 Stored = list[Message]
 
+LONGEST_LOOK = 1.0  # behind a wake-up that never came
 AT_ONCE = 100
 """Events that are stored together: others who write are to get their turn."""
 
@@ -138,6 +140,31 @@ class Messages(Room):
     list = read(looking.list_messages)
     send = write(sending.send, repeatable_by="key")
     say = write(sending.say, repeatable_by="key")
+
+    _next = write(talking.next_letters)
+    _has_next = read(talking.has_next)
+
+    def next(
+        self, run: str, *, after: str | None = None, answer: str | None = None, wait_ms: int = 0
+    ) -> Next | None:
+        """For a run that goes on: be done with the messages it was given, say the answer to them,
+        and get those that came next, waiting for them; None when none came in time.
+
+        `after` is the last letter that it got here. What was given and not acknowledged so comes
+        again, to this run or, when it ends otherwise than well, to the next.
+        """
+        found = self._next(run, after=after, answer=answer)
+        if found is not None or wait_ms <= 0:
+            return found
+        deadline = time.monotonic() + wait_ms / 1_000
+        with self._database.listening() as listener:
+            while True:
+                if self._has_next(run) and (found := self._next(run)) is not None:
+                    return found
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                listener.wait(min(left, LONGEST_LOOK))
 
     _receive = write(receiving.receive, durable=True, repeatable=True)
     _receive_all = write(receiving.receive_all, durable=True, repeatable=True)

@@ -138,14 +138,18 @@ def end_turn(tx: Tx, talk: Talk, run: Run | None, text: str | None) -> Talk | No
 
 
 def _answer(tx: Tx, talk: Talk, run: Run, text: str | None) -> None:
-    said = text or _last_words(tx, run)
+    if not talk.letters:
+        return  # it has dealt with everything that it was told, and said so
+    # One that asked for more says its answers as it goes; what it ends with is none.
+    late = any(fenced.late for fenced in talk.letters)
+    said = None if late else text or _last_words(tx, run)
     if text and run.session_id is not None:
         # A plain command says nothing of itself: its output is what it said.
         with suppress(CorralError):
             sessions.append(tx, run.session_id, "assistant", text, key=f"{run.id}:answer")
     if said:
         talking.answer(tx, talk, run.id, said)
-    elif not talking.has_spoken(tx, run.id):
+    elif not talking.has_spoken(tx, talk, run.id):
         name = agents.get(tx, talk.agent_id).name
         talking.notice(tx, talk, run.id, f"{name} ended its turn without an answer.")
 

@@ -314,11 +314,21 @@ class Message(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-class Fenced(msgspec.Struct, frozen=True):
+class Fenced(msgspec.Struct, frozen=True, omit_defaults=True):
     """A letter that a run works on."""
 
     id: str
     fence: int
+    late: bool = False
+    """Whether it came when the run was going already, and the run asked for it (`next_letters`)."""
+
+
+class Next(msgspec.Struct, frozen=True):
+    """What came for a session while its run goes on."""
+
+    text: str
+    letters: list[str]
+    """Whoever asks again names the last of them: all up to it are dealt with then."""
 
 
 class Talk(msgspec.Struct, frozen=True):

@@ -240,7 +240,10 @@ QUEUED_OF_PLACE = Query(
 
 SENT_IN_RUN = Query(
     Message,
-    f"SELECT {_MESSAGE} FROM messages WHERE run_id = :run_id ORDER BY seq LIMIT :limit",
+    f"""
+    SELECT {_MESSAGE} FROM messages WHERE run_id = :run_id AND seq > :after
+    ORDER BY seq LIMIT :limit
+""",
 )
 
 SET_LETTER = Query(
@@ -325,6 +328,17 @@ BEGIN_TURN = Query(
     UPDATE talks SET run_id = :run_id, letters = :letters,
         seen = CASE WHEN seen > :seen THEN seen ELSE :seen END
     WHERE session_id = :session_id AND run_id IS NULL
+    RETURNING {_TALK}
+""",
+)
+
+TALK_OF_RUN = Query(Talk, f"SELECT {_TALK} FROM talks WHERE run_id = :run_id")
+
+SET_LETTERS = Query(
+    Talk,
+    f"""
+    UPDATE talks SET letters = :letters, seen = CASE WHEN seen > :seen THEN seen ELSE :seen END
+    WHERE session_id = :session_id AND run_id = :run_id
     RETURNING {_TALK}
 """,
 )

@@ -6,15 +6,16 @@ import msgspec
 
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
-from corral.kernel.errors import NotFound
+from corral.kernel.errors import NotFound, Refused
 from corral.kernel.ids import number_of
-from corral.kernel.text import encode_json
+from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.gateway import sending, sql
 from corral.rooms.gateway.model import (
     Chat,
     Fenced,
     Message,
+    Next,
     Place,
     Route,
     Sender,
@@ -218,19 +219,69 @@ def _is_notice(letter: Letter) -> bool:
 
 def begin(tx: Tx, talk: Talk, run_id: str, letters: Sequence[Letter]) -> Talk | None:
     """A run works on these letters from now on; None when another one has the session."""
-    numbers = [
-        number_of("msg", chat.message)
-        for letter in letters
-        if (chat := chat_of(letter)) is not None
-    ]
     fenced = [Fenced(letter.id, letter.fence) for letter in letters]
     return tx.one(
         sql.BEGIN_TURN,
         session_id=talk.session_id,
         run_id=run_id,
         letters=encode_json(fenced, "The letters"),
-        seen=max(numbers, default=0),
+        seen=_last_told(letters),
     )
+
+
+def _last_told(letters: Sequence[Letter]) -> int:
+    """The number of the last message that letters tell."""
+    chats = [chat_of(letter) for letter in letters]
+    return max((number_of("msg", chat.message) for chat in chats if chat is not None), default=0)
+
+
+def next_letters(
+    tx: Tx, run: str, *, after: str | None = None, answer: str | None = None
+) -> Next | None:
+    """A run that goes on is done with what it was told, and is told what came next; None: nothing.
+
+    `after` is the last letter that it was given here, None: it knows only what it began with. All
+    up to that one are acknowledged, and `answer` is said where they came from. What it was given
+    behind that, and never got, it is given again. A crash repeats what is not acknowledged.
+    """
+    talk = tx.one(sql.TALK_OF_RUN, run_id=clean_text(run, "The run", most=MAX_NAME))
+    if talk is None:
+        raise Refused(f"{run} works on no messages of a place; only the run of a session may ask.")
+    done, left = _dealt_with(talk, after)
+    if done and answer:
+        said = clean_text(answer, "The answer", most=MAX_BODY)
+        _say(tx, msgspec.structs.replace(talk, letters=done), run, said)
+    for fenced in done:
+        mail.ack(tx, fenced.id, fence=fenced.fence)
+    letters = [mail.get(tx, fenced.id) for fenced in left] if left else take(tx, talk)
+    if not done and not letters:
+        return None
+    told = words(tx, talk, letters)
+    fresh = [Fenced(letter.id, letter.fence, late=True) for letter in letters]
+    tx.one(
+        sql.SET_LETTERS,
+        session_id=talk.session_id,
+        run_id=run,
+        letters=encode_json(fresh, "The letters"),
+        seen=_last_told(letters),
+    )
+    return Next(told, [letter.id for letter in letters]) if letters else None
+
+
+def has_next(tx: Tx, run: str) -> bool:
+    """Whether a run that asks for what came next would get it."""
+    talk = tx.one(sql.TALK_OF_RUN, run_id=run)
+    return talk is None or bool(talk.letters) or bool(_batch(tx, talk))
+
+
+def _dealt_with(talk: Talk, after: str | None) -> tuple[list[Fenced], list[Fenced]]:
+    """Which of a run's letters it has dealt with, and which it was never given."""
+    ids = [fenced.id for fenced in talk.letters]
+    if after is None:
+        count = sum(not fenced.late for fenced in talk.letters)
+    else:
+        count = ids.index(after) + 1 if after in ids else 0
+    return talk.letters[:count], talk.letters[count:]
 
 
 def end(tx: Tx, talk: Talk) -> Talk | None:
@@ -330,10 +381,22 @@ def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
     address = sending.address_of(tx, talk)
     if address is None:
         return []
-    place, thread = address
-    said = tx.all(sql.SENT_IN_RUN, run_id=run_id, limit=100)
-    if any(each.place_id == place.id and each.text.strip() == text.strip() for each in said):
+    place = address[0]
+    if any(
+        each.place_id == place.id and each.text.strip() == text.strip()
+        for each in _said_since(tx, talk, run_id)
+    ):
         return []
+    return _say(tx, talk, run_id, text)
+
+
+def _say(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
+    address = sending.address_of(tx, talk)
+    if address is None:
+        return []
+    place, thread = address
+    # One answer for what it began with, and one for each time that it asked for more.
+    turn = f":{talk.letters[0].id}" if talk.letters and talk.letters[0].late else ""
     return sending.queue(
         tx,
         place,
@@ -342,13 +405,19 @@ def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
         thread=thread,
         run_id=run_id,
         sender=talk.mailbox,
-        key=f"{run_id}:answer",
+        key=f"{run_id}:answer{turn}",
     )
 
 
-def has_spoken(tx: Tx, run_id: str) -> bool:
-    """Whether the agent said anything on a channel in a run."""
-    return bool(tx.all(sql.SENT_IN_RUN, run_id=run_id, limit=1))
+def _said_since(tx: Tx, talk: Talk, run_id: str) -> list[Message]:
+    """What the agent said in a run since it was told what it works on."""
+    said = tx.all(sql.SENT_IN_RUN, run_id=run_id, after=talk.seen, limit=100)
+    return [each for each in said if each.direction == "out"]
+
+
+def has_spoken(tx: Tx, talk: Talk, run_id: str) -> bool:
+    """Whether the agent said anything on a channel since it was told what it works on."""
+    return bool(_said_since(tx, talk, run_id))
 
 
 def notice(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
