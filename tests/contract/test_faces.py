@@ -62,6 +62,7 @@ ELSEWHERE = {
     "gateway.wake": "the delivery loop's work, and part of `corral chat`",
     "messages.get": "`corral message show`",
     "messages.receive": "what adapters and `corral chat` bring",
+    "messages.receive_all": "what adapters bring at once",
     "requests.get": "`corral request show`",
     "requests.secrets_given": "done by `corral secret set`, and the delivery loop's work",
     "places.get": "`corral place show`",
