@@ -282,3 +282,64 @@ def test_a_long_diff_comes_in_pieces_and_says_when_it_is_cut(repository: Path) -
     short = history.diff(str(repository), first, second, "file1", max_bytes=500)
     assert short.truncated
     assert len(short.hunks[0].lines) < 200
+
+
+# -- what an agent wrote for git -------------------------------------------------------------------
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Path:
+    return tmp_path / "trap"
+
+
+def set_traps(config: str, trap: Path) -> str:
+    """A configuration that has git run a program."""
+    bite = f"touch {trap}; cat"
+    return config + "".join(
+        f'[{kind} "bite"]\n\t{name} = "{bite}"\n'
+        for kind, name in (("filter", "clean"), ("filter", "smudge"), ("diff", "textconv"))
+    )
+
+
+def test_how_far_an_agent_is_is_told_without_a_program_of_its(
+    repository: Path, tmp_path: Path, trap: Path
+) -> None:
+    folder = tmp_path / "worktree"
+    worktrees.make(str(repository), str(folder), "corral/one")
+    own = new_repository(tmp_path / "its-own", {"README": "x"})
+    with open(own / ".git/config", "a") as file:
+        file.write(set_traps("", trap))
+    (folder / ".git").write_text(f"gitdir: {own}/.git\n")
+    write(folder, {".gitattributes": "* filter=bite diff=bite\n", "new": "1\n2\n"})
+    os.mkfifo(tmp_path / "pipe")
+    (folder / "link").symlink_to(tmp_path / "pipe")  # to be read would be to wait for ever
+    told = history.differing(str(repository), str(folder), "main")
+    assert (told.files, told.added) == (3, 3)
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_a_worktrees_own_configuration_comes_to_be_no_program_of_ours(
+    repository: Path, tmp_path: Path, trap: Path, kind: str
+) -> None:
+    git(repository, "config", "extensions.worktreeConfig", "true")
+    folder = tmp_path / "worktree"
+    worktrees.make(str(repository), str(folder), "corral/one")
+    file = repository / ".git/worktrees/worktree/config.worktree"
+    file.unlink(missing_ok=True)
+    text = set_traps("[core]\n\tsparseCheckout = false\n", trap)
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "link":
+        (tmp_path / "elsewhere").write_text(text)
+        file.symlink_to(tmp_path / "elsewhere")
+    else:
+        file.write_text(text)
+    write(folder, {".gitattributes": "* filter=bite diff=bite\n", "README": "changed\n"})
+    history.differing(str(repository), str(folder), "main")
+    assert worktrees.state(str(repository), str(folder)).dirty
+    saved = history.commit_all(str(repository), str(folder), "what it left")
+    assert git(repository, "show", f"{saved.commit}:README") == "changed"
+    assert not trap.exists()
+    if kind == "file":
+        assert "sparseCheckout" in file.read_text(), "what names no program stays"

@@ -61,6 +61,7 @@ ELSEWHERE = {
     "gateway.take_in": "the delivery loop's work",
     "gateway.wake": "the delivery loop's work, and part of `corral chat`",
     "messages.get": "`corral message show`",
+    "messages.send_files": "`corral message send --file`",
     "messages.receive": "what adapters and `corral chat` bring",
     "messages.receive_all": "what adapters bring at once",
     "requests.get": "`corral request show`",

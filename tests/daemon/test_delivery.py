@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 import corral
+from corral.adapters import sandbox
 from corral.adapters.channels.contract import Batch, Incoming, Outcome, Outgoing
 from corral.daemon.delivery import Delivery
 from corral.kernel.errors import IllegalMove
@@ -84,3 +85,27 @@ def test_one_channel_that_hangs_or_breaks_does_not_hold_up_the_others(
             with suppress(IllegalMove):  # it has ended by itself meanwhile
                 store.runs.stop(run.id)
             store.runs.wait(run.id, timeout_ms=20_000)
+
+
+def test_an_agent_in_a_box_is_woken_and_answers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if sandbox.probe(network=False).kind is sandbox.Kind.NONE:
+        pytest.skip(f"no sandbox works here: {sandbox.probe(network=False).why_not}")
+    Shared.place = Platform()
+    monkeypatch.setitem(channels.KINDS, Shared.kind, Shared)
+    bring_in(monkeypatch)
+    loop = Delivery()
+    with corral.open(url) as store:
+        store.agents.create("ada", command="cat")
+        store.settings.set("gateway.sandbox", "auto", scope="agent:ada")
+        store.channels.add("shared", "shared", policy="public")
+        store.wirings.add("ada", channel="shared")
+        Shared.place.pending.append(
+            Incoming(event_id="e1", place="room", sender="ann", text="hello box", direct=True)
+        )
+        eventually(store, loop, lambda: Shared.place.words() == ["hello box"])
+        (run,) = store.runs.list().items
+        assert store.runs.launch_of(run.id).is_boxed
+        eventually(store, loop, lambda: store.mail.list().items == [])
+        store.channels.remove("shared")
+        loop.round(store)
+        eventually(store, loop, lambda: not any("shared " in t.name for t in threading.enumerate()))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import corral
 from corral.adapters.channels.contract import Incoming
 from corral.library import Corral
 from tests.support.channels import bring_in
@@ -53,6 +54,14 @@ def test_a_channel_is_added_wired_tried_and_removed(
     assert (route["heard"], route["reason"]) == (True, "it was addressed")
     assert "it was not addressed" in cli("wiring", "try", place["id"], "hello").out
     assert [each["id"] for each in cli.json("wiring", "list")] == [wiring["id"]]
+    changed = cli.json("wiring", "change", wiring["id"], "--on", "pattern", "--pattern", "deploy")
+    assert (changed["id"], changed["pattern"], changed["mode"]) == (
+        wiring["id"],
+        "deploy",
+        "shared",
+    )
+    assert cli.error("wiring", "change", wiring["id"], "--on", "pattern")["exit_code"] == 2
+    assert "Nobody waits" in cli("message", "held").out
     (sender,) = cli.json("sender", "list")
     known = cli.json("sender", "approve", sender["id"], "--person", "ann", "--role", "admin")
     assert (known["state"], known["person"]) == ("known", "ann")
@@ -129,6 +138,45 @@ def test_an_agent_that_fails_is_not_waited_for_for_ever(home: Home) -> None:
     said = home.corral("chat", "--once", "crash 3")
     assert said.returncode == 1
     assert b"could not be answered" in said.stdout
+
+
+def test_agents_ask_the_host_and_people_decide(
+    cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.json("agent", "create", "ada", "--provider", "scripted")
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    words = ("request", "ask", "create_agent", "name=helper", "instructions=Help.")
+    asked = cli.json(*words)
+    assert cli.error("request", "ask", "create_agent", "name")["exit_code"] == 2
+    assert cli.error(*words, "--agent", "ben")["exit_code"] == 4
+    assert cli.error("question", "answer", asked["question_id"], "yes")["exit_code"] == 4
+    monkeypatch.delenv("CORRAL_AGENT")
+    assert "Help." in cli("question", "show", asked["question_id"]).out
+    cli.json("question", "answer", asked["question_id"], "yes")
+    with corral.open(url) as daemon:  # which has the time of the command line
+        daemon.gateway.look_after()
+    assert cli.json("request", "show", asked["id"])["state"] == "done"
+    assert cli.json("agent", "show", "helper")["name"] == "helper"
+    secret = cli.json("request", "ask", "secret", "name=key", "reason=mails", "--agent", "ada")
+    assert "1 who asked for it are told" in cli("secret", "set", "key", "env:KEY").out
+    assert cli.json("request", "show", secret["id"])["state"] == "done"
+    again = cli.json("request", "ask", "secret", "name=other", "reason=x", "--agent", "ada")
+    assert cli.json("request", "withdraw", again["id"])["state"] == "refused"
+    assert len(cli.json("request", "list", "--agent", "ada")) == 3
+    assert cli.error("request", "show", "req_zz")["exit_code"] == 3
+
+
+def test_an_agent_writes_to_another_and_is_answered(cli: Cli, store: Corral) -> None:
+    for name in ("ada", "ben"):
+        cli.json("agent", "create", name, "--provider", "scripted")
+    asked = cli.json("mail", "write", "which port?", "--to", "ben", "--agent", "ada")
+    assert (asked["mailbox"], asked["sender"]) == ("agent:ben", "agent:ada")
+    answer = cli.json("mail", "write", "8080", "--reply-to", asked["id"], "--agent", "ben")
+    assert answer["mailbox"] == "agent:ada"
+    woken = cli.json("mail", "write", "go", "--to", "ben", "--wake", "--agent", "ada")
+    assert woken["mailbox"].startswith("session:")
+    assert cli.error("mail", "write", "x", "--agent", "ada")["exit_code"] == 2
+    assert cli.error("mail", "write", "x", "--to", "zoe", "--agent", "ada")["exit_code"] == 3
 
 
 def test_an_agent_sends_files_of_its_folder_from_the_command_line_and_by_its_tool(

@@ -63,7 +63,7 @@ def test_a_race_from_start_to_export_on_the_command_line(cli: Cli, project: Path
         git(project, "rev-parse", "HEAD"),
     )
     assert [attempt["passed"] for attempt in round["attempts"]] == [True, True]
-    assert "Choose: corral race select" in ok(cli, "race", "show", "latest").out
+    assert "Choose: corral race select" in ok(cli, "race", "show").out
     assert "Do it" in ok(cli, "race", "list").out
     chosen = cli.json("race", "select", race["id"], "1", "--reason", "smaller")
     assert chosen["rounds"][0]["winner_id"] == round["attempts"][0]["id"]
@@ -146,7 +146,7 @@ def test_grafting_keeps_what_is_not_worse(cli: Cli, project: Path) -> None:
         (("race", "start", "x", "--agents", "ada", "--judge", "ada"), 2),
         (("race", "start", "x", "--agents", "ada", "--vary", "no-such-file"), 2),
         (("race", "show", "rac_0000"), 3),
-        (("race", "show", "latest"), 3),
+        (("race", "show"), 3),
         (("race", "next", "rac_0000"), 3),
         (("race", "clean", "rac_0000"), 3),
         (("race", "list", "--state", "odd"), 2),

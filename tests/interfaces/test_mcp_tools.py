@@ -388,3 +388,37 @@ def test_bad_arguments_are_refused_in_words_and_change_nothing(
     with unchanged(store):
         words = refused(ada, tool, **arguments)
     assert "mistake" not in words
+
+
+# -- the host -------------------------------------------------------------------------------------
+
+
+def test_what_an_agent_asks_of_the_host_is_decided_by_others(
+    store: Corral, ada: Agent, bob: Agent
+) -> None:
+    wish = {"name": "helper", "instructions": "Help."}
+    asked = ada("request", action="create_agent", arguments=wish, idempotency_key="k")
+    assert asked["state"] == "waiting"
+    again = ada("request", action="create_agent", arguments=wish, idempotency_key="k")
+    assert again["id"] == asked["id"]
+    question = store.requests.get(asked["id"]).question_id
+    for agent in (ada, bob):
+        assert "is to be answered by a person" in refused(
+            agent, "answer", id=question, answer="yes"
+        )
+    assert "takes name" in refused(ada, "request", action="create_agent", arguments={"x": 1})
+    assert "rebuild" in refused(ada, "request", action="rebuild", arguments={})
+    store.agents.grant("bob", "host:create_agent(b-*)")
+    done = bob("request", action="create_agent", arguments={**wish, "name": "b-helper"})
+    assert (done["state"], done["result"]["agent"]) == ("done", "b-helper")
+
+
+def test_a_letter_of_an_agent_says_what_it_belongs_to_and_is_answered_to_its_writer(
+    store: Corral, ada: Agent, bob: Agent, project: str
+) -> None:
+    asked = ada("send", to="bob", text="which port?")
+    (letter,) = bob("inbox")["letters"]
+    assert letter["id"] == asked["letter"]
+    answer = bob("send", text="8080", reply_to=letter["id"])
+    assert answer["to"] == "agent:ada"
+    assert "no letter of an agent to ada" in refused(ada, "send", text="x", reply_to=letter["id"])

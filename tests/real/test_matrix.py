@@ -45,7 +45,9 @@ class Den:
             secrets={"token": "den"},
             policy="public",
         )
-        store.agents.create("ada", provider="scripted")
+        self.work = Path(os.environ["CORRAL_HOME"]).parent / "work"
+        self.work.mkdir()
+        store.agents.create("ada", provider="scripted", workspace=str(self.work))
         store.wirings.add("ada", channel="den")
         self.runner = Runner(store)
         self._opened: list[Adapter] = []
@@ -214,16 +216,14 @@ def test_an_attached_file_is_fetched_and_its_name_does_no_harm(den: Den, tmp_pat
     assert "404" in file["reason"]
 
 
-def test_an_agent_sends_a_file_and_ann_reads_it(den: Den, tmp_path: Path) -> None:
+def test_an_agent_sends_a_file_and_ann_reads_it(den: Den) -> None:
     room = den.room()
     den.ann.say(room, "send me the picture")
     den.hear()
-    work = tmp_path / "work"
-    work.mkdir()
+    work = den.work
     (work / "dot.png").write_bytes(b"\x89PNG of a dot")
     (work / "notes").write_bytes(b"\xff\x00 notes")
     session = den.store.messages.list().items[0].routes[0].session_id
-    den.store.agents.update("ada", workspace=str(work))
     den.store.messages.send_files(
         ["dot.png", "notes"], agent="ada", session=session, text="Here it is."
     )

@@ -1,6 +1,7 @@
 """Boxed agents: the same letters and promises, by two files of which one is not believed."""
 
 import json
+import multiprocessing
 import os
 import shutil
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest
 
 from corral.adapters.channels.contract import Attached
 from corral.kernel.clock import MINUTE, SECOND, SetClock
-from corral.kernel.errors import Invalid
+from corral.kernel.errors import Invalid, Refused
 from corral.library import Corral
+from tests.adapters.test_boxed import leave_a_journal
 from tests.support.boxed import Inside, Talk
 from tests.support.channels import bring_in
 from tests.support.invariants import check_store
@@ -190,6 +192,29 @@ def test_a_setting_that_is_turned_off_acts_at_the_next_turn(talk: Talk) -> None:
     assert not talk.store.runs.launch_of(run.id).is_boxed
     with pytest.raises(Invalid, match=r"gateway\.sandbox"):
         talk.store.settings.set("gateway.sandbox", "perhaps")
+
+
+def test_nobody_resumes_it_out_of_its_box_by_mistake(talk: Talk) -> None:
+    talk.chat.says("one")
+    ada = talk.begin()
+    ada.answer("1")
+    talk.end(ada)
+    for what in (ada.run.id, ada.session):
+        with pytest.raises(Refused, match="in a box"):
+            talk.store.runs.resume(what, prompt="and now?")
+
+
+def test_what_was_committed_before_the_inside_died_in_a_change_counts(talk: Talk) -> None:
+    letter = letter_of(talk, "hello")
+    ada = talk.begin()
+    ada.answer("hi ann")
+    died = multiprocessing.get_context("fork").Process(target=leave_a_journal, args=(ada.folder,))
+    died.start()
+    died.join()
+    assert talk.store.gateway.exchange(ada.run.id).busy, "half of a change is in it"
+    talk.end(ada, "die")
+    assert talk.store.mail.get(letter).state == "done"
+    assert talk.shown() == ["hi ann"]
 
 
 # -- where to -------------------------------------------------------------------------------------

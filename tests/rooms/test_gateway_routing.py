@@ -184,7 +184,7 @@ def test_a_retired_agent_and_a_removed_channel_are_wired_no_more(chat: Chat) -> 
 
 def test_a_sticky_wiring_with_one_session_for_all_chats_is_refused_in_words(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
-    store.channels.add("hook", "webhook", secrets={"secret": "env:S"})
+    Chat(store)
     with refuses(store, Invalid) as caught:
-        store.wirings.add("ada", channel="hook", trigger="sticky", mode="agent")
+        store.wirings.add("ada", channel="fake", trigger="sticky", mode="agent")
     assert "take --session shared or thread" in str(caught.value)

@@ -1,7 +1,5 @@
 """Turns: what an agent is told, what becomes of its answer, and of turns that do not go well."""
 
-from pathlib import Path
-
 import pytest
 
 from corral.kernel.clock import MINUTE, SECOND, SetClock
@@ -244,42 +242,13 @@ def test_a_plain_commands_answer_is_waited_for_while_another_machine_has_it(
     chat.says("hello")
     store.gateway.wake()
     run = runner.begin()
-    store.outputs.begin(run.id, host="elsewhere", folder="/srv/runs/x")
     runner.end(run)
     assert store.gateway.settle() == [], "it is not taken for silence"
     clock.advance(6 * MINUTE)
     assert len(store.gateway.settle()) == 1
     chat.deliver()
     (told,) = chat.platform.words()
-    assert told == f"[The output of {run.id} is on elsewhere; read it there.]"
-
-
-def test_a_plain_commands_answer_comes_from_the_store_once_its_machine_has_sealed_it(
-    url: str, store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    if not url.startswith("postgresql"):
-        pytest.skip("a SQLite store is on one machine, and keeps no output")
-    from corral.adapters import process
-
-    store.agents.create("cat", command="cat")
-    chat = Chat(store)
-    store.wirings.add("cat", channel=chat.channel.name)
-    chat.says("hello")
-    store.gateway.wake()
-    run = runner.begin()
-    store.outputs.begin(run.id, host=process.host(), folder=str(tmp_path / run.id))
-    folder = tmp_path / run.id
-    folder.mkdir()
-    (folder / "output").write_bytes(b"an answer from afar\n")
-    runner.end(run)
-    with monkeypatch.context() as there:
-        there.setattr(process, "host", lambda: "leader")
-        assert store.gateway.settle() == []
-    store.outputs.seal(run.id)
-    monkeypatch.setattr(process, "host", lambda: "leader")
-    assert len(store.gateway.settle()) == 1
-    chat.deliver()
-    assert chat.platform.words() == ["an answer from afar"]
+    assert told == f"[The output of {run.id} is on another-machine; read it there.]"
 
 
 # -- runs that stay ------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ class Asked(NamedTuple):
     query: dict[str, str]
     headers: dict[str, str]
     body: Any
+    raw: bytes = b""
 
 
 Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]]
@@ -39,6 +40,7 @@ class Api:
                     query,
                     {name.lower(): value for name, value in self.headers.items()},
                     _body(raw),
+                    raw,
                 )
                 api.asked.append(asked)
                 status, told, *more = answer(asked)
@@ -73,7 +75,7 @@ def _body(raw: bytes) -> Any:
     try:
         return json.loads(raw) if raw else None
     except ValueError:
-        return {name: each[0] for name, each in parse_qs(raw.decode()).items()}
+        return {name: each[0] for name, each in parse_qs(raw.decode(errors="replace")).items()}
 
 
 @contextmanager

@@ -136,6 +136,10 @@ escapes = st.sampled_from(
 )
 
 
+def test_what_the_emulator_stumbles_over_is_left_out() -> None:
+    assert played(b"before \x1b[7Jafter\n") == "before after\n"
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(escapes, st.binary(max_size=6)), max_size=60).map(b"".join))
 def test_nothing_harmful_passes_whatever_is_written(data: bytes) -> None:

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterator
 from html import unescape
+from pathlib import Path
 
 import httpx
 import pytest
 
-from corral.adapters.channels.contract import Incoming
+from corral.adapters.channels.contract import Attached, Incoming
 from corral.interfaces.web.gateway_actions import GATEWAY
 from corral.interfaces.web.pages import error_page, routes
 from corral.kernel.clock import DAY, SetClock
@@ -211,6 +212,32 @@ def test_a_talk_shows_answers_later_words_signs_and_how_far_each_message_is(desk
     page = desk.shown(f"/chat/{talk}")
     assert "This place is blocked" in page
     assert "undelivered" in desk.shown(f"/gateway/messages/{late.id}")
+
+
+def test_files_are_shown_by_their_names_both_ways(desk: Desk, tmp_path: Path) -> None:
+    store, talk = desk.store, desk.begin()
+    place = store.places.get(talk)
+    said = Incoming(
+        event_id="1",
+        place=place.platform_id,
+        sender="me",
+        text="look",
+        attached=[Attached("<b>plan</b>.pdf", b"x" * 2_048), Attached("big.iso", reason="too big")],
+    )
+    store.messages.receive(place.channel_id, said)
+    store.gateway.wake()
+    run = desk.runner.begin()
+    own = Path(str(store.runs.get(run.id).cwd)) / "report.txt"
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_text("all is well")
+    (sent,) = store.messages.send_files([str(own)], agent="ada", to=talk, run=run.id)
+    desk.deliver()
+    assert store.messages.get(sent.id).state == "sent"
+    page = desk.shown(f"/chat/{talk}")
+    for part in ("2.0 KiB", "big.iso", "not taken: too big", "report.txt", "ada</b> sends a file"):
+        assert part in page, part
+    assert "<b>plan" not in desk.client.get(f"/chat/{talk}").text
+    assert "report.txt" in desk.shown(f"/gateway/messages/{sent.id}")
 
 
 def test_a_talk_is_as_it_was_when_another_daemon_serves_the_store(desk: Desk) -> None:

@@ -9,11 +9,13 @@ import re
 import shutil
 from contextlib import suppress
 from itertools import zip_longest
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from corral.adapters import git, submodules
+from corral.adapters.output.opening import open_regular
 from corral.adapters.places import (
     DIFFERING,
     TAKE_IN,
@@ -27,6 +29,7 @@ from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Conflict, Invalid, NotFound
 
 MAX_BYTES = 4 * 1024 * 1024
+MAX_NEW = 1_000  # new files whose lines are counted
 DEAD_LOCK_SECONDS = 60  # git holds its index for moments; an older lock is a killed one's
 _STATES: dict[str, Literal["added", "removed", "changed", "renamed", "copied", "kind"]] = {
     "A": "added",
@@ -38,6 +41,7 @@ _STATES: dict[str, Literal["added", "removed", "changed", "renamed", "copied", "
 }
 # The same for everybody, whatever the user's configuration says.
 _DIFF = ("diff-tree", "-r", "-M", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
+_LINES = ("--numstat", "-z", "--no-renames", "--no-ext-diff", "--no-textconv")
 PATCH = (
     *("-c", "core.quotePath=false"),
     *_DIFF,
@@ -235,6 +239,29 @@ def stat(repository: str, old: str, new: str) -> Stat:
         sum(change.removed or 0 for change in found),
         sum(change.added is None for change in found),
     )
+
+
+def differing(repository: str, folder: str, base: str) -> Stat:
+    """How much of a worktree differs from a commit, new files too. It only looks, also while an
+    agent is at work there, and takes nothing that is written there for git's own."""
+    found = known_place(repository, folder)
+    files = added = removed = binary = 0
+    with index_to_read(found) as index:
+        words = ("diff", *_LINES, resolve(repository, base))
+        told = found.told(*words, GIT_INDEX_FILE=index, GIT_OPTIONAL_LOCKS="0")
+        others = ("ls-files", "--others", "--exclude-standard", "-z")
+        listed = found.told(*others, GIT_INDEX_FILE=index)
+    for entry in filter(None, told.split(b"\0")):
+        plus, minus, _ = entry.split(b"\t", 2)
+        files += 1
+        added += int(plus) if plus.isdigit() else 0
+        removed += int(minus) if minus.isdigit() else 0
+        binary += not plus.isdigit()
+    new = git.names_in(listed)
+    for name in new[:MAX_NEW]:
+        with suppress(OSError), open(open_regular(Path(folder, name)), "rb") as file:
+            added += file.read(1 << 20).count(b"\n")
+    return Stat(files + len(new), added, removed, binary)
 
 
 def changes(repository: str, old: str, new: str) -> list[Change]:

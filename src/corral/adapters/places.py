@@ -5,6 +5,8 @@ about one is asked of the repository that the caller names, never of what is wri
 """
 
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -33,6 +35,7 @@ class Place(NamedTuple):
         return {"GIT_DIR": self.own, "GIT_COMMON_DIR": self.common, "GIT_WORK_TREE": self.folder}
 
     def run(self, *words: str, given: bytes = b"", **more: str) -> git.Done:
+        disarm(self.own)
         top = self.folder if os.path.isdir(self.folder) else self.common
         return git.run(
             top,
@@ -56,6 +59,31 @@ class Place(NamedTuple):
         done = self.run("symbolic-ref", "--quiet", "HEAD")
         name = os.fsdecode(done.out).strip()
         return name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else None
+
+
+# What git itself writes there for a part of the files; all else could name programs.
+_HARMLESS = re.compile(rb"\s*(\[(core|index)\]|(sparsecheckout(cone)?|sparse)\s*=\s*\w+)?\s*", re.I)
+
+
+def disarm(own: str) -> None:
+    """Have a worktree's own configuration name no program. Git reads it where the repository has
+    `extensions.worktreeConfig`, and whoever works there may write it, in a sandbox too."""
+    file = os.path.join(own, "config.worktree")
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+            lines = opened.read(65_536).split(b"\n")
+    except FileNotFoundError:
+        return
+    except OSError:  # a link, a folder, a pipe
+        lines = [b"?"]
+    if all(_HARMLESS.fullmatch(line) for line in lines):
+        return
+    apart = f"{file}.{uuid4().hex}"
+    with open(apart, "xb") as opened:
+        opened.write(b"\n".join(line for line in lines if _HARMLESS.fullmatch(line)))
+    if os.path.isdir(file) and not os.path.islink(file):
+        shutil.rmtree(file)
+    os.replace(apart, file)
 
 
 def common_dir(repository: str) -> str:

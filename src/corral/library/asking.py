@@ -163,6 +163,12 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
     if before.is_live:
         raise Conflict(f"{before.id} is {before.state}; there is nothing to resume.", id=before.id)
     launch = runs.launch_of(tx, before.id)
+    if launch.is_boxed and wish.sandbox is None:
+        raise Refused(
+            f"The agent of {before.id} is in a box, and hears only what is said in its chat; say "
+            "it there, or set gateway.sandbox to off first.",
+            id=before.id,
+        )
     place = None if wish.project else _place(tx, before)
     command = [before.command, *before.args] if launch.raw else None
     return ask(

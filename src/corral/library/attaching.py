@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from corral import config
 from corral.adapters import attachments
 from corral.adapters.channels.contract import File
+from corral.kernel.errors import Invalid
 from corral.rooms.gateway import attaching
 from corral.rooms.settings import ops as settings
 
@@ -23,7 +24,8 @@ def take(
 ) -> list[File]:
     """Read files of an agent and keep private copies. All of them, or none: what is refused is
     refused before anything is queued."""
-    attaching.check_number(files)
+    if not 1 <= len(files) <= attaching.MOST_FILES:
+        raise Invalid(f"Send between 1 and {attaching.MOST_FILES} files at once.")
     id, folders = database.read(lambda tx: attaching.folders(tx, agent, session, run))
     own = config.home() / "workspaces" / id
     places = [*folders, str(own)]

@@ -1,6 +1,5 @@
 """Attempts beside each other: how far they are, and in what they differ."""
 
-import os
 from contextlib import suppress
 
 import msgspec
@@ -38,7 +37,8 @@ def _so_far(race: Race, base: str, attempt: Attempt, now: int) -> SoFar:
     files, added, removed = attempt.files, attempt.insertions, attempt.deletions
     if attempt.state is AttemptState.RUNNING and race.host == process.host():
         with suppress(Refused, OSError):
-            files, added, removed = _touched(attempt.worktree, base)
+            now_there = history.differing(race.repository, attempt.worktree, base)
+            files, added, removed = now_there.files, now_there.added, now_there.removed
     elapsed = None
     if attempt.started_at is not None:
         elapsed = (attempt.ended_at or now) - attempt.started_at
@@ -54,25 +54,6 @@ def _so_far(race: Race, base: str, attempt: Attempt, now: int) -> SoFar:
         deletions=removed,
         reason=attempt.reason,
     )
-
-
-def _touched(worktree: str, base: str) -> tuple[int, int, int]:
-    """Files and lines that differ from a commit in a worktree, new files too."""
-    told = git.told(
-        worktree, "diff", "--numstat", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", base
-    )
-    files = added = removed = 0
-    for entry in told.split(b"\0"):
-        if entry:
-            plus, minus, _ = entry.split(b"\t", 2)
-            files += 1
-            added += int(plus) if plus.isdigit() else 0
-            removed += int(minus) if minus.isdigit() else 0
-    new = git.names_in(git.told(worktree, "ls-files", "--others", "--exclude-standard", "-z"))
-    for name in new[:1_000]:
-        with suppress(OSError), open(os.path.join(worktree, name), "rb") as file:
-            added += file.read(1 << 20).count(b"\n")
-    return files + len(new), added, removed
 
 
 def changes(race: Race, one: str, other: str | None) -> list[Change]:

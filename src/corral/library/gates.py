@@ -3,9 +3,11 @@
 import os
 import time
 from contextlib import suppress
+from pathlib import Path
 
 from corral.adapters import counts
 from corral.adapters.checks import run_check
+from corral.adapters.output.opening import open_regular
 from corral.db.database import Database
 from corral.rooms.races.model import Attempt, Check, Race, Tally
 from corral.rooms.settings import ops as settings
@@ -63,7 +65,7 @@ def _tests(race: Race, dir: str, before: dict[str, int], output: str) -> Tally |
     for name, written in _reports(race, dir).items():
         if before.get(name) == written:
             continue
-        with suppress(OSError), open(os.path.join(dir, name), "rb") as file:
+        with suppress(OSError), open(open_regular(Path(dir, name)), "rb") as file:
             if (told := counts.from_junit(file.read(MAX_REPORT))) is not None:
                 return _as_tests(told)
     printed = counts.from_output(output)

@@ -341,6 +341,8 @@ class Gateway(Room):
             accepted = adapter.accept(headers, body, self._database.clock.now())
         except Unwelcome as error:
             raise Refused(f"That is no request of {channel}: {error}.") from None
+        finally:
+            adapter.stop()
         for event in accepted.events:
             Messages(self._database).receive(channel, event)
         return accepted

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.page import Page
 from corral.library.operation import Room, read, write
-from corral.rooms.gateway.model import Exchange
+from corral.rooms.gateway.wishes import Exchange
 from corral.rooms.mail import looking, ops
 from corral.rooms.mail.model import Letter, keeps_order
 

@@ -222,10 +222,10 @@ CREATE INDEX requests_waiting ON requests (action, id) WHERE state = 'waiting';
 
 -- Letters that agents wrote to agents: what each belongs to, and how many led to it. Writer: gateway.
 CREATE TABLE exchanges (
-    letter {integer} PRIMARY KEY,       -- the number of the letter
+    letter_id {key} PRIMARY KEY,        -- the letter: let_7
     correlation_id {key} NOT NULL,      -- the same for a letter, its answers, and what was written because of them
     hops {integer} NOT NULL,            -- how many letters of agents led to this one, itself counted
-    answers {integer},                  -- the number of the letter that it answers; null: it begins something
+    answers {key},                      -- the letter that it answers; null: it begins something
     agent_id {key} NOT NULL,            -- who wrote it
     reply_to {key} NOT NULL,            -- the mailbox that an answer goes to
     read_by {key},                      -- the run that was given it

@@ -35,6 +35,7 @@ BASE = "https://slack.com/api"
 FILES = "https://files.slack.com/"
 OLDEST_MS = 5 * MINUTE
 MOST_FILE = 50 << 20
+MOST_PAGES = 20
 # What Slack itself says when it is we who have to mend something, or who came too fast.
 OURS = {"invalid_auth", "not_authed", "account_inactive", "token_revoked", "ratelimited"}
 THEIRS = {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
@@ -108,6 +109,10 @@ class Slack(Plain):
 
     def _event(self, told: dict[str, Any]) -> Incoming | None:
         event = told.get("event", {})
+        if event.get("type") == "reaction_added":
+            return _signed(event)
+        if event.get("subtype") == "message_changed":
+            return _changed(event)
         plain = event.get("subtype") in (None, "file_share")
         if event.get("type") not in ("message", "app_mention") or not plain:
             return None
@@ -124,7 +129,7 @@ class Slack(Plain):
             thread=str(thread) if thread else None,
             message_id=str(event["ts"]),
             sender=str(event["user"]),
-            text=text,
+            text=unescaped(text),
             mentioned=event["type"] == "app_mention" or bool(own and f"<@{own}>" in text),
             attached=[self._file(each) for each in event.get("files", [])],
             at=int(float(event["ts"]) * 1_000),
@@ -151,7 +156,7 @@ class Slack(Plain):
             return self._do("reactions.add", given | {"timestamp": message.reply_to, "name": name})
         if message.file is not None:
             return self._share(message, message.file)
-        given["text"] = message.text
+        given["text"] = escaped(message.text)
         if message.kind is Kind.EDIT:
             return self._do("chat.update", given | {"ts": message.reply_to, "blocks": []})
         if message.thread:
@@ -200,20 +205,70 @@ class Slack(Plain):
         asked = {
             "channel": message.place,
             "oldest": str(message.begun_at // 1_000 - 5),
-            "limit": 200,
-            "include_all_metadata": True,
+            "limit": "200",
+            "include_all_metadata": "true",
         }
         method = "conversations.history"
         if message.thread:
             method, asked["ts"] = "conversations.replies", message.thread
-        told = self._web.ask("POST", method, data={name: str(each) for name, each in asked.items()})
-        if not told.get("ok"):
-            raise Trouble(Failed(f"Slack says {told.get('error')}"))
-        shown = told.get("messages", [])
+        shown: list[dict[str, Any]] = []
+        for _ in range(MOST_PAGES):
+            told = self._web.ask("POST", method, data=asked)
+            if not told.get("ok"):
+                raise Trouble(Failed(f"Slack says {told.get('error')}"))
+            shown += told.get("messages", [])
+            asked["cursor"] = (told.get("response_metadata") or {}).get("next_cursor", "")
+            if not told.get("has_more") or not asked["cursor"]:
+                break
+        else:
+            raise Trouble(Failed("so much was said there that it cannot be looked through"))
         if message.file is not None:
             # It has no key there, and is known by its name; others may share one of that name.
             shown = [each for each in shown if each.get("files") and each.get("user") == self._me]
         return [_seen(each, message) for each in shown]
+
+
+def escaped(text: str) -> str:
+    """Words as Slack takes them: what an agent says calls nobody and leads nowhere by accident."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def unescaped(text: str) -> str:
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+def _changed(event: dict[str, Any]) -> Incoming | None:
+    """Somebody changed words of theirs; Slack calls its own previews of links a change, too."""
+    message, before = event.get("message", {}), event.get("previous_message", {})
+    if message.get("bot_id") or "user" not in message or message.get("text") == before.get("text"):
+        return None
+    return Incoming(
+        event_id=f"{event['channel']}:{message['ts']}:{event['event_ts']}",
+        place=str(event["channel"]),
+        direct=event.get("channel_type") == "im",
+        thread=message.get("thread_ts"),
+        message_id=str(message["ts"]),
+        sender=str(message["user"]),
+        kind=Kind.EDIT,
+        text=unescaped(str(message.get("text", ""))),
+        reply_to=str(message["ts"]),
+        at=int(float(event["event_ts"]) * 1_000),
+    )
+
+
+def _signed(event: dict[str, Any]) -> Incoming | None:
+    item = event.get("item", {})
+    if item.get("type") != "message" or "user" not in event:
+        return None
+    return Incoming(
+        event_id=f"{item['channel']}:{event['event_ts']}:{event['user']}:{event['reaction']}",
+        place=str(item["channel"]),
+        sender=str(event["user"]),
+        kind=Kind.REACTION,
+        text=f":{event['reaction']}:",
+        reply_to=str(item["ts"]),
+        at=int(float(event["event_ts"]) * 1_000),
+    )
 
 
 def _refused(why: str) -> Outcome:

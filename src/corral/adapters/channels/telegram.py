@@ -167,7 +167,11 @@ class Telegram(Plain):
         if message.thread:
             given["message_thread_id"] = _number(message.thread)
         if message.reply_to:
-            given["reply_parameters"] = {"message_id": _number(message.reply_to)}
+            # What is answered may be gone by now; the answer is not.
+            given["reply_parameters"] = {
+                "message_id": _number(message.reply_to),
+                "allow_sending_without_reply": True,
+            }
         if message.kind is Kind.QUESTION:
             if not message.question:
                 return Unsupported("a card without a question")
@@ -196,6 +200,8 @@ class Telegram(Plain):
         try:
             told = self._web.ask("POST", method, json={"chat_id": message.place, **given})
         except Trouble as error:
+            if "message is not modified" in str(error):
+                return Sent([str(given["message_id"])])  # it says this already
             return error.outcome
         result = told.get("result")
         id = result.get("message_id") if isinstance(result, dict) else given.get("message_id")

@@ -9,11 +9,17 @@ from corral.adapters.channels.contract import Outcome, Outgoing, Plain, Sent, Tr
 
 
 class Web(Plain):
-    """It shows everything that it is sent, also cards, edits and signs."""
+    """It shows everything that it is sent, also cards, edits and signs; files by their names."""
 
     kind = "web"
     traits = Traits(
-        max_text=16_000, edits=True, reactions=True, buttons=True, idempotent=True, calls=True
+        max_text=16_000,
+        edits=True,
+        reactions=True,
+        buttons=True,
+        files=True,
+        idempotent=True,
+        calls=True,
     )
 
     def send(self, message: Outgoing) -> Outcome:

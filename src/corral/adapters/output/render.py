@@ -190,6 +190,7 @@ class Terminal:
         try:
             self._stream.feed(text)
         except Exception:  # whatever an agent writes: the emulator's trouble is not ours
+            self._stream.detach(self._screen)
             self._stream.attach(self._screen)
 
 

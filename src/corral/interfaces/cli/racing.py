@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +20,7 @@ STAGES = {"preparing": 0, "running": 1, "checking": 2}
 LOOK_SECONDS = 0.5
 
 on_race = click.argument("race")
+on_race_or_latest = click.argument("race", default="latest")
 
 
 def waiting(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,9 +38,11 @@ def id_of(app: App, race: str) -> str:
         return race
     from corral.kernel.errors import NotFound
 
-    project = app.project_id(".")
-    assert project is not None
-    found = app.store.races.latest(project)
+    found = None
+    with suppress(NotFound):  # a directory that is no project has none either
+        project = app.project_id(".")
+        assert project is not None
+        found = app.store.races.latest(project)
     if found is None:
         raise NotFound("No race was started in this directory; `corral race list` shows all.")
     return found.id

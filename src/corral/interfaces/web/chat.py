@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from corral.adapters.channels.contract import Incoming, Kind
-from corral.interfaces.web.following import Fate, follow
+from corral.interfaces.web.following import Fate, files_of, follow
 from corral.interfaces.web.visit import Show, Visit
 from corral.kernel.errors import Invalid, NotFound
 from corral.rooms.gateway.model import Channel, Message, Place
@@ -38,7 +38,7 @@ class Line(msgspec.Struct):
 
     @property
     def files(self) -> list[dict[str, Any]]:
-        return (self.message.data or {}).get("files") or []
+        return files_of(self.message)
 
 
 # -- looking --------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import Any
 from starlette.responses import Response
 
 from corral.adapters.channels import registry
-from corral.interfaces.web.following import follow
+from corral.interfaces.web.following import files_of, follow
 from corral.interfaces.web.visit import Visit
 from corral.kernel.errors import Invalid, NotFound
 from corral.rooms.gateway.letters import chat_of
@@ -72,6 +72,7 @@ def show_all(visit: Visit) -> Response:
         views=VIEWS,
         page=page,
         fates=follow(visit, page.items),
+        files={message.id: len(files_of(message)) for message in page.items},
         chosen=chosen,
         session=session,
         talks=talks,
@@ -112,6 +113,7 @@ def show_one(visit: Visit) -> Response:
         "message.html",
         message=message,
         fate=fate,
+        files=files_of(message),
         letters={letter.id: letter for letter in letters},
         place=store.places.get(message.place_id),
         history=sorted(history, key=lambda event: (event.at, event.cursor)),

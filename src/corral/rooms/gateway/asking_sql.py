@@ -2,8 +2,8 @@ from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.rooms.gateway.model import Card, Exchange
-from corral.rooms.gateway.wishes import REQUEST_MOVES, Request
+from corral.rooms.gateway.model import Card
+from corral.rooms.gateway.wishes import REQUEST_MOVES, Exchange, Request
 
 # -- cards ----------------------------------------------------------------------------------------
 
@@ -19,10 +19,8 @@ CARDS_OF_PLACE = Query(
 
 OPEN_CARDS = Query(
     Card,
-    f"""
-    SELECT {_CARD} FROM cards WHERE settled = 0 AND place_id >= :after
-    ORDER BY place_id LIMIT :limit
-""",
+    f"SELECT {_CARD} FROM cards WHERE settled = 0 AND place_id >= :after"
+    " ORDER BY place_id LIMIT :limit",
 )
 
 ADD_CARD = Query(
@@ -37,10 +35,8 @@ ADD_CARD = Query(
 
 SETTLE_CARD = Query(
     Card,
-    f"""
-    UPDATE cards SET settled = 1 WHERE question_id = :question_id AND settled = 0
-    RETURNING {_CARD}
-""",
+    "UPDATE cards SET settled = 1 WHERE question_id = :question_id AND settled = 0"
+    f" RETURNING {_CARD}",
 )
 
 CARDS_KEPT = Retention(
@@ -59,28 +55,23 @@ _REQUEST = """id, agent_id, run_id, session_id, key, action, arguments, effect, 
 REQUEST_IDS = IdColumn("request", "req", "requests")
 REQUESTS = StateTable(Request, REQUEST_MOVES, table="requests", columns=_REQUEST)
 
-REQUEST_BY_KEY = Query(
-    Request, f"SELECT {_REQUEST} FROM requests WHERE agent_id = :agent_id AND key = :key"
-)
+_OWN_KEY = "WHERE agent_id = :agent_id AND key = :key"
+REQUEST_BY_KEY = Query(Request, f"SELECT {_REQUEST} FROM requests {_OWN_KEY}")
 
 ALL_REQUESTS = REQUESTS.newest()
 REQUESTS_OF_AGENT = REQUESTS.newest("agent_id = :agent_id")
 
 WAITING_REQUESTS = Query(
     Request,
-    f"""
-    SELECT {_REQUEST} FROM requests WHERE state = 'waiting' AND action = :action AND id > :after
-    ORDER BY id LIMIT :limit
-""",
+    f"SELECT {_REQUEST} FROM requests WHERE state = 'waiting' AND action = :action AND id > :after"
+    " ORDER BY id LIMIT :limit",
 )
 
-COUNT_WAITING = Statement("""
-    SELECT count(*) FROM requests WHERE agent_id = :agent_id AND state = 'waiting'
-""")
+_WAITS = "agent_id = :agent_id AND state = 'waiting'"
+COUNT_WAITING = Statement(f"SELECT count(*) FROM requests WHERE {_WAITS}")
 
 SET_QUESTION = Query(
-    Request,
-    f"UPDATE requests SET question_id = :question_id WHERE id = :id RETURNING {_REQUEST}",
+    Request, f"UPDATE requests SET question_id = :question_id WHERE id = :id RETURNING {_REQUEST}"
 )
 
 REQUESTS_KEPT = Retention(
@@ -89,10 +80,9 @@ REQUESTS_KEPT = Retention(
 
 # -- exchanges ------------------------------------------------------------------------------------
 
-_EXCHANGE = """'let_' || letter AS letter_id, correlation_id, hops, 'let_' || answers AS answers,
-    agent_id, reply_to, read_by, created_at"""
+_EXCHANGE = "letter_id, correlation_id, hops, answers, agent_id, reply_to, read_by, created_at"
 
-EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter = :letter")
+EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter_id = :letter_id")
 
 READ_EXCHANGES = Query(
     Exchange,
@@ -101,23 +91,17 @@ READ_EXCHANGES = Query(
 
 ADD_EXCHANGE = Query(
     Exchange,
-    f"""
-    INSERT INTO exchanges (letter, correlation_id, hops, answers, agent_id, reply_to, created_at)
-    VALUES (:letter, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)
-    ON CONFLICT (letter) DO NOTHING
-    RETURNING {_EXCHANGE}
-""",
+    "INSERT INTO exchanges"
+    " (letter_id, correlation_id, hops, answers, agent_id, reply_to, created_at)"
+    " VALUES (:letter_id, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)"
+    f" ON CONFLICT (letter_id) DO NOTHING RETURNING {_EXCHANGE}",
 )
 
 READ_EXCHANGE = Query(
     Exchange,
-    f"UPDATE exchanges SET read_by = :run_id WHERE letter = :letter RETURNING {_EXCHANGE}",
+    f"UPDATE exchanges SET read_by = :run_id WHERE letter_id = :letter_id RETURNING {_EXCHANGE}",
 )
 
 EXCHANGES_KEPT = Retention(
-    "exchanges",
-    setting="mail.keep_ms",
-    key="letter",
-    born="created_at",
-    over="created_at < :before",
+    "exchanges", setting="mail.keep_ms", key="letter_id", born=None, over="created_at < :before"
 )

@@ -5,7 +5,7 @@ import msgspec
 from corral.adapters.channels.contract import File, Kind
 from corral.adapters.channels.registry import traits_of
 from corral.db.tx import Tx
-from corral.kernel.errors import Invalid, Refused
+from corral.kernel.errors import Refused
 from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text
 from corral.rooms.agents import ops as agents
 from corral.rooms.gateway import sending, sql
@@ -75,9 +75,3 @@ def send(
             **shared,
         )
     return made
-
-
-def check_number(files: list[str]) -> None:
-    """Invalid unless there are files, and no more than may be sent at once."""
-    if not 1 <= len(files) <= MOST_FILES:
-        raise Invalid(f"Send between 1 and {MOST_FILES} files at once.")

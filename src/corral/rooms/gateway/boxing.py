@@ -22,7 +22,7 @@ from corral.kernel.ids import number_of
 from corral.kernel.text import MAX_NAME, abridged, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.alerts import ops as alerts
-from corral.rooms.gateway import ops, sending, sql, talking, wiring
+from corral.rooms.gateway import corresponding, ops, sending, sql, talking, wiring
 from corral.rooms.gateway.letters import chat_of
 from corral.rooms.gateway.model import BoxedOutcome, Fenced, MessageState, Talk
 from corral.rooms.mail import ops as mail
@@ -185,7 +185,7 @@ def take(tx: Tx, session: str, run: Run, row: Out) -> bool:
     elif said.type == "ask_question":
         made["question_id"] = _ask(tx, talk, run, row, said).id
     elif row.channel_type == "agent":
-        _write(tx, talk, row, said)
+        _write(tx, talk, run, row, said)
     else:
         made["message"] = _say(tx, talk, run, row, said)
     _remember(tx, session, row.id, **made)
@@ -269,12 +269,18 @@ def _answered(tx: Tx, talk: Talk) -> str | None:
     return found[0].id if found is not None else None
 
 
-def _write(tx: Tx, talk: Talk, row: Out, said: Content) -> None:
-    """To another agent, as by the tool `send`."""
+def _write(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> None:
+    """To another agent, as by the tool `send`; one letter too many is cut off, and both told."""
     name = agents.get(tx, row.platform_id or "").name
-    me = agents.get(tx, talk.agent_id).name
-    key = f"{talk.session_id}:{row.id}"
-    mail.put(tx, f"agent:{name}", _words(said), key=key, sender=f"agent:{me}")
+    corresponding.write(
+        tx,
+        talk.agent_id,
+        _words(said),
+        to=f"agent:{name}",
+        run=run.id,
+        session=talk.session_id,
+        key=f"{talk.session_id}:{row.id}",
+    )
 
 
 def _ask(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> Question:

@@ -9,11 +9,11 @@ from typing import Any
 
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.ids import number_of
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
 from corral.rooms.gateway import asking_sql, talking
-from corral.rooms.gateway.model import Exchange, Talk
+from corral.rooms.gateway.model import Talk
+from corral.rooms.gateway.wishes import Exchange
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, check_mailbox
 from corral.rooms.sessions import ops as sessions
@@ -59,17 +59,18 @@ def write(
         tx,
         mailbox,
         body,
-        key=key,
+        # Whatever an agent calls it, it cannot take the place of another's letter.
+        key=f"{whose.id}:{key}" if key else None,
         sender=f"agent:{whose.name}",
         priority=priority,
         project=project,
     )
     tx.one(
         asking_sql.ADD_EXCHANGE,
-        letter=number_of("let", letter.id),
+        letter_id=letter.id,
         correlation_id=correlation,
         hops=hops,
-        answers=number_of("let", answered.letter_id) if answered else None,
+        answers=answered.letter_id if answered else None,
         agent_id=whose.id,
         reply_to=_own_address(tx, whose, session),
         now=tx.now,
@@ -84,7 +85,7 @@ def _answered(tx: Tx, whose: Agent, letter: str) -> Exchange:
     own = found.mailbox == f"agent:{whose.name}" or (
         kind == "session" and sessions.get(tx, name).agent_id == whose.id
     )
-    exchange = tx.one(asking_sql.EXCHANGE, letter=number_of("let", found.id)) if own else None
+    exchange = tx.one(asking_sql.EXCHANGE, letter_id=found.id) if own else None
     if exchange is None:
         raise Refused(f"{found.id} is no letter of an agent to {whose.name}.", letter=found.id)
     return exchange
@@ -127,7 +128,7 @@ def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> None:
     """What a turn ended with goes to whoever wrote the letter that began it. An answer is not
     answered by itself: else two agents would never stop thanking each other."""
     for fenced in talk.letters:
-        found = tx.one(asking_sql.EXCHANGE, letter=number_of("let", fenced.id))
+        found = tx.one(asking_sql.EXCHANGE, letter_id=fenced.id)
         if found is not None and found.answers is None:
             write(
                 tx,
@@ -142,8 +143,5 @@ def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> None:
 
 def read(tx: Tx, letters: list[str], run: str) -> list[Exchange]:
     """A run is given letters; what those of agents belong to."""
-    found = (
-        tx.one(asking_sql.READ_EXCHANGE, letter=number_of("let", each), run_id=run)
-        for each in letters
-    )
+    found = (tx.one(asking_sql.READ_EXCHANGE, letter_id=each, run_id=run) for each in letters)
     return [each for each in found if each is not None]

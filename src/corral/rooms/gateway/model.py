@@ -371,19 +371,6 @@ class Card(msgspec.Struct, frozen=True):
     created_at: int
 
 
-class Exchange(msgspec.Struct, frozen=True):
-    """What a letter that an agent wrote to an agent belongs to."""
-
-    letter_id: str
-    correlation_id: str
-    hops: int
-    answers: str | None
-    agent_id: str
-    reply_to: str
-    read_by: str | None
-    created_at: int
-
-
 HOST = "queue:gateway"
 """Where answers go to what Corral itself asks of people."""
 

@@ -254,7 +254,7 @@ def note_given(tx: Tx, letters: Sequence[Letter], run_id: str) -> None:
     for letter in letters:
         occurrences.note_run(tx, letter, run_id)
         if (letter.sender or "").startswith("agent:"):
-            tx.one(asking_sql.READ_EXCHANGE, letter=number_of("let", letter.id), run_id=run_id)
+            tx.one(asking_sql.READ_EXCHANGE, letter_id=letter.id, run_id=run_id)
 
 
 def last_told(letters: Sequence[Letter]) -> int:
@@ -328,17 +328,17 @@ def _other(letter: Letter) -> str:
             f"{errand.text}\n\nIts script found:\n{errand.found}" if errand.found else errand.text
         )
     if isinstance(body, str):
-        return body if letter.sender is None else f"[From {letter.sender}, {letter.id}] {body}"
+        return body if letter.sender is None else f"[From {letter.sender}] {body}"
     if isinstance(body, dict) and body.get("kind") == "notice" and letter.sender is None:
         return f"[{body.get('reason')}]"
     if isinstance(body, dict) and "undelivered" in body:
         return f"[What you said did not arrive ({body['undelivered']}): {body.get('reason')}]"
     if isinstance(body, dict) and body.get("kind") == "request" and letter.sender is None:
         return f"[{body.get('text')}]"
-    if isinstance(body, dict) and body.get("kind") == "question":
+    if isinstance(body, dict) and body.get("kind") == "question" and letter.sender is None:
         said = body.get("answer") or f"no answer; it is {body.get('state')}"
         return f"[Your question {body.get('text')!r}, by {body.get('answered_by')}: {said}]"
-    return f"[From {letter.sender or 'Corral'}, {letter.id}] {encode_json(body, 'The letter')}"
+    return f"[From {letter.sender or 'Corral'}] {encode_json(body, 'The letter')}"
 
 
 def _context(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:

@@ -1,4 +1,4 @@
-"""What agents may ask of the host, and how far such a request is."""
+"""What agents ask: of the host, with how far such a request is, and of one another."""
 
 from enum import StrEnum
 from typing import Any, Literal
@@ -84,3 +84,16 @@ class GrantDestination(Wish, frozen=True):
 class GiveSecret(Wish, frozen=True):
     name: str
     reason: str
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """What a letter that an agent wrote to an agent belongs to."""
+
+    letter_id: str
+    correlation_id: str
+    hops: int
+    answers: str | None
+    agent_id: str
+    reply_to: str
+    read_by: str | None
+    created_at: int

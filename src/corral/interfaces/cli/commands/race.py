@@ -8,6 +8,7 @@ from corral.interfaces.cli.racing import (
     COLUMNS,
     id_of,
     on_race,
+    on_race_or_latest,
     stay_or_leave,
     waiting,
     watch,
@@ -171,15 +172,15 @@ def list_(app: App, /, project: str | None, **options: Any) -> None:
 
 
 @command.command()
-@on_race
+@on_race_or_latest
 @pass_app
 def show(app: App, race: str) -> None:
-    """One race: its rounds, attempts, checks, verdicts and winners. `latest` is this project's."""
+    """One race, this directory's latest by default: rounds, attempts, checks, verdicts, winners."""
     show_race(app, app.store.races.get(id_of(app, race)))
 
 
 @command.command()
-@on_race
+@on_race_or_latest
 @click.option("--timeout", "wait_ms", type=DURATION, help="How long to stay at most.")
 @pass_app
 def wait(app: App, race: str, wait_ms: int | None) -> int:
