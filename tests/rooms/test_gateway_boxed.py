@@ -368,6 +368,20 @@ def test_another_agent_is_written_to_in_the_agents_own_name(talk: Talk) -> None:
     assert (letter.body, letter.sender) == ("help me", "agent:ada")
 
 
+def test_an_agent_that_wrote_to_a_boxed_one_gets_its_answer(talk: Talk) -> None:
+    talk.store.agents.create("ben", provider="scripted")
+    asked = talk.store.mail.write("ben", "how many?", to="ada", wake=True)
+    ada = talk.begin()
+    assert "how many?" in ada.prompt()
+    ada.answer("seven")
+    talk.end(ada)
+    assert talk.store.mail.get(asked.id).state == "done"
+    (answer,) = talk.store.mail.list(mailbox="agent:ben").items
+    assert (answer.body, answer.sender) == ("seven", "agent:ada")
+    assert talk.shown() == []
+    assert refusals(talk.store) == []
+
+
 # -- a hostile inside -----------------------------------------------------------------------------
 
 

@@ -174,20 +174,21 @@ def every_page(town: Town) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("mode", ["light", "dark", "phone"])
 def test_every_page_opens_without_a_fault_and_is_pictured(
-    town: Town, open_window: Callable[[str], Look], pictures: Path, mode: str
+    town: Town, look: Look, pictures: Path
 ) -> None:
-    look = open_window(mode)
     for name, path in every_page(town).items():
         page = look.go(path)
         page.wait_for_selector("#feed[data-state=live]", state="attached")
         if page.locator("[data-plot]").count():
             page.wait_for_selector("[data-plot][data-drawn]")
-        page.wait_for_timeout(150)
-        page.screenshot(path=pictures / f"{name}-{mode}.png", full_page=True)
-        wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
-        assert not wide, f"{name} is wider than the window ({mode})"
+        for mode in ("light", "dark", "phone"):
+            page.emulate_media(color_scheme="dark" if mode == "dark" else "light")
+            page.set_viewport_size(options(mode)["viewport"])
+            page.wait_for_timeout(50)
+            page.screenshot(path=pictures / f"{name}-{mode}.png", full_page=True)
+            wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+            assert not wide, f"{name} is wider than the window ({mode})"
         assert "owned" not in page.title().replace("'owned'", "")
 
 

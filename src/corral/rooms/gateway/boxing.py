@@ -216,6 +216,10 @@ def _say(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> int | None:
     target = _target(tx, talk, row, said, to) if said.operation else None
     if said.final and run.provider == "plain":
         sessions.append(tx, session, "assistant", text, key=f"{session}:{row.id}", run=run.id)
+    if said.final:
+        corresponding.answer(tx, talk, run.id, text)
+        if to is None and _answered(tx, talk) is None:
+            return None  # whoever wrote is another agent, and has its answer
     sent = sending.send(
         tx,
         text,
