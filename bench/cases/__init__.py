@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bench.cases import (
+    gateway,
     group_commit,
     history,
     http,
@@ -22,6 +23,7 @@ from bench.cases import (
     tasks,
     team,
     wakeups,
+    warm,
     web,
     worktrees,
 )
@@ -58,5 +60,7 @@ CASES = [
         "web": web,
         "worktrees": worktrees,
         "races": races,
+        "gateway": gateway,
+        "warm": warm,
     }.items()
 ]

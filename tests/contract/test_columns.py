@@ -70,7 +70,7 @@ def test_every_other_statement_is_understood(describe: Describe) -> None:
 def test_every_room_keeps_its_statements_in_its_own_file() -> None:
     rooms = Path(__file__).parents[2] / "src" / "corral" / "rooms"
     for file in rooms.rglob("*.py"):
-        if file.name != "sql.py":
+        if file.name != "sql.py" and not file.name.endswith("_sql.py"):
             text = file.read_text(encoding="utf-8")
             assert "Statement(" not in text, file
             assert "Query(" not in text, file

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from corral.adapters.channels.contract import Incoming
 from corral.adapters.providers.facts import Used
 from corral.db.statement import Statement
 from corral.kernel.clock import HOUR, SetClock
@@ -152,6 +153,24 @@ def over_budget(store: Corral, clock: SetClock, folder: Path) -> Operation:
     return lambda: store.charges.over_budget("run_1", project_id="prj_1")
 
 
+def receive(events: int) -> Prepare:
+    """Of somebody who spoke before, in a place that an agent hears."""
+
+    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+        store.agents.create("ada", provider="scripted")
+        channel = store.channels.add("chat", "terminal").id
+        store.wirings.add("ada", channel="chat")
+
+        def event(number: int) -> Incoming:
+            return Incoming(event_id=f"e{number}", place="p", sender="ann", text="what now?")
+
+        store.messages.receive(channel, event(0))
+        batch = [event(number) for number in range(1, events + 1)]
+        return lambda: store.messages.receive_all(channel, batch)
+
+    return prepare
+
+
 # name: preparation, statements on SQLite, texts on PostgreSQL (BEGIN and COMMIT counted: each is
 # a round trip).
 COSTS: dict[str, tuple[Prepare, int, int]] = {
@@ -184,6 +203,9 @@ COSTS: dict[str, tuple[Prepare, int, int]] = {
     "charges.add": (charge, 3, 5),
     "charges.add of a counter, with a key": (charge_by_a_counter, 6, 9),
     "charges.total": (total, 1, 1),
+    # What is known, who listens; the message and the letter, each with its event.
+    "receive": (receive(1), 6, 7),
+    "receive ten at once": (receive(10), 43, 35),
     "charges.over_budget": (over_budget, 1, 1),
 }
 

@@ -63,6 +63,7 @@ ELSEWHERE = {
     "messages.get": "`corral message show`",
     "messages.send_files": "`corral message send --file`",
     "messages.receive": "what adapters and `corral chat` bring",
+    "messages.receive_all": "what adapters bring at once",
     "requests.get": "`corral request show`",
     "requests.secrets_given": "done by `corral secret set`, and the delivery loop's work",
     "places.get": "`corral place show`",

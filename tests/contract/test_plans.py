@@ -22,7 +22,7 @@ from corral.library import Corral
 from corral.library.once import Key, once
 from corral.rooms.charges.model import Price
 from corral.rooms.decisions import ops as decisions
-from corral.rooms.gateway import boxing, talking
+from corral.rooms.gateway import boxing, staying, talking
 from corral.rooms.mail import ops as mail
 from corral.rooms.questions import ops as questions
 from corral.rooms.races import choosing, doing, holding
@@ -88,6 +88,20 @@ QUESTION = "qst_40x"
 DECISION = "dec_40x"
 GROUP = "grp_20x"
 CHANNEL = "chn_20x"
+ARRIVAL = {
+    "cards_open",
+    "channels_pkey",
+    "messages_by_event",
+    "places_channel_id_platform_id_key",
+    "senders_channel_id_platform_id_key",
+}
+LISTENING = {
+    "agents_pkey",
+    "destinations_agent_id_place_id_key",
+    "sessions_pkey",
+    "talks_agent_id_place_id_thread_key",
+    "wirings_once",
+}
 PLACE = f"plc_7x{'0' * 24}"
 LETTER = {"mailbox": "queue:other", "body": 1}
 SCHEDULE = "sch_4x"
@@ -788,7 +802,17 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "gateway.talks": (lambda c: c.gateway.talks(PLACE), {"places_pkey", "talks_by_place"}),
     "messages, an event that came before": (
         lambda c: c.messages._receive(CHANNEL, Incoming(event_id="e2", place="p", sender="s")),
-        {"channels_pkey", "messages_by_event"},
+        ARRIVAL | {"messages_pkey"},
+    ),
+    "messages, an event that is new": (
+        lambda c: c.messages._receive(CHANNEL, Incoming(event_id="new", place="p2", sender="s2")),
+        ARRIVAL | LISTENING,
+    ),
+    "messages, events that come at once": (
+        lambda c: c.messages._receive_all(
+            CHANNEL, [Incoming(event_id=f"e{n}", place="p2", sender="s2") for n in (1, 2)]
+        ),
+        ARRIVAL | LISTENING | {"messages_pkey"},
     ),
     "messages, what is behind": (lambda c: c.gateway._behind(), {"messages_queued"}),
     "gateway, sessions whose run goes on": (
@@ -802,6 +826,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "gateway, what became of a boxed agent's messages": (
         lambda c: c._database.read(lambda tx: boxing.outcomes(tx, SESSION)),
         {"boxed_outcomes_of_session"},
+    ),
+    "gateway, what came next for a run": (
+        lambda c: c._database.read(lambda tx: staying.has_next(tx, "run_401")),
+        {"letters_line", "talks_busy"},
     ),
     "gateway, places with letters": (
         lambda c: c._database.read(lambda tx: mail.lines(tx, "place")),

@@ -126,3 +126,41 @@ def test_a_notice_that_an_exchange_was_cut_off_wakes_nobody(store: Corral, runne
     store.gateway.settle()
     assert store.gateway.wake() == []
     assert store.mail.get(first.id).state == "done"
+
+
+def test_a_run_that_stays_is_given_letters_of_agents_too_and_its_answers_go_back(
+    store: Corral, runner: Runner
+) -> None:
+    store.settings.set("mail.max_hops", 3)
+    store.mail.write("ada", "which port?", to="ben", wake=True, run="run_a")
+    store.gateway.wake()
+    run = runner.begin()
+    later = store.mail.write("ada", "and which host?", to="ben", wake=True, run="run_a")
+    given = store.messages.next(run.id, answer="8080")
+    assert given is not None
+    assert given.letters == [later.id]
+    assert "and which host?" in given.text
+    assert store.messages.next(run.id, after=later.id, answer="localhost") is None
+    answers = store.mail.list(mailbox="agent:ada").items
+    assert [(each.body, each.sender) for each in answers] == [
+        ("8080", "agent:ben"),
+        ("localhost", "agent:ben"),
+    ]
+    runner.end(run, "good night")
+    store.gateway.settle()
+    assert len(store.mail.list(mailbox="agent:ada").items) == 2, "what it ends with is no answer"
+
+
+def test_what_led_to_a_letter_is_counted_also_where_a_run_stays(
+    store: Corral, runner: Runner
+) -> None:
+    store.settings.set("mail.max_hops", 2)
+    store.mail.write("ada", "one", to="ben", wake=True, run="run_a")
+    store.gateway.wake()
+    run = runner.begin()
+    first = store.mail.write("ada", "go on", to="ben", run="run_a")
+    read(store, first, "run_b")
+    store.mail.write("ada", "far along", to="ben", wake=True, run="run_b")
+    assert store.messages.next(run.id, answer="done") is not None
+    with pytest.raises(Refused, match="2 letters between agents led to this one"):
+        store.mail.write("ben", "further", to="ada", run=run.id)

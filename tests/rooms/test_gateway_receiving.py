@@ -130,6 +130,61 @@ def test_an_event_that_can_never_be_stored_holds_up_nothing(store: Corral) -> No
     assert "channel.pass_over" in record(store)
 
 
+def test_what_comes_at_once_is_stored_in_its_order_and_each_event_once(store: Corral) -> None:
+    chat = chat_with(store)
+    first = chat.says("0", event="e0")
+    chat.platform.pending = [
+        Incoming(event_id=f"e{n}", place=f"room{n % 2}" if n else "room", sender="ann", text=str(n))
+        for n in (0, 1, 2, 3, 2, 4, 1)
+    ]
+    stored = store.gateway.take_in(chat.channel.id, chat.adapter)
+    assert [each.text for each in stored] == ["0", "1", "2", "3", "2", "4", "1"]
+    assert stored[0].id == first.id
+    assert stored[2].id == stored[4].id
+    assert len({each.id for each in stored}) == 5
+    assert store.channels.get("fake").cursor == "7"
+    for room, said in (("room0", ["2", "4"]), ("room1", ["1", "3"])):
+        place = chat.place(room)
+        session = store.messages.list(place=place, limit=1).items[0].routes[0].session_id
+        letters = store.mail.list(mailbox=f"session:{session}").items
+        assert [letter.body["text"] for letter in letters] == said
+
+
+def test_a_command_or_a_new_wiring_within_a_batch_counts_for_what_follows(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, policy="ask")
+    chat.says("hello", event="e0")
+    store.senders.approve("fake/ann")
+    chat.platform.pending = [
+        Incoming(event_id=f"e{n}", place="room", sender=who, text=text)
+        for n, (who, text) in enumerate([("ann", "one"), ("ann", "/help"), ("ben", "two")], 1)
+    ]
+    one, command, two = store.gateway.take_in(chat.channel.id, chat.adapter)
+    assert (one.state, command.state, two.state) == ("held", "heard", "held")
+    assert two.reason == "nobody has said whether ben may talk here"
+
+
+def test_a_batch_is_stored_whole_or_not_at_all(store: Corral) -> None:
+    chat = chat_with(store)
+    events = [
+        Incoming(event_id="good", place="room", sender="ann", text="good"),
+        Incoming(event_id="bad", place="room", sender="ann", text="bad", thread="t" * 600),
+    ]
+    with pytest.raises(Invalid, match="shorten it"):
+        store.messages.receive_all(chat.channel.id, events, cursor="2")
+    assert store.messages.list().items == []
+    assert store.channels.get("fake").cursor is None
+
+
+def test_a_message_tells_the_letters_by_which_it_was_heard(store: Corral) -> None:
+    chat = chat_with(store)
+    message = chat.says("hello")
+    (route,) = message.routes
+    assert store.mail.get(str(route.letter_id)).key == message.id
+    assert store.messages.get(message.id) == message
+    assert store.messages.list().items == [message]
+
+
 def test_an_owner_who_says_no_blocks_the_account(store: Corral) -> None:
     chat = chat_with(store, policy="ask")
     message = chat.says("buy this")

@@ -3,7 +3,9 @@
 import pytest
 
 from corral.kernel.clock import MINUTE, SECOND, SetClock
+from corral.kernel.errors import Refused
 from corral.library import Corral
+from corral.rooms.runs.model import Run
 from tests.support.channels import Chat, Runner, bring_in
 from tests.support.invariants import check_store
 
@@ -247,3 +249,81 @@ def test_a_plain_commands_answer_is_waited_for_while_another_machine_has_it(
     chat.deliver()
     (told,) = chat.platform.words()
     assert told == f"[The output of {run.id} is on another-machine; read it there.]"
+
+
+# -- runs that stay ------------------------------------------------------------------------------
+
+
+def warm(store: Corral) -> tuple[Chat, Runner, Run]:
+    """A session whose run has been told `one`."""
+    chat = chat_with(store)
+    chat.says("one")
+    store.gateway.wake()
+    runner = Runner(store)
+    return chat, runner, runner.begin()
+
+
+def test_a_run_that_stays_is_told_what_comes_next_and_answers_each(store: Corral) -> None:
+    chat, runner, run = warm(store)
+    assert store.messages.next(run.id, answer="to one") is None
+    chat.says("two")
+    assert store.gateway.wake() == [], "its run goes on"
+    second = store.messages.next(run.id)
+    assert second is not None
+    assert second.text.endswith("two")
+    chat.says("three")
+    third = store.messages.next(run.id, after=second.letters[-1], answer="to two")
+    assert third is not None
+    assert third.text.endswith("three")
+    assert store.messages.next(run.id, after=third.letters[-1], answer="to two") is None
+    runner.end(run, "good night")
+    store.gateway.settle()
+    chat.deliver()
+    assert chat.platform.words() == ["to one", "to two", "to two"], "equal words, two answers"
+    assert store.mail.list().items == []
+
+
+def test_what_a_run_was_given_and_never_got_it_is_given_again(store: Corral) -> None:
+    chat, _, run = warm(store)
+    chat.says("two")
+    first = store.messages.next(run.id, answer="to one")
+    assert first == store.messages.next(run.id, answer="to one"), "the answer was lost on the way"
+    assert first is not None
+    chat.says("three")
+    second = store.messages.next(run.id, after=first.letters[-1], answer="to two")
+    again = store.messages.next(run.id, after=first.letters[-1], answer="to two")
+    assert second == again
+    chat.deliver()
+    assert chat.platform.words() == ["to one", "to two"]
+
+
+def test_a_run_that_dies_loses_only_what_it_had_not_dealt_with(
+    store: Corral, clock: SetClock
+) -> None:
+    chat, runner, run = warm(store)
+    chat.says("two")
+    assert store.messages.next(run.id, answer="to one") is not None
+    runner.die(run)
+    store.gateway.settle()
+    clock.advance(6 * SECOND)
+    (again,) = store.gateway.wake()
+    assert runner.prompt(again) is not None
+    assert str(runner.prompt(again)).endswith("two")
+    with pytest.raises(Refused, match="only the run of a session"):
+        store.messages.next(run.id)
+    runner.end(runner.begin(), "to two")
+    store.gateway.settle()
+    chat.deliver()
+    assert chat.platform.words() == ["to one", "to two"]
+
+
+def test_a_message_that_comes_while_a_run_ends_wakes_the_next(store: Corral) -> None:
+    chat, runner, run = warm(store)
+    assert store.messages.next(run.id, answer="to one", wait_ms=1) is None
+    chat.says("two")
+    runner.end(run)
+    store.gateway.settle()
+    (second,) = store.gateway.wake()
+    assert str(runner.prompt(second)).endswith("two")
+    chat.deliver()
+    assert chat.platform.words() == ["to one"], "nobody is told that it ended without an answer"

@@ -1,10 +1,11 @@
 """What agents ask of the host: granted, forbidden, or decided by people who see all of it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from corral.adapters.channels.contract import Attached, Kind
+from corral.adapters.channels.contract import Attached, Incoming, Kind
 from corral.kernel.clock import DAY, MINUTE, SetClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
@@ -306,6 +307,28 @@ def test_a_secret_that_is_typed_into_the_chat_is_kept_nowhere_and_that_is_said(
     chat.deliver()
     assert "nothing of it was kept" in "".join(chat.platform.words())
     assert store.requests.get(asked.id).state == "waiting"
+
+
+def test_of_what_comes_at_once_only_the_secret_is_not_kept(
+    store: Corral, ada: str, tmp_path: Path
+) -> None:
+    chat, _ = secret_card(store, ada, direct=True)
+    key = Attached("key.txt", SECRET.encode(), 9, "text/plain")
+    given: list[dict[str, Any]] = [
+        {"text": "what do you need it for?"},
+        {"text": SECRET},
+        {"text": "", "attached": [key]},
+        {"text": SECRET * 8_000},
+        {"text": "and since when?"},
+    ]
+    events = [
+        Incoming(event_id=f"b{n}", place="room", sender="ann", direct=True, **each)
+        for n, each in enumerate(given)
+    ]
+    stored = store.messages.receive_all(chat.channel.id, events)
+    assert [each.state for each in stored] == ["heard", "refused", "refused", "refused", "heard"]
+    assert SECRET not in str(contents(store))
+    assert [*(tmp_path / "home").glob("channels/*/*")] == [], "not even a file of it"
 
 
 def test_talk_goes_on_while_a_secret_is_asked_for_and_no_word_is_held_back_afterwards(

@@ -66,6 +66,24 @@ def test_a_task_wakes_a_session_of_its_own_and_keeps_what_became_of_it(
     assert turn.content == "all is well"
 
 
+def test_a_task_that_a_staying_run_is_given_knows_that_run(
+    store: Corral, runner: Runner, clock: SetClock
+) -> None:
+    made = daily(store)
+    come(store, clock)
+    store.gateway.wake()
+    run = runner.begin()
+    assert store.messages.next(run.id) is None
+    come(store, clock)
+    given = store.messages.next(run.id)
+    assert given is not None
+    assert given.text == "report"
+    second, first = past(store, made)
+    assert (first.letter_state, first.run_id, second.run_id) == ("done", run.id, run.id)
+    assert store.messages.next(run.id, after=given.letters[-1]) is None
+    assert past(store, made)[0].letter_state == "done"
+
+
 def test_a_task_with_a_place_is_answered_there_by_the_session_that_the_agent_has_there(
     store: Corral, runner: Runner, clock: SetClock
 ) -> None:

@@ -39,5 +39,10 @@ class IdColumn:
             )
         return str(found[0])
 
+    def is_whole(self, typed: str) -> bool:
+        """Whether it has the form of a whole id; whether it exists, the statement that wants it
+        will tell."""
+        return len(typed) == self._length and typed.startswith(f"{self.prefix}_")
+
     def missing(self, typed: str) -> NotFound:
         return NotFound(f"There is no {self.kind} {typed!r}.", kind=self.kind, id=typed)

@@ -83,7 +83,7 @@ def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
         raise Invalid(f"{what} is nested too deeply; flatten it.", field=what, limit=MAX_DEPTH)
     if b"\\u0000" in encoded and _any(value, lambda part: isinstance(part, str) and "\0" in part):
         raise Invalid(f"{what} holds a NUL byte; remove it.", field=what)
-    if b"null" in encoded and _any(value, _is_no_number):
+    if b"null" in encoded and _holds_no_number(value):
         raise Invalid(f"{what} holds a number that JSON does not have; leave it out.", field=what)
     return encoded.decode()
 
@@ -124,15 +124,28 @@ def _depth(encoded: bytes) -> int:
     return deepest
 
 
-def _is_no_number(part: Any) -> bool:
-    return isinstance(part, float) and not math.isfinite(part)
+def _holds_no_number(value: Any) -> bool:
+    """Whether any part of it is a number that became null in the text. What is left out in a record
+    is null as well, and hot paths write such records: so this looks at containers alone."""
+    left = [msgspec.to_builtins(value)]
+    for part in left:
+        inner = (*part, *part.values()) if type(part) is dict else part
+        if type(inner) is float:
+            inner = (inner,)
+        if type(inner) in (list, tuple):
+            for each in inner:
+                kind = type(each)
+                if kind in (dict, list, tuple):
+                    left.append(each)
+                elif kind is float and not math.isfinite(each):
+                    return True
+    return False
 
 
 def _any(value: Any, test: Callable[[Any], bool]) -> bool:
     """Whether a test holds for any part of a value, keys included.
 
-    Only the value can tell: in the text, a NUL looks like six characters spelled out, and what is
-    no number has become null.
+    Only the value can tell: in the text, a NUL looks like six characters spelled out.
     """
     plain = value if isinstance(value, dict | list | tuple | float) else msgspec.to_builtins(value)
     if isinstance(plain, dict):

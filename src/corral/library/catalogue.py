@@ -1,11 +1,11 @@
-"""What the rooms declare in their `sql.py` (statements, tables with states, retentions), as data.
+"""What the rooms declare in their `sql.py` and `…_sql.py`, as data: statements, tables with states,
+retentions.
 
 It is found and not listed, so that the docs and the tests of all tables and statements also see
 those of a room that is added.
 """
 
 import importlib
-import importlib.util
 import pkgutil
 from typing import TypeVar
 
@@ -15,13 +15,15 @@ T = TypeVar("T")
 
 
 def declared(kind: type[T]) -> dict[str, T]:
-    """Everything of a kind that stands in a room's `sql.py`, or in that of the insights, as
+    """Everything of a kind that stands in a room's statements, or in those of the insights, as
     `mail.CLAIM` and so on."""
     found: dict[str, T] = {}
     rooms = [f"corral.rooms.{room.name}" for room in pkgutil.iter_modules(corral.rooms.__path__)]
     for place in (*rooms, "corral.insights"):
-        if importlib.util.find_spec(f"{place}.sql") is not None:
-            for constant, value in vars(importlib.import_module(f"{place}.sql")).items():
+        path = importlib.import_module(place).__path__
+        names = [each.name for each in pkgutil.iter_modules(path) if each.name.endswith("sql")]
+        for name in sorted(names, key=lambda name: (name != "sql", name)):
+            for constant, value in vars(importlib.import_module(f"{place}.{name}")).items():
                 if isinstance(value, kind):
                     found[f"{place.rpartition('.')[2]}.{constant}"] = value
     return found

@@ -31,7 +31,7 @@ from corral.adapters.channels.contract import (
 )
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, CorralError
-from corral.rooms.gateway import sending
+from corral.rooms.gateway import ops, sending
 from corral.rooms.gateway.model import Channel, InDoubt, Place
 from corral.rooms.gateway.sending import Dispatch
 from corral.rooms.mail import looking
@@ -68,22 +68,28 @@ def adapter_of(channel: Channel, secrets: "Secrets") -> Adapter:
     return registry.find(channel.kind)(channel.config, values)
 
 
-def with_files(database: "Database", channel: Channel, incoming: Incoming) -> Incoming:
-    """The event, with what is attached to it in private files of this machine."""
+def with_files(database: "Database", channel: str, incoming: Incoming) -> Incoming:
+    """The event, with what is attached to it in private files of this machine; of what may be a
+    secret that was asked for there, no file is made."""
+    from corral.rooms.gateway.judging import MAX_TEXT
+
+    # No character has more than four bytes.
+    text = incoming.text.encode(errors="replace") if 4 * len(incoming.text) > MAX_TEXT else b""
+    if not incoming.attached and len(text) <= MAX_TEXT:
+        return incoming
     from corral.adapters import attachments
-    from corral.rooms.gateway.receiving import MAX_TEXT
+    from corral.adapters.channels.contract import Attached
+    from corral.rooms.gateway import receiving
     from corral.rooms.settings import ops as settings
 
-    attached = list(incoming.attached)
-    text = incoming.text.encode(errors="replace")
-    if len(text) > MAX_TEXT:
-        from corral.adapters.channels.contract import Attached
-
-        attached.append(Attached("message.txt", text, len(text), "text/plain"))
-    if not attached:
+    on = database.read(partial(ops.get_channel, channel=channel))
+    if database.read(partial(receiving.is_secret, channel=on.id, incoming=incoming)):
         return incoming
+    attached = list(incoming.attached)
+    if len(text) > MAX_TEXT:
+        attached.append(Attached("message.txt", text, len(text), "text/plain"))
     most = int(database.read(lambda tx: settings.value(tx, "gateway.max_file_bytes")))
-    folder = config.home() / "channels" / channel.id
+    folder = config.home() / "channels" / on.id
     kept = attachments.keep(folder, incoming.event_id, attached, most=most)
     return msgspec.structs.replace(incoming, attached=[], files=[*incoming.files, *kept])
 
@@ -113,8 +119,6 @@ class Delivery:
 
     def _places(self) -> Iterator[Place]:
         """The channel's places to which letters are on their way."""
-        from corral.rooms.gateway import ops
-
         waiting = set(self._database.read(lambda tx: mail.lines(tx, "place")))
         doubtful = self._database.read(
             lambda tx: looking.list_by_state(tx, state="unknown", limit=200).items

@@ -26,7 +26,7 @@ from corral.adapters.sandbox import Bounds, Kind, Wrapped
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, Refused
 from corral.rooms.gateway import boxing, talking
-from corral.rooms.gateway.model import chat_of
+from corral.rooms.gateway.letters import chat_of
 from corral.rooms.runs.model import Run
 from corral.rooms.runs.order import BOXED
 

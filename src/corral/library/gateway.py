@@ -1,5 +1,7 @@
 """Channels and what belongs to them: one attribute of the store for each noun."""
 
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ from corral.adapters.channels.contract import Incoming
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, Invalid
 from corral.library.operation import Room, read, write
 from corral.rooms.gateway import (
+    admitting,
     attaching,
     cards,
     looking,
@@ -16,10 +19,11 @@ from corral.rooms.gateway import (
     receiving,
     requesting,
     sending,
+    staying,
     talking,
     wiring,
 )
-from corral.rooms.gateway.model import HOST, Message, Talk
+from corral.rooms.gateway.model import HOST, Message, Next, Talk
 from corral.rooms.mail.model import Letter
 from corral.rooms.runs.model import Run
 
@@ -34,6 +38,10 @@ Runs = list[Run]
 Talks = list[Talk]
 Stored = list[Message]
 Paths = list[str]
+
+LONGEST_LOOK = 1.0  # behind a wake-up that never came
+AT_ONCE = 100
+"""Events that are stored together: others who write are to get their turn."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -103,8 +111,8 @@ class Senders(Room):
 
     get = read(ops.get_sender)
     list = read(ops.list_senders, mode="one")
-    approve = write(receiving.approve)
-    block = write(receiving.block)
+    approve = write(admitting.approve)
+    block = write(admitting.block)
 
 
 class People(Room):
@@ -157,15 +165,17 @@ class Messages(Room):
 
     noun = "message"
 
-    get = read(sending.get, mode="one")
+    get = read(looking.get)
     list = read(looking.list_messages)
     held = read(looking.list_held, mode="one")
     send = write(sending.send, repeatable_by="key")
     say = write(sending.say, repeatable_by="key")
 
-    _is_secret = read(receiving.is_secret)
-    _receive = write(receiving.receive, durable=True, repeatable=True)
     _send_kept = write(attaching.send, repeatable_by="key")
+    _receive = write(receiving.receive, durable=True, repeatable=True)
+    _receive_all = write(receiving.receive_all, durable=True, repeatable=True)
+    _next = write(staying.next_letters)
+    _has_next = read(staying.has_next)
 
     def send_files(
         self,
@@ -190,15 +200,44 @@ class Messages(Room):
             kept, agent=agent, text=text, to=to, session=session, run=run, key=key
         )
 
+    def next(
+        self, run: str, *, after: str | None = None, answer: str | None = None, wait_ms: int = 0
+    ) -> Next | None:
+        """For a run that goes on: be done with the messages it was given, say the answer to them,
+        and get those that came next, waiting for them; None when none came in time.
+
+        `after` is the last letter that it got here. What was given and not acknowledged so comes
+        again, to this run or, when it ends otherwise than well, to the next.
+        """
+        found = self._next(run, after=after, answer=answer)
+        if found is not None or wait_ms <= 0:
+            return found
+        deadline = time.monotonic() + wait_ms / 1_000
+        with self._database.listening() as listener:
+            while True:
+                if self._has_next(run) and (found := self._next(run)) is not None:
+                    return found
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                listener.wait(min(left, LONGEST_LOOK))
+
     def receive(self, channel: str, incoming: Incoming) -> Message:
         """Store an event of a platform, once, with what is attached to it, and give it to whoever
         is to hear it. When this returns, the platform may be told that we have it."""
         from corral.library.delivering import with_files
 
-        found = Channels(self._database).get(channel)
-        if not incoming.attached or not self._is_secret(found.id, incoming):
-            incoming = with_files(self._database, found, incoming)
-        return self._receive(found.id, incoming)
+        return self._receive(channel, with_files(self._database, channel, incoming))
+
+    def receive_all(
+        self, channel: str, events: Sequence[Incoming], *, cursor: str | None = None
+    ) -> Stored:
+        """Store what a platform brought at once, in its order, and how far that is; all or nothing
+        of it. When this returns, the platform may be told that we have it."""
+        from corral.library.delivering import with_files
+
+        kept = [with_files(self._database, channel, each) for each in events]
+        return self._receive_all(channel, kept, cursor=cursor)
 
 
 class Gateway(Room):
@@ -262,17 +301,31 @@ class Gateway(Room):
         channels, messages = Channels(self._database), Messages(self._database)
         found = channels.get(channel)
         batch = adapter.receive(found.cursor, seconds)
-        stored = []
-        for event in batch.events:
-            try:
-                stored.append(messages.receive(found.id, event))
-            except Invalid as error:
-                # It would never be stored, and hold up everything behind it.
-                self._note_unreadable(found.id, event.event_id, error.message)
-        for id, why in batch.unreadable.items():
+        cursor = batch.cursor if batch.cursor != found.cursor else None
+        for id, why in batch.unreadable.items():  # before it is said that we have read so far
             self._note_unreadable(found.id, id, why)
-        if batch.cursor != found.cursor:
-            channels.note_cursor(found.id, batch.cursor)
+        stored: Stored = []
+        for first in range(0, len(batch.events), AT_ONCE):
+            events = batch.events[first : first + AT_ONCE]
+            last = first + AT_ONCE >= len(batch.events)
+            try:
+                stored += messages.receive_all(found.id, events, cursor=cursor if last else None)
+            except Invalid:
+                stored += self._one_by_one(found.id, events)
+                if last and cursor is not None:
+                    channels.note_cursor(found.id, cursor)
+        if cursor is not None and not batch.events:
+            channels.note_cursor(found.id, cursor)
+        return stored
+
+    def _one_by_one(self, channel: str, events: Sequence[Incoming]) -> Stored:
+        """Store what can be stored. The rest would never be, and hold up everything behind it."""
+        stored = []
+        for event in events:
+            try:
+                stored.append(Messages(self._database).receive(channel, event))
+            except Invalid as error:
+                self._note_unreadable(channel, event.event_id, error.message)
         return stored
 
     def accept(self, channel: str, headers: dict[str, str], body: bytes) -> "Accepted":
@@ -331,13 +384,13 @@ class Gateway(Room):
 
     def _hear(self, letter: Letter) -> int:
         try:
-            self._database.write(lambda tx: receiving.hear_owner(tx, letter))
+            self._database.write(lambda tx: admitting.hear_owner(tx, letter))
         except (Held, IllegalMove):
             return 0
         except CorralError as error:
             why = error.message
             with suppress(Conflict):
-                self._database.write(lambda tx: receiving.could_not_do(tx, letter, why))
+                self._database.write(lambda tx: admitting.could_not_do(tx, letter, why))
         return 1
 
     def next_due(self) -> int | None:

@@ -176,7 +176,7 @@ def end_boxed(tx: Tx, talk: Talk, run: Run, looked: exchanging.Looked) -> Talk |
         well = run.state is RunState.COMPLETED
         why = "its agent did not acknowledge it" if well else run.reason or f"it {run.state}"
         talking.missed(tx, rest, said or why)
-    elif not talking.has_spoken(tx, run.id):
+    elif not talking.has_spoken(tx, talk, run.id):
         _say_nothing(tx, talk, run)
     return ended
 
@@ -205,7 +205,11 @@ def end_turn(tx: Tx, talk: Talk, run: Run | None, text: str | None) -> Talk | No
 
 
 def _answer(tx: Tx, talk: Talk, run: Run, text: str | None) -> None:
-    said = text or _last_words(tx, run)
+    if not talk.letters:
+        return  # it has dealt with everything that it was told, and said so
+    # One that asked for more says its answers as it goes; what it ends with is none.
+    late = any(fenced.late for fenced in talk.letters)
+    said = None if late else text or _last_words(tx, run)
     if text and run.session_id is not None:
         # A plain command says nothing of itself: its output is what it said.
         with suppress(CorralError):
@@ -213,7 +217,7 @@ def _answer(tx: Tx, talk: Talk, run: Run, text: str | None) -> None:
     if said:
         talking.answer(tx, talk, run.id, said)
         corresponding.answer(tx, talk, run.id, said)
-    elif not talking.has_spoken(tx, run.id):
+    elif not talking.has_spoken(tx, talk, run.id):
         _say_nothing(tx, talk, run)
 
 

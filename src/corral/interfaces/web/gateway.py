@@ -8,6 +8,7 @@ from corral.adapters.channels import registry
 from corral.interfaces.web.following import files_of, follow
 from corral.interfaces.web.visit import Visit
 from corral.kernel.errors import Invalid, NotFound
+from corral.rooms.gateway.letters import chat_of
 from corral.rooms.gateway.model import (
     InDoubt,
     Message,
@@ -18,7 +19,6 @@ from corral.rooms.gateway.model import (
     Scope,
     Trigger,
     Unheard,
-    chat_of,
 )
 from corral.rooms.mail.model import Letter
 

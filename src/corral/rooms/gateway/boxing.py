@@ -23,7 +23,8 @@ from corral.kernel.text import MAX_NAME, abridged, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.gateway import corresponding, ops, sending, sql, talking, wiring
-from corral.rooms.gateway.model import BoxedOutcome, Fenced, MessageState, Talk, chat_of
+from corral.rooms.gateway.letters import chat_of
+from corral.rooms.gateway.model import BoxedOutcome, Fenced, MessageState, Talk
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions

@@ -11,14 +11,14 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, Refused
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
-from corral.rooms.gateway import sql, talking
+from corral.rooms.gateway import asking_sql, talking
 from corral.rooms.gateway.model import Talk
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Exchange, Letter, check_mailbox
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.settings import ops as settings
 
-KEPT = sql.EXCHANGES_KEPT
+KEPT = asking_sql.EXCHANGES_KEPT
 REACHABLE = ("agent", "session", "user", "queue")
 
 
@@ -47,7 +47,7 @@ def write(
         raise Refused(f"{whose.name} is retired, and writes no more.", agent_id=whose.id)
     answered = _answered(tx, whose, reply_to) if reply_to else None
     mailbox = answered.reply_to if answered else _mailbox(tx, to, wake)
-    given = tx.one(sql.READ_EXCHANGES, run_id=run) if run else None
+    given = tx.one(asking_sql.READ_EXCHANGES, run_id=run) if run else None
     hops = 1 + max((each.hops for each in (answered, given) if each is not None), default=0)
     before = answered or given
     correlation = before.correlation_id if before else tx.new_id("cor")
@@ -65,7 +65,7 @@ def write(
         project=project,
     )
     tx.one(
-        sql.ADD_EXCHANGE,
+        asking_sql.ADD_EXCHANGE,
         letter_id=letter.id,
         correlation_id=correlation,
         hops=hops,
@@ -84,7 +84,7 @@ def _answered(tx: Tx, whose: Agent, letter: str) -> Exchange:
     own = found.mailbox == f"agent:{whose.name}" or (
         kind == "session" and sessions.get(tx, name).agent_id == whose.id
     )
-    exchange = tx.one(sql.EXCHANGE, letter_id=found.id) if own else None
+    exchange = tx.one(asking_sql.EXCHANGE, letter_id=found.id) if own else None
     if exchange is None:
         raise Refused(f"{found.id} is no letter of an agent to {whose.name}.", letter=found.id)
     return exchange
@@ -127,7 +127,7 @@ def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> None:
     """What a turn ended with goes to whoever wrote the letter that began it. An answer is not
     answered by itself: else two agents would never stop thanking each other."""
     for fenced in talk.letters:
-        found = tx.one(sql.EXCHANGE, letter_id=fenced.id)
+        found = tx.one(asking_sql.EXCHANGE, letter_id=fenced.id)
         if found is not None and found.answers is None:
             write(
                 tx,
@@ -142,5 +142,5 @@ def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> None:
 
 def read(tx: Tx, letters: list[str], run: str) -> list[Exchange]:
     """A run is given letters; what those of agents belong to."""
-    found = (tx.one(sql.READ_EXCHANGE, letter_id=each, run_id=run) for each in letters)
+    found = (tx.one(asking_sql.READ_EXCHANGE, letter_id=each, run_id=run) for each in letters)
     return [each for each in found if each is not None]

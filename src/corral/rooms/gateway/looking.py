@@ -1,18 +1,29 @@
-"""Lists of messages, for people and programs that look at what was said and what became of it."""
+"""Messages for people and programs that look at what was said and what became of it, with the
+letters in which agents heard it."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import number_of
 from corral.kernel.page import Page, check_limit, decode_cursor, encode_cursor, page_of
 from corral.rooms.gateway import ops, sql
-from corral.rooms.gateway.model import Message, Talk
-from corral.rooms.mail import looking as mail
+from corral.rooms.gateway.model import Message, Route, Talk
+from corral.rooms.mail import looking as letters
+from corral.rooms.mail import ops as mail
 from corral.rooms.sessions import ops as sessions
 
 _END = 1 << 62
 MOST_TALKS = 200
 LOOKED_AT = 500
 """Messages among which those of a session are looked for at a time; there is no index of them."""
+
+
+def get(tx: Tx, message: str) -> Message:
+    """A message by its id."""
+    return _with_letters(tx, [sql.MESSAGES.get(tx, number_of("msg", message))])[0]
 
 
 def list_messages(
@@ -31,9 +42,11 @@ def list_messages(
         raise Invalid("Look at a place or at a session, not at both.")
     (before,) = decode_cursor(after, _END)
     if session is not None:
-        return _of_session(tx, sessions.get(tx, session).id, before, check_limit(limit))
-    rows = _rows(tx, ops.get_place(tx, place).id if place else None, before, limit)
-    return page_of(rows, limit, _cursor)
+        page = _of_session(tx, sessions.get(tx, session).id, before, check_limit(limit))
+    else:
+        rows = _rows(tx, ops.get_place(tx, place).id if place else None, before, limit)
+        page = page_of(rows, limit, _cursor)
+    return Page(_with_letters(tx, page.items), page.next)
 
 
 def _rows(tx: Tx, place_id: str | None, before: int, limit: int) -> list[Message]:
@@ -49,7 +62,7 @@ def _of_session(tx: Tx, id: str, before: int, limit: int) -> Page[Message]:
     rows = _rows(tx, talk.place_id or None if talk is not None else None, before, LOOKED_AT)
     looked = rows[:LOOKED_AT]
     told = [each.letter_id for each in looked if each.letter_id is not None]
-    own = {each.id for each in mail.get_all(tx, told) if each.sender == f"session:{id}"}
+    own = {each.id for each in letters.get_all(tx, told) if each.sender == f"session:{id}"}
     found = [
         each
         for each in looked
@@ -75,3 +88,25 @@ def list_held(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Mess
 def talks(tx: Tx, place: str) -> list[Talk]:
     """The sessions that agents have in a place, and the runs that work in them now."""
     return tx.all(sql.TALKS_OF_PLACE, place_id=ops.get_place(tx, place).id, limit=MOST_TALKS)
+
+
+def _with_letters(tx: Tx, messages: Sequence[Message]) -> list[Message]:
+    """Each message with the letters by which it was told, of those that are still kept."""
+    heard = {
+        (f"session:{route.session_id}", message.id)
+        for message in messages
+        for route in message.routes
+        if route.session_id is not None
+    }
+    found = mail.find_all(tx, sorted(heard)) if heard else {}
+
+    def told(route: Route, message: Message) -> Route:
+        letter = found.get((f"session:{route.session_id}", message.id))
+        return replace(route, letter_id=letter) if letter is not None else route
+
+    return [
+        replace(message, routes=[told(route, message) for route in message.routes])
+        if message.routes
+        else message
+        for message in messages
+    ]

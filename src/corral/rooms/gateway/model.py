@@ -16,7 +16,6 @@ from corral.adapters.channels.contract import Kind
 from corral.kernel.errors import Invalid
 from corral.kernel.states import Moves, move
 from corral.kernel.text import MAX_NAME, clean_text
-from corral.rooms.mail.model import Letter
 
 
 class ChannelState(StrEnum):
@@ -262,7 +261,13 @@ MESSAGE_MOVES = Moves(
     MessageState,
     begin="hold",
     initial=M.HELD,
-    also={"turn_away": M.REFUSED, "queue": M.QUEUED},
+    also={
+        "turn_away": M.REFUSED,
+        # What is clear at once is never held.
+        "hear": M.HEARD,
+        "ignore": M.UNHEARD,
+        "queue": M.QUEUED,
+    },
     verbs={
         # It still waits, for another reason.
         "keep": move(M.HELD, to=M.HELD),
@@ -285,6 +290,7 @@ class Route(msgspec.Struct, frozen=True):
     reason: str
     session_id: str | None = None
     letter_id: str | None = None
+    """The letter in that session's mailbox whose key is the message; found, not stored."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -311,11 +317,21 @@ class Message(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-class Fenced(msgspec.Struct, frozen=True):
+class Fenced(msgspec.Struct, frozen=True, omit_defaults=True):
     """A letter that a run works on."""
 
     id: str
     fence: int
+    late: bool = False
+    """Whether it came when the run was going already, and the run asked for it (`next_letters`)."""
+
+
+class Next(msgspec.Struct, frozen=True):
+    """What came for a session while its run goes on."""
+
+    text: str
+    letters: list[str]
+    """Whoever asks again names the last of them: all up to it are dealt with then."""
 
 
 class Talk(msgspec.Struct, frozen=True):
@@ -343,68 +359,6 @@ class BoxedOutcome(msgspec.Struct, frozen=True):
     question_id: str | None
     reason: str | None
     created_at: int
-
-
-class Chat(msgspec.Struct, frozen=True):
-    """What a message of a place is in the letter that tells it to a session."""
-
-    message: str
-    place: str
-    place_name: str
-    direct: bool
-    thread: str | None
-    sender: str
-    text: str
-    files: list[dict[str, Any]]
-    keeps: bool
-    """Whether the agent is also told what was said before and did not wake it."""
-    kind: str = "chat"
-
-
-def chat_of(letter: Letter) -> Chat | None:
-    """The message of a place that a letter tells; None of any other letter.
-
-    Agents may write to one another's sessions, and write what they like: a letter is believed when
-    it is signed by the place, which no agent can do.
-    """
-    body = letter.body
-    if not isinstance(body, dict) or body.get("kind") != "chat":
-        return None
-    if letter.sender != f"place:{body.get('place')}" or letter.key != body.get("message"):
-        return None
-    return msgspec.convert(body, Chat)
-
-
-class Errand(msgspec.Struct, frozen=True):
-    """What a task gives a session to do, in the letter that tells it."""
-
-    text: str
-    place: str | None = None
-    thread: str | None = None
-    found: str | None = None
-    """What its script printed."""
-
-
-def errand_of(letter: Letter) -> Errand | None:
-    """What a schedule gives to do; None of any other letter.
-
-    The letters of agents are signed with their own mailbox; a schedule's are signed by a place, or
-    by nobody, and their key is the schedule's.
-    """
-    body = letter.body
-    if not isinstance(body, dict) or not isinstance(body.get("text"), str):
-        return None
-    if not (letter.key or "").startswith("sch_"):
-        return None
-    place = body.get("place")
-    if letter.sender != (f"place:{place}" if place else None):
-        return None
-    return msgspec.convert(body, Errand)
-
-
-def asked_in(letter: Letter) -> Chat | Errand | None:
-    """What a letter gives a session to answer somewhere: a message, or a task."""
-    return chat_of(letter) or errand_of(letter)
 
 
 class Card(msgspec.Struct, frozen=True):

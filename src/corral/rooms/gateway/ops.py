@@ -9,7 +9,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, NotFound
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
-from corral.rooms.gateway import sql
+from corral.rooms.gateway import asking_sql, sql
 from corral.rooms.gateway.model import (
     Channel,
     InDoubt,
@@ -24,7 +24,7 @@ from corral.rooms.gateway.model import (
 )
 from corral.rooms.settings import ops as settings
 
-KEPT, CARDS_KEPT, OUTCOMES_KEPT = sql.KEPT, sql.CARDS_KEPT, sql.OUTCOMES_KEPT
+KEPT, CARDS_KEPT, OUTCOMES_KEPT = sql.KEPT, asking_sql.CARDS_KEPT, sql.OUTCOMES_KEPT
 MAX_PLATFORM_ID = 500
 AT_HOME = ("terminal", "web")
 """Kinds whose senders sit at the store's own machine, or hold a token that may do everything."""

@@ -14,6 +14,7 @@ from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.gateway import ops, sql, wiring
+from corral.rooms.gateway.letters import asked_in
 from corral.rooms.gateway.model import (
     Channel,
     ChannelState,
@@ -22,7 +23,6 @@ from corral.rooms.gateway.model import (
     Place,
     PlaceState,
     Talk,
-    asked_in,
 )
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState
@@ -424,9 +424,6 @@ def _about(
     return kind, found.platform_ids[0]
 
 
-# -- looking --------------------------------------------------------------------------------------
-
-
 def get(tx: Tx, message: str) -> Message:
-    """A message by its id."""
+    """A message by its id, as it is stored."""
     return sql.MESSAGES.get(tx, number_of("msg", message))

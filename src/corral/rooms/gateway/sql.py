@@ -10,7 +10,6 @@ from corral.rooms.gateway.model import (
     SENDER_MOVES,
     WIRING_MOVES,
     BoxedOutcome,
-    Card,
     Channel,
     Destination,
     Message,
@@ -20,8 +19,12 @@ from corral.rooms.gateway.model import (
     Talk,
     Wiring,
 )
-from corral.rooms.gateway.wishes import REQUEST_MOVES, Request
-from corral.rooms.mail.model import Exchange
+
+
+def prefixed(table: str, columns: str) -> str:
+    """Columns of a table in a statement that reads several."""
+    return ", ".join(f"{table}.{name.strip()}" for name in columns.split(","))
+
 
 # -- channels -------------------------------------------------------------------------------------
 
@@ -192,6 +195,10 @@ MESSAGE_BY_EVENT = Query(
     f"SELECT {_MESSAGE} FROM messages WHERE channel_id = :channel_id AND event_id = :event_id",
 )
 
+NUMBERS_BY_EVENT = Statement("""
+    SELECT event_id, seq FROM messages WHERE channel_id = :channel_id AND event_id {is_listed}
+""")
+
 MESSAGES_OF_PLACE = Query(
     Message,
     f"""
@@ -242,7 +249,10 @@ QUEUED_OF_PLACE = Query(
 
 SENT_IN_RUN = Query(
     Message,
-    f"SELECT {_MESSAGE} FROM messages WHERE run_id = :run_id ORDER BY seq LIMIT :limit",
+    f"""
+    SELECT {_MESSAGE} FROM messages WHERE run_id = :run_id AND seq > :after
+    ORDER BY seq LIMIT :limit
+""",
 )
 
 SET_LETTER = Query(
@@ -301,6 +311,17 @@ BEGIN_TURN = Query(
 """,
 )
 
+TALK_OF_RUN = Query(Talk, f"SELECT {_TALK} FROM talks WHERE run_id = :run_id")
+
+SET_LETTERS = Query(
+    Talk,
+    f"""
+    UPDATE talks SET letters = :letters, seen = CASE WHEN seen > :seen THEN seen ELSE :seen END
+    WHERE session_id = :session_id AND run_id = :run_id
+    RETURNING {_TALK}
+""",
+)
+
 END_TURN = Query(
     Talk,
     f"""
@@ -349,103 +370,36 @@ OUTCOMES_KEPT = Retention(
     over="created_at < :before",
 )
 
-# -- cards ----------------------------------------------------------------------------------------
+# -- what arrives ---------------------------------------------------------------------------------
 
-_CARD = """question_id, place_id, session_id, 'msg_' || message AS message_id, secret, settled,
-    created_at"""
+# What is known where an event arrives: its channel, place and sender, whether it came before, and
+# whether a question is shown in the place. One look, since every message costs it.
+ARRIVAL = Statement(f"""
+    SELECT {prefixed("channels", _CHANNEL)}, {prefixed("places", _PLACE)},
+        {prefixed("senders", _SENDER)}, messages.seq,
+        (SELECT min(1) FROM cards WHERE cards.settled = 0 AND cards.place_id = places.id)
+    FROM channels
+    LEFT JOIN places ON places.channel_id = channels.id AND places.platform_id = :place
+    LEFT JOIN senders ON senders.channel_id = channels.id AND senders.platform_id = :sender
+    LEFT JOIN messages ON messages.channel_id = channels.id AND messages.event_id = :event_id
+    WHERE channels.id = :channel_id
+""")
 
-CARD = Query(Card, f"SELECT {_CARD} FROM cards WHERE question_id = :question_id")
-
-CARDS_OF_PLACE = Query(
-    Card,
-    f"SELECT {_CARD} FROM cards WHERE settled = 0 AND place_id = :place_id LIMIT :limit",
-)
-
-OPEN_CARDS = Query(
-    Card,
-    f"SELECT {_CARD} FROM cards WHERE settled = 0 AND place_id >= :after"
-    " ORDER BY place_id LIMIT :limit",
-)
-
-ADD_CARD = Query(
-    Card,
-    f"""
-    INSERT INTO cards (question_id, place_id, session_id, message, secret, settled, created_at)
-    VALUES (:question_id, :place_id, :session_id, :message, :secret, 0, :now)
-    ON CONFLICT (question_id) DO NOTHING
-    RETURNING {_CARD}
-""",
-)
-
-SETTLE_CARD = Query(
-    Card,
-    "UPDATE cards SET settled = 1 WHERE question_id = :question_id AND settled = 0"
-    f" RETURNING {_CARD}",
-)
-
-CARDS_KEPT = Retention(
-    "cards",
-    setting="messages.keep_ms",
-    key="question_id",
-    born="created_at",
-    over="settled = 1 AND created_at < :before",
-)
-
-# -- requests -------------------------------------------------------------------------------------
-
-_REQUEST = """id, agent_id, run_id, session_id, key, action, arguments, effect, question_id, state,
-    decided_by, result, reason, created_at, ended_at"""
-
-REQUEST_IDS = IdColumn("request", "req", "requests")
-REQUESTS = StateTable(Request, REQUEST_MOVES, table="requests", columns=_REQUEST)
-
-_OWN_KEY = "WHERE agent_id = :agent_id AND key = :key"
-REQUEST_BY_KEY = Query(Request, f"SELECT {_REQUEST} FROM requests {_OWN_KEY}")
-
-ALL_REQUESTS = REQUESTS.newest()
-REQUESTS_OF_AGENT = REQUESTS.newest("agent_id = :agent_id")
-
-WAITING_REQUESTS = Query(
-    Request,
-    f"SELECT {_REQUEST} FROM requests WHERE state = 'waiting' AND action = :action AND id > :after"
-    " ORDER BY id LIMIT :limit",
-)
-
-_WAITS = "agent_id = :agent_id AND state = 'waiting'"
-COUNT_WAITING = Statement(f"SELECT count(*) FROM requests WHERE {_WAITS}")
-
-SET_QUESTION = Query(
-    Request, f"UPDATE requests SET question_id = :question_id WHERE id = :id RETURNING {_REQUEST}"
-)
-
-REQUESTS_KEPT = Retention(
-    "requests", setting="messages.keep_ms", born="created_at", over="ended_at < :before"
-)
-
-# -- exchanges ------------------------------------------------------------------------------------
-
-_EXCHANGE = "letter_id, correlation_id, hops, answers, agent_id, reply_to, read_by, created_at"
-
-EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter_id = :letter_id")
-
-READ_EXCHANGES = Query(
-    Exchange,
-    f"SELECT {_EXCHANGE} FROM exchanges WHERE read_by = :run_id ORDER BY hops DESC LIMIT 1",
-)
-
-ADD_EXCHANGE = Query(
-    Exchange,
-    "INSERT INTO exchanges"
-    " (letter_id, correlation_id, hops, answers, agent_id, reply_to, created_at)"
-    " VALUES (:letter_id, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)"
-    f" ON CONFLICT (letter_id) DO NOTHING RETURNING {_EXCHANGE}",
-)
-
-READ_EXCHANGE = Query(
-    Exchange,
-    f"UPDATE exchanges SET read_by = :run_id WHERE letter_id = :letter_id RETURNING {_EXCHANGE}",
-)
-
-EXCHANGES_KEPT = Retention(
-    "exchanges", setting="mail.keep_ms", key="letter_id", born=None, over="created_at < :before"
-)
+# Each wiring that covers a place, with what else decides who hears there: the agent's name while it
+# can be given work, whether it may have a destination, its session there, and whether that is open.
+LISTENERS = Statement(f"""
+    SELECT {prefixed("wirings", _WIRING)},
+        CASE WHEN agents.state = 'active' THEN agents.name END,
+        destinations.id, sessions.state = 'open', {prefixed("talks", _TALK)}
+    FROM wirings
+    LEFT JOIN agents ON agents.id = wirings.agent_id
+    LEFT JOIN destinations
+        ON destinations.agent_id = wirings.agent_id AND destinations.place_id = :place_id
+    LEFT JOIN talks ON talks.agent_id = wirings.agent_id
+        AND talks.place_id = CASE wirings.mode WHEN 'agent' THEN '' ELSE :place_id END
+        AND talks.thread = CASE wirings.mode WHEN 'thread' THEN :thread ELSE '' END
+    LEFT JOIN sessions ON sessions.id = talks.session_id
+    WHERE wirings.state = 'active' AND wirings.channel_id = :channel_id
+      AND coalesce(wirings.place_id, '') IN ('', :place_id)
+    LIMIT :limit
+""")

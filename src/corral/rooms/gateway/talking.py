@@ -10,9 +10,9 @@ from corral.kernel.errors import NotFound
 from corral.kernel.ids import number_of
 from corral.kernel.text import encode_json
 from corral.rooms.alerts import ops as alerts
-from corral.rooms.gateway import sending, sql
+from corral.rooms.gateway import asking_sql, sending, sql
+from corral.rooms.gateway.letters import Chat, asked_in, chat_of, errand_of
 from corral.rooms.gateway.model import (
-    Chat,
     Fenced,
     Message,
     Place,
@@ -21,9 +21,6 @@ from corral.rooms.gateway.model import (
     Talk,
     Unheard,
     Wiring,
-    asked_in,
-    chat_of,
-    errand_of,
 )
 from corral.rooms.gateway.routing import seat
 from corral.rooms.mail import looking
@@ -126,10 +123,15 @@ def _is_open(tx: Tx, session_id: str) -> bool:
 
 
 def tell(
-    tx: Tx, route: Route, wiring: Wiring, message: Message, place: Place, sender: Sender
+    tx: Tx,
+    route: Route,
+    wiring: Wiring,
+    talk: Talk,
+    message: Message,
+    place: Place,
+    sender: Sender,
 ) -> Route:
     """Put a message into the mailbox of the session in which an agent hears it."""
-    talk = sit_down(tx, wiring, place, message.thread)
     letter = mail.put(
         tx,
         talk.mailbox,
@@ -160,7 +162,7 @@ def waiting(tx: Tx) -> list[Talk]:
         talk = talk_of(tx, mailbox.removeprefix("session:"))
         if talk is None or talk.run_id is not None:
             continue
-        letters = _batch(tx, talk)
+        letters = batch(tx, talk)
         if letters:
             found.append((letters[0].line_at, number_of("let", letters[0].id), talk))
     return [talk for _, _, talk in sorted(found, key=lambda each: each[:2])]
@@ -195,7 +197,7 @@ def take(tx: Tx, talk: Talk) -> list[Letter]:
     Several that came from one place are told together; one that failed before goes alone, so that
     it takes no other down with it.
     """
-    wanted = _batch(tx, talk)
+    wanted = batch(tx, talk)
     if not wanted:
         return []
     taken = mail.claim(
@@ -204,25 +206,25 @@ def take(tx: Tx, talk: Talk) -> list[Letter]:
     return mail.retire(tx, taken)
 
 
-def _batch(tx: Tx, talk: Talk) -> list[Letter]:
+def batch(tx: Tx, talk: Talk) -> list[Letter]:
     """The letters that the next turn would be given; none when only notices wait, which nobody has
     to be woken for."""
     line = looking.list_waiting(tx, mailbox=talk.mailbox, limit=MOST_LETTERS).items
-    batch: list[Letter] = []
+    found: list[Letter] = []
     address: tuple[str, str | None] | None = None
     for letter in line:
         if letter.due_at > tx.now or letter.priority != line[0].priority:
             break
-        if letter.attempts and batch:
+        if letter.attempts and found:
             break
         where = _address(letter)
         if where is not None and address is not None and where != address:
             break
         address = address or where
-        batch.append(letter)
+        found.append(letter)
         if letter.attempts:
             break
-    return batch if any(not _is_notice(letter) for letter in batch) else []
+    return found if any(not _is_notice(letter) for letter in found) else []
 
 
 def _address(letter: Letter) -> tuple[str, str | None] | None:
@@ -236,23 +238,29 @@ def _is_notice(letter: Letter) -> bool:
 
 def begin(tx: Tx, talk: Talk, run_id: str, letters: Sequence[Letter]) -> Talk | None:
     """A run works on these letters from now on; None when another one has the session."""
-    numbers = [
-        number_of("msg", chat.message)
-        for letter in letters
-        if (chat := chat_of(letter)) is not None
-    ]
-    for letter in letters:
-        occurrences.note_run(tx, letter, run_id)
-        if (letter.sender or "").startswith("agent:"):
-            tx.one(sql.READ_EXCHANGE, letter_id=letter.id, run_id=run_id)
+    note_given(tx, letters, run_id)
     fenced = [Fenced(letter.id, letter.fence) for letter in letters]
     return tx.one(
         sql.BEGIN_TURN,
         session_id=talk.session_id,
         run_id=run_id,
         letters=encode_json(fenced, "The letters"),
-        seen=max(numbers, default=0),
+        seen=last_told(letters),
     )
+
+
+def note_given(tx: Tx, letters: Sequence[Letter], run_id: str) -> None:
+    """A run is given letters: the moments of tasks and the exchanges of agents know it by that."""
+    for letter in letters:
+        occurrences.note_run(tx, letter, run_id)
+        if (letter.sender or "").startswith("agent:"):
+            tx.one(asking_sql.READ_EXCHANGE, letter_id=letter.id, run_id=run_id)
+
+
+def last_told(letters: Sequence[Letter]) -> int:
+    """The number of the last message that letters tell."""
+    chats = [chat_of(letter) for letter in letters]
+    return max((number_of("msg", chat.message) for chat in chats if chat is not None), default=0)
 
 
 def end(tx: Tx, talk: Talk) -> Talk | None:
@@ -364,10 +372,23 @@ def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
     address = sending.address_of(tx, talk)
     if address is None:
         return []
-    place, thread = address
-    said = tx.all(sql.SENT_IN_RUN, run_id=run_id, limit=100)
-    if any(each.place_id == place.id and each.text.strip() == text.strip() for each in said):
+    place = address[0]
+    if any(
+        each.place_id == place.id and each.text.strip() == text.strip()
+        for each in _said_since(tx, talk, run_id)
+    ):
         return []
+    return say(tx, talk, run_id, text)
+
+
+def say(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
+    """Say an answer to what a run was told where that came from, once."""
+    address = sending.address_of(tx, talk)
+    if address is None:
+        return []
+    place, thread = address
+    # One answer for what it began with, and one for each time that it asked for more.
+    turn = f":{talk.letters[0].id}" if talk.letters and talk.letters[0].late else ""
     return sending.queue(
         tx,
         place,
@@ -376,13 +397,19 @@ def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
         thread=thread,
         run_id=run_id,
         sender=talk.mailbox,
-        key=f"{run_id}:answer",
+        key=f"{run_id}:answer{turn}",
     )
 
 
-def has_spoken(tx: Tx, run_id: str) -> bool:
-    """Whether the agent said anything on a channel in a run."""
-    return bool(tx.all(sql.SENT_IN_RUN, run_id=run_id, limit=1))
+def _said_since(tx: Tx, talk: Talk, run_id: str) -> list[Message]:
+    """What the agent said in a run since it was told what it works on."""
+    said = tx.all(sql.SENT_IN_RUN, run_id=run_id, after=talk.seen, limit=100)
+    return [each for each in said if each.direction == "out"]
+
+
+def has_spoken(tx: Tx, talk: Talk, run_id: str) -> bool:
+    """Whether the agent said anything on a channel since it was told what it works on."""
+    return bool(_said_since(tx, talk, run_id))
 
 
 def notice(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:

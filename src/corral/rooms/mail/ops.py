@@ -336,6 +336,12 @@ def find(tx: Tx, number: int) -> Letter | None:
     return tx.one(sql.LETTERS.by_key, key_=number)
 
 
+def find_all(tx: Tx, keyed: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """The ids of letters that were put with a key, by mailbox and key, of those still kept."""
+    found = tx.run(sql.KEYED, rows=encode_rows(keyed))
+    return {(mailbox, key): id for mailbox, key, id in found}
+
+
 def lines(tx: Tx, kind: str, *, after: str = "", limit: int = 1_000) -> list[str]:
     """The mailboxes of a kind in which letters wait, by name."""
     given = {"low": max(f"{kind}:", after), "high": f"{kind};", "limit": check_limit(limit)}

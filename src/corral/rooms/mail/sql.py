@@ -24,6 +24,12 @@ WITH_NUMBERS = Query(
 
 BY_KEY = Query(Letter, f"SELECT {_COLUMNS} FROM letters WHERE mailbox = :mailbox AND key = :key")
 
+KEYED = Statement("""
+    SELECT letters.mailbox, letters.key, 'let_' || letters.seq
+    FROM {each_of_rows}
+    JOIN letters ON letters.mailbox = each.value ->> 0 AND letters.key = each.value ->> 1
+""")
+
 # Whoever takes one out this moment keeps it.
 UNREAD = Statement("""
     SELECT seq FROM letters

@@ -2,7 +2,7 @@ import os
 
 import click
 
-from corral.interfaces.cli.app import App, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
 from corral.interfaces.cli.render import ago
 from corral.kernel.errors import Invalid
 
@@ -103,6 +103,28 @@ def send(
             key=key,
         )
     app.say(f"{', '.join(each.id for each in sent)} is on its way.", sent)
+
+
+@command.command("next")
+@click.option("--after", metavar="LETTER", help="The last one that you were given here.")
+@click.option("--answer", metavar="TEXT", help="What you say to what you were given; or @FILE.")
+@click.option("--wait", type=DURATION, default=0, help="So long for something to come.")
+@pass_app
+def next_(app: App, after: str | None, answer: str | None, wait: int) -> None:
+    """For agents that stay: be done with the messages given so far, and get the next.
+
+    Without --after you have dealt with what you began with. When nothing came, it says nothing, and
+    you may end: whatever comes later wakes another run.
+    """
+    run = os.environ.get("CORRAL_RUN")
+    if run is None:
+        raise Invalid("This is for agents that a message woke; it needs CORRAL_RUN.")
+    said = read_body(answer, False) if answer is not None else None
+    found = app.store.messages.next(run, after=after, answer=said, wait_ms=wait)
+    if found is not None:
+        app.say(f"{found.text}\n\n[then: corral message next --after {found.letters[-1]}]", found)
+    elif app.json:
+        app.say("", None)
 
 
 @command.command()

@@ -1,0 +1,106 @@
+"""A chat platform's messages: stored and routed, against the same rows written by hand."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+
+from bench.harness import Bar, Bench, Rates, Rival, Row
+from bench.opponents import open_store
+from bench.opponents.raw_gateway import RawGateway
+from corral.adapters.channels.contract import Incoming
+from corral.library import Corral
+from corral.rooms.gateway.model import Message
+
+TITLE = "What a chat platform brings, SQLite, one process"
+ABOUT = """
+    A message of somebody who may talk, in a place that one agent hears: a message, a letter in the
+    agent's session, and an event for each of the two, in a transaction that has reached the disk
+    when the platform is told that we have it. By hand it is APSW with prepared statements that
+    stores the same rows at the same durability, with the same number of messages a transaction; it
+    knows every id by heart and decides nothing. By hand is 1.
+"""
+BAR = Bar(">=", 0.5)
+BATCH = 50
+
+_numbers = count(1)
+Take = Callable[[Sequence[Incoming]], object]
+
+
+def measure(bench: Bench) -> list[Row]:
+    store, heard = _prepared(bench)
+    other, known = _prepared(bench)
+    by_hand = RawGateway(other, known)
+    one, all_ = partial(_one, store, heard.channel_id), partial(_all, store, heard.channel_id)
+    found = bench.compare(
+        Rival("by hand", partial(_sample, bench, by_hand.receive, by_hand.receive)),
+        [Rival("Corral", partial(_sample, bench, one, all_))],
+        rounds=bench.pick(21, 5),
+    )
+    _check_same_rows(store, other)
+    store.close()
+    other.close()
+    return [
+        Row("messages received, one at a time", found.speed_of("Corral", "one"), BAR),
+        Row(f"messages received, {BATCH} at once", found.speed_of("Corral", "batch")),
+    ]
+
+
+def _prepared(bench: Bench) -> tuple[Corral, Message]:
+    """A store with a channel that an agent hears, and the first message of it."""
+    store = open_store(f"sqlite:///{bench.new_file()}")
+    store.agents.create("ada", provider="scripted")
+    store.channels.add("chat", "webhook", secrets=_secret(store), policy="public")
+    store.wirings.add("ada", channel="chat")
+    return store, store.messages.receive("chat", _event())
+
+
+def _secret(store: Corral) -> dict[str, str]:
+    store.secrets.set("signing", "env:BENCH_SECRET")
+    return {"secret": "signing"}
+
+
+def _event() -> Incoming:
+    number = next(_numbers)
+    return Incoming(
+        event_id=f"event-{number}", place="room", sender="ann", text=f"what of {number}?"
+    )
+
+
+def _one(store: Corral, channel: str, events: Sequence[Incoming]) -> None:
+    for event in events:
+        store.messages.receive(channel, event)
+
+
+def _all(store: Corral, channel: str, events: Sequence[Incoming]) -> None:
+    store.messages.receive_all(channel, events)
+
+
+def _sample(bench: Bench, one: Take, all_: Take) -> Rates:
+    size = bench.pick(400, 200)
+    events = [_event() for _ in range(size)]
+    began = time.perf_counter()
+    for event in events:
+        one([event])
+    middle = time.perf_counter()
+    events = [_event() for _ in range(size * 2)]
+    start = time.perf_counter()
+    for first in range(0, len(events), BATCH):
+        all_(events[first : first + BATCH])
+    end = time.perf_counter()
+    return {"one": size / (middle - began), "batch": len(events) / (end - start)}
+
+
+def _check_same_rows(store: Corral, other: Corral) -> None:
+    """What is compared must be the same: one of each is looked at, but for numbers and times."""
+    for each in (store, other):
+        message = each.messages.list(limit=1).items[0]
+        letter = each.mail.get(str(message.routes[0].letter_id))
+        assert message.state == "heard"
+        assert letter.body["text"] == message.text
+        assert letter.key == letter.body["message"] == message.id
+        events = each.events.newest(limit=2).items
+        assert sorted((event.kind, event.verb) for event in events) == [
+            ("letter", "put"),
+            ("message", "hear"),
+        ]

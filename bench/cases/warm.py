@@ -1,0 +1,114 @@
+"""From a platform's event to the agent's run having it: a real daemon, and a run that stays."""
+
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from tests.support.keeping import until
+from tests.support.machines import Machine
+
+from bench.cases.history import ENGINES, Engine
+from bench.harness import Bar, Bench, Row, Spread, percentile
+from corral.adapters import notify
+
+TITLE = "From a platform's event to the agent's run"
+ABOUT = """
+    A real daemon, a webhook channel, and a session whose run stays and asks for what comes next
+    (`messages.next`). Measured from just before the signed request is made until the run has the
+    message's words in its hands, by the machine's one steady clock: all of it is Corral's own time,
+    HTTP, signature and the wait for the disk included. One message after the other. Beside it, what
+    a session that has no run takes: the same until the agent's program begins.
+"""
+SECRET = "a shared secret"  # noqa: S105 - of a channel that exists for a minute
+AGENT = """\
+#!{python}
+import os, time
+began = time.monotonic_ns()
+import corral
+file = open({file!r}, "a")
+with corral.open(os.environ["CORRAL_STORE"], actor="agent:ada") as store:
+    print(began, "began", file=file, flush=True)
+    run, after = os.environ["CORRAL_RUN"], None
+    while (told := store.messages.next(run, after=after, wait_ms=60_000)) is not None:
+        print(time.monotonic_ns(), told.text.rpartition(" ")[2], file=file, flush=True)
+        after = told.letters[-1]
+        if told.text.endswith("end"):
+            break
+"""
+
+
+def measure(bench: Bench) -> list[Row]:
+    return [row for engine in ENGINES for row in _on(bench, engine)]
+
+
+def _on(bench: Bench, engine: Engine) -> list[Row]:
+    file = bench.new_file()
+    url = f"sqlite:///{file}" if engine == "sqlite" else bench.server.new_database()
+    machine = Machine(file.parent / "machine", url, "bench")
+    machine.env["BENCH_SECRET"] = SECRET
+    talk = Talk(machine)
+    try:
+        machine.up()
+        cold = talk.say("first", "began")
+        bench.told(f"a run that stays, on {engine}")
+        for number in range(10):
+            talk.say(f"warm-up-{number}")
+        took = [talk.say(str(number)) for number in range(bench.pick(1_000, 100))]
+        talk.say("end")
+        machine.corral("down")
+    finally:
+        machine.end_all()
+    name = ENGINES[engine]
+    return [
+        Row(f"{name}, median", Spread.of([percentile(took, 50)]), unit="ms"),
+        Row(f"{name}, p99", Spread.of([percentile(took, 99)]), Bar("<", 100), unit="ms"),
+        Row(f"{name}, a session without a run", Spread.of([cold]), unit="ms"),
+    ]
+
+
+class Talk:
+    """A channel that an agent hears, and the file in which its run notes what it has."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._notes = machine.folder / "notes"
+        program = machine.folder / "agent"
+        program.write_text(AGENT.format(python=sys.executable, file=str(self._notes)))
+        program.chmod(0o755)
+        self._seen = 0
+        with machine.store() as store:
+            store.secrets.set("signing", "env:BENCH_SECRET")
+            store.agents.create("ada", command=str(program))
+            store.channels.add("chat", "webhook", secrets={"secret": "signing"}, policy="public")
+            store.wirings.add("ada", channel="chat")
+
+    def say(self, text: str, noted: str | None = None) -> float:
+        """Milliseconds from the request until the run has noted it."""
+        body = msgspec.json.encode(
+            {"event_id": text, "place": "room", "sender": "ann", "text": f"say {text}"}
+        )
+        began = time.monotonic_ns()
+        notify.post(
+            f"{self._machine.link.partition('?')[0].rstrip('/')}/channels/chat",
+            body,
+            at=time.time_ns() // 1_000_000,
+            secret=SECRET,
+        )
+        return (self._noted(noted or text) - began) / 1e6
+
+    def _noted(self, what: str) -> int:
+        def look() -> int:
+            lines = self._lines()
+            return next((int(at) for at, word in lines if word == what), 0)
+
+        return until(look, f"the run has {what}")
+
+    def _lines(self) -> list[list[str]]:
+        if not self._notes.exists():
+            return []
+        with Path(self._notes).open() as file:
+            file.seek(self._seen)
+            found = [line.split() for line in file.readlines() if line.endswith("\n")]
+            self._seen = file.tell()
+        return found

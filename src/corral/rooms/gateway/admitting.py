@@ -1,0 +1,133 @@
+"""What was held goes on, or is turned away: as owners answer, or as somebody says without being
+asked."""
+
+from corral.adapters.channels.contract import Incoming
+from corral.db.tx import Tx
+from corral.rooms.gateway import judging, ops, requesting, sql, wiring
+from corral.rooms.gateway.judging import MAX_HELD, NO, NOBODY, YES
+from corral.rooms.gateway.model import HOST, Message, Place, Policy, Sender
+from corral.rooms.mail import ops as mail
+from corral.rooms.mail.model import Letter
+from corral.rooms.questions import ops as questions
+from corral.rooms.questions.model import Question, QuestionState
+
+
+def hear_owner(tx: Tx, letter: Letter) -> None:
+    """Do what an owner's answer says, and let what was held go on, or turn it away."""
+    id = letter.body.get("question") if isinstance(letter.body, dict) else None
+    question = questions.get(tx, id) if isinstance(id, str) else None
+    if question is None or question.asker != HOST or question.ended_at is None:
+        # Whoever put it here: what Corral asked is not answered by it.
+        mail.refuse(tx, letter, "it is no answer to a question of the gateway")
+        return
+    about, id, _ = (question.key or "::").split(":", 2)
+    if about == "sender":
+        _hear_about_sender(tx, question, id)
+    elif about == "place":
+        _hear_about_place(tx, question, id)
+    elif about == "request":
+        requesting.hear(tx, question, id)
+    mail.ack(tx, letter)
+
+
+def could_not_do(tx: Tx, letter: Letter, why: str) -> None:
+    """What an answer says could not be done: a request has failed, and its agent is told; all else
+    is tried again."""
+    question = questions.get(tx, str(letter.body.get("question")))
+    about, id, _ = (question.key or "::").split(":", 2)
+    if about != "request":
+        mail.fail(tx, letter, why)
+        return
+    requesting.fail(tx, id, why)
+    mail.ack(tx, letter)
+
+
+def _hear_about_sender(tx: Tx, question: Question, id: str) -> None:
+    sender = sql.SENDERS.get(tx, id)
+    if question.answer == YES:
+        ops.know(tx, sender, None, None)
+        release(tx, sender)
+    elif question.answer == NO:
+        block(tx, id)
+    else:
+        _refuse_held(tx, sender, "nobody said in time that it may talk here")
+
+
+def _hear_about_place(tx: Tx, question: Question, id: str) -> None:
+    place = sql.PLACES.get(tx, id)
+    if question.answer not in (None, NOBODY) and not wiring.wirings_of(tx, place):
+        trigger = "always" if place.direct else "mention"
+        wiring.add_wiring(tx, str(question.answer), place=id, trigger=trigger)
+    held = tx.all(sql.HELD_OF_PLACE, place_id=id, limit=MAX_HELD)
+    _replay(tx, held, question.answer in (None, NOBODY))
+
+
+def approve(tx: Tx, sender: str, *, person: str | None = None, role: str | None = None) -> Sender:
+    """Say who is behind an account: it may talk, and what it said while it waited is heard now.
+
+    One that has not spoken yet is named as CHANNEL/ID, with the platform's own id.
+    """
+    channel, slash, own = sender.partition("/")
+    found = (
+        ops.meet_sender(tx, ops.get_channel(tx, channel), own, None)
+        if slash
+        else ops.get_sender(tx, sender)
+    )
+    known = ops.know(tx, found, person, role)
+    _ask_no_more(tx, known)
+    release(tx, known)
+    return known
+
+
+def block(tx: Tx, sender: str) -> Sender:
+    """Turn away whatever an account says, also what it said while it waited."""
+    gone = ops.turn_out(tx, ops.get_sender(tx, sender))
+    _ask_no_more(tx, gone)
+    _refuse_held(tx, gone, f"{gone.called} is blocked")
+    return gone
+
+
+def _ask_no_more(tx: Tx, sender: Sender) -> None:
+    """Somebody said without being asked whether an account may talk: owners need not say it."""
+    for first in tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=1):
+        asked = questions.under(tx, HOST, f"sender:{sender.id}:{first.id}")
+        if asked is not None and asked.state is QuestionState.OPEN:
+            questions.withdraw(tx, asked.id, reason=f"it is {sender.state} now", by=HOST)
+
+
+def release(tx: Tx, sender: Sender) -> None:
+    """Let what an account said go on, in the order in which it was said."""
+    _replay(tx, tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=MAX_HELD), False)
+
+
+def _replay(tx: Tx, held: list[Message], nobody: bool) -> None:
+    for message in held:
+        place = sql.PLACES.get(tx, message.place_id)
+        sender = sql.SENDERS.get(tx, str(message.sender_id))
+        channel = sql.CHANNELS.get(tx, message.channel_id)
+        heard = judging.Heard(channel, place, sender, _again(message, place, sender), message.text)
+        if why := judging.turned_away(heard):
+            judging.let_go(tx, message, "refuse", why)
+        elif heard.is_stranger:
+            continue
+        elif nobody or (not wiring.wirings_of(tx, place) and heard.policy is not Policy.ASK):
+            judging.let_go(tx, message, "pass_over", "no agent is wired to this place")
+        else:
+            judging.judge(tx, heard, message)
+
+
+def _again(message: Message, place: Place, sender: Sender) -> Incoming:
+    return Incoming(
+        event_id=message.event_id.removeprefix("in:"),
+        place=place.platform_id,
+        sender=sender.platform_id,
+        text=message.text,
+        kind=message.kind,
+        thread=message.thread,
+        mentioned=bool((message.data or {}).get("mentioned")),
+    )
+
+
+def _refuse_held(tx: Tx, sender: Sender, why: str) -> None:
+    for message in tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=MAX_HELD):
+        judging.let_go(tx, message, "refuse", why)

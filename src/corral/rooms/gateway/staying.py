@@ -1,0 +1,63 @@
+"""Runs that stay: they are done with what they were told, and get what comes next, without being
+started anew."""
+
+import msgspec
+
+from corral.db.tx import Tx
+from corral.kernel.errors import Refused
+from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
+from corral.rooms.gateway import corresponding, sql, talking
+from corral.rooms.gateway.model import Fenced, Next, Talk
+from corral.rooms.mail import ops as mail
+
+
+def next_letters(
+    tx: Tx, run: str, *, after: str | None = None, answer: str | None = None
+) -> Next | None:
+    """A run that goes on is done with what it was told, and is told what came next; None: nothing.
+
+    `after` is the last letter that it was given here, None: it knows only what it began with. All
+    up to that one are acknowledged, and `answer` is said where they came from. What it was given
+    behind that, and never got, it is given again. A crash repeats what is not acknowledged.
+    """
+    talk = tx.one(sql.TALK_OF_RUN, run_id=clean_text(run, "The run", most=MAX_NAME))
+    if talk is None:
+        raise Refused(f"{run} works on no messages of a place; only the run of a session may ask.")
+    done, left = _dealt_with(talk, after)
+    if done and answer:
+        said = clean_text(answer, "The answer", most=MAX_BODY)
+        answered = msgspec.structs.replace(talk, letters=done)
+        talking.say(tx, answered, run, said)
+        corresponding.answer(tx, answered, run, said)
+    for fenced in done:
+        mail.ack(tx, fenced.id, fence=fenced.fence)
+    letters = [mail.get(tx, fenced.id) for fenced in left] if left else talking.take(tx, talk)
+    if not done and not letters:
+        return None
+    talking.note_given(tx, letters, run)
+    told = talking.words(tx, talk, letters)
+    fresh = [Fenced(letter.id, letter.fence, late=True) for letter in letters]
+    tx.one(
+        sql.SET_LETTERS,
+        session_id=talk.session_id,
+        run_id=run,
+        letters=encode_json(fresh, "The letters"),
+        seen=talking.last_told(letters),
+    )
+    return Next(told, [letter.id for letter in letters]) if letters else None
+
+
+def has_next(tx: Tx, run: str) -> bool:
+    """Whether a run that asks for what came next would get it."""
+    talk = tx.one(sql.TALK_OF_RUN, run_id=run)
+    return talk is None or bool(talk.letters) or bool(talking.batch(tx, talk))
+
+
+def _dealt_with(talk: Talk, after: str | None) -> tuple[list[Fenced], list[Fenced]]:
+    """Which of a run's letters it has dealt with, and which it was never given."""
+    ids = [fenced.id for fenced in talk.letters]
+    if after is None:
+        count = sum(not fenced.late for fenced in talk.letters)
+    else:
+        count = ids.index(after) + 1 if after in ids else 0
+    return talk.letters[:count], talk.letters[count:]
