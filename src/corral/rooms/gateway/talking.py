@@ -1,12 +1,13 @@
 """Sessions that agents have with places: their letters, and the turns that use them up."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
-from corral.kernel.errors import NotFound, Refused
+from corral.kernel.errors import CorralError, NotFound, Refused
 from corral.kernel.ids import number_of
 from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
 from corral.rooms.alerts import ops as alerts
@@ -29,6 +30,7 @@ from corral.rooms.mail import looking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState
 from corral.rooms.projects import ops as projects
+from corral.rooms.runs import ops as runs
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.sessions.model import SessionState
 
@@ -265,6 +267,13 @@ def next_letters(
         letters=encode_json(fresh, "The letters"),
         seen=_last_told(letters),
     )
+    if runs.get(tx, run).provider == "plain":
+        # It says nothing of itself, and whoever goes on with the conversation is to know of it.
+        turns = [("assistant", answer if done else None), ("user", None if left else told)]
+        for role, text in turns:
+            if text:
+                with suppress(CorralError):
+                    sessions.append(tx, talk.session_id, role, text, run=run)
     return Next(told, [letter.id for letter in letters]) if letters else None
 
 
