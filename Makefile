@@ -81,8 +81,9 @@ bench: setup ## measure the hot paths against the raw drivers and against peers
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m bench
 
-torture: setup ## kill keepers, guards and agents 500 times, and whatever commits at every commit
+torture: setup ## kill keepers, guards, agents and hosts, and see that the store and the chats tell the truth
 	@$(BIN)/python -m tests.torture --count 500
+	@$(BIN)/python -m tests.torture --storm
 	@CORRAL_CRASH=all $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/crash
 
 clean: ## remove what the targets above made

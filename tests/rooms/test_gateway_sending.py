@@ -1,11 +1,16 @@
 """What goes out: in order, once, with permission; failures, doubt and what is said of them."""
 
+import subprocess
+import sys
+
 import pytest
 
+from corral.adapters import process
 from corral.adapters.channels.contract import Outgoing, Seen, Traits
-from corral.kernel.clock import HOUR, MINUTE, SetClock
+from corral.kernel.clock import HOUR, MINUTE, SECOND, SetClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.library import Corral
+from corral.library.delivering import owner_here
 from tests.support.channels import KINDS, Chat, Fake, Platform, bring_in
 from tests.support.invariants import check_store
 from tests.support.store import refuses, walk
@@ -209,6 +214,39 @@ def test_where_nobody_can_tell_the_channels_rule_decides_and_it_is_said(
     assert store.messages.get(sent.id).state == state
     assert len(chat.platform.words()) == seen
     assert len(store.mail.list(mailbox="agent:ada").items) == (state == "undelivered")
+
+
+@pytest.mark.parametrize("kind", ["fake", "forgetful"])
+def test_nobody_waits_for_the_lease_of_a_process_that_died_here(
+    store: Corral, clock: SetClock, kind: str
+) -> None:
+    chat = chat_with(store, kind)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    store.messages.send("one", agent="ada", to="room")
+    store.messages.send("two", agent="ada", to="room")
+    box = store.places.get(chat.place()).mailbox
+    dead = f"delivery:{process.host()}:{gone.pid}:1:1"
+    (letter,) = store.mail.claim(box, owner=dead, lease_ms=MINUTE)
+    if kind == "forgetful":
+        store.mail.doubt(letter)  # it was about to send it
+    chat.deliver()
+    clock.advance(2 * SECOND)
+    chat.deliver()
+    assert chat.platform.words() == ["one", "two"]
+
+
+def test_the_lease_of_one_who_lives_is_waited_for(store: Corral, clock: SetClock) -> None:
+    chat = chat_with(store)
+    store.messages.send("one", agent="ada", to="room")
+    box = store.places.get(chat.place()).mailbox
+    for owner in (owner_here(), "delivery:elsewhere:1:1:1"):
+        store.mail.claim(box, owner=owner, lease_ms=MINUTE)
+        chat.deliver()
+        clock.advance(2 * SECOND)
+        assert chat.deliver() == []
+        clock.advance(MINUTE)
+    assert chat.deliver() == ["done"]
 
 
 def test_a_sign_where_there_are_none_is_said_to_be_unsupported(store: Corral) -> None:

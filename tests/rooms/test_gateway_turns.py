@@ -283,6 +283,28 @@ def test_a_run_that_stays_is_told_what_comes_next_and_answers_each(store: Corral
     assert store.mail.list().items == []
 
 
+def test_whoever_goes_on_knows_what_a_plain_program_that_stayed_was_told(
+    store: Corral, runner: Runner
+) -> None:
+    store.agents.create("cat", command="cat")
+    chat = Chat(store)
+    store.wirings.add("cat", channel=chat.channel.name)
+    chat.says("one", direct=True)
+    store.gateway.wake()
+    run = runner.begin()
+    chat.says("two", direct=True)
+    told = store.messages.next(run.id, answer="to one")
+    assert told is not None
+    store.messages.next(run.id, after=told.letters[-1], answer="to two")
+    turns = store.sessions.turns(str(run.session_id)).items
+    assert [(turn.role, turn.content) for turn in turns] == [
+        ("user", "one"),
+        ("assistant", "to one"),
+        ("user", "two"),
+        ("assistant", "to two"),
+    ]
+
+
 def test_what_a_run_was_given_and_never_got_it_is_given_again(store: Corral) -> None:
     chat, _, run = warm(store)
     chat.says("two")

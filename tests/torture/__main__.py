@@ -151,7 +151,8 @@ class Torture:
         who = process.identify(pid)
         self.kill(plan, "keeper", who)
 
-    def find(self, run: Run, role: str) -> Identity | None:
+    @staticmethod
+    def find(run: Run, role: str) -> Identity | None:
         assert run.host is not None
         assert run.boot_id is not None
         if role == "guard":
@@ -344,7 +345,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="runs that go at once")
     parser.add_argument("--keep", action="store_true", help="leave the folder for a look")
+    parser.add_argument("--storm", action="store_true", help="chats in a storm; see its --help")
     parser.add_argument("--recover", metavar="URL", help=argparse.SUPPRESS)
+    if "--storm" in sys.argv:
+        from tests.torture import storm
+
+        return storm.main([word for word in sys.argv[1:] if word != "--storm"])
     wanted = parser.parse_args()
     if wanted.recover:
         recover_for_ever(wanted.recover, wanted.seed)

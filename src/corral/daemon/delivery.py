@@ -7,18 +7,17 @@ one owner, so nothing depends on there being one of them.
 """
 
 import logging
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from corral.adapters import process
 from corral.adapters.channels import registry
 from corral.adapters.channels.contract import Adapter
 from corral.daemon.loop import Plain
 from corral.kernel.errors import CorralError
 from corral.library import Corral
+from corral.library.delivering import owner_here
 from corral.rooms.gateway.model import Channel
 from corral.rooms.runs.model import Run
 
@@ -37,7 +36,7 @@ class Delivery(Plain):
 
     def __init__(self) -> None:
         self._lines: dict[str, Line] = {}
-        self._owner = f"delivery:{process.host()}:{os.getpid()}:{time.monotonic_ns()}"
+        self._owner = owner_here()
 
     def round(self, store: Corral) -> int:
         if not store.channels.list(all=True, limit=1).items:

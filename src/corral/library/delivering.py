@@ -7,13 +7,17 @@ the platform what it shows, and where it cannot tell, the channel's rule decides
 """
 
 import logging
+import os
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from corral import config
+from corral.adapters import process
 from corral.adapters.channels import registry
 from corral.adapters.channels.contract import (
     Adapter,
@@ -29,7 +33,7 @@ from corral.adapters.channels.contract import (
     Unsupported,
     card_text,
 )
-from corral.kernel.clock import MINUTE
+from corral.kernel.clock import MINUTE, SECOND
 from corral.kernel.errors import Conflict, CorralError
 from corral.rooms.gateway import ops, sending
 from corral.rooms.gateway.model import Channel, InDoubt, Place
@@ -45,6 +49,8 @@ if TYPE_CHECKING:
 
 # Longer than any adapter may take for one message, so that nobody else takes the letter meanwhile.
 LEASE_MS = MINUTE + MINUTE // 2
+# How long a platform is given to show what it may have taken, before it is asked.
+DOUBT_MS = 5 * SECOND
 ROUND = 20  # messages of one place in one round, so that others get their turn
 MOST_IN_DOUBT = 50
 
@@ -94,6 +100,23 @@ def with_files(database: "Database", channel: str, incoming: Incoming) -> Incomi
     return msgspec.structs.replace(incoming, attached=[], files=[*incoming.files, *kept])
 
 
+def owner_here() -> str:
+    """As whom this process takes letters out: whoever finds one later can tell whether it lives."""
+    me = process.identify(os.getpid())
+    assert me is not None
+    return f"delivery:{me.host}:{me.pid}:{me.start_token}:{time.monotonic_ns()}"
+
+
+def _is_gone(owner: str | None) -> bool:
+    """Whether a letter's owner was a process of this machine that is no more."""
+    kind, _, rest = (owner or "").partition(":")
+    words = rest.rsplit(":", 3)
+    if kind != "delivery" or len(words) != 4 or words[0] != process.host():
+        return False
+    found = process.identify(int(words[1])) if words[1].isdigit() else None
+    return found is None or found.start_token != words[2]
+
+
 class Delivery:
     """What is sent over one channel by one adapter."""
 
@@ -135,8 +158,10 @@ class Delivery:
 
     def _of_place(self, place: Place) -> Iterator[Delivered]:
         for _ in range(ROUND):
-            due = self._mail.next_due(place.mailbox)
-            if due is None or due > self._database.clock.now():
+            due, now = self._mail.next_due(place.mailbox), self._database.clock.now()
+            if due is None or due > now:
+                if due is not None and due > now + SECOND:
+                    self._cut_short(place)
                 return
             letters = self._mail.claim(place.mailbox, owner=self._owner, lease_ms=LEASE_MS)
             if not letters:
@@ -146,6 +171,14 @@ class Delivery:
                 yield said
                 if said.state not in ("done", "refused", "dead"):
                     return
+
+    def _cut_short(self, place: Place) -> None:
+        """The lease of one who died here in the middle of a sending ends soon: nobody waits for
+        it, and nothing that it does can come any more."""
+        for letter in self._mail.list(mailbox=place.mailbox, limit=1).items:
+            if _is_gone(letter.owner):
+                with suppress(Conflict):
+                    self._mail.renew(letter, lease_ms=SECOND)
 
     def _one(self, letter: Letter) -> Delivered | None:
         write = self._database.write
@@ -217,6 +250,8 @@ class Delivery:
                 self._database.write(
                     lambda tx: sending.failed(tx, letter, message.id, outcome.reason)
                 )
+            case Unknown():
+                self._mail.renew(letter, lease_ms=DOUBT_MS)  # and then the platform is asked
         return self._told(letter)
 
     def _told(self, letter: Letter) -> Delivered:
@@ -235,7 +270,11 @@ class Delivery:
     def _settle(self, place: Place) -> list[Delivered]:
         """End the doubt about letters whose sending nobody finished."""
         now = self._database.clock.now()
-        over = [letter for letter in self._in_doubt(place) if letter.due_at <= now]
+        over = [
+            letter
+            for letter in self._in_doubt(place)
+            if letter.due_at <= now or _is_gone(letter.owner)
+        ]
         return [self._settle_one(letter) for letter in over]
 
     def _in_doubt(self, place: Place) -> list[Letter]:

@@ -1,14 +1,18 @@
 """Runs that stay: they are done with what they were told, and get what comes next, without being
 started anew."""
 
+from contextlib import suppress
+
 import msgspec
 
 from corral.db.tx import Tx
-from corral.kernel.errors import Refused
+from corral.kernel.errors import CorralError, Refused
 from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
 from corral.rooms.gateway import corresponding, sql, talking
 from corral.rooms.gateway.model import Fenced, Next, Talk
 from corral.rooms.mail import ops as mail
+from corral.rooms.runs import ops as runs
+from corral.rooms.sessions import ops as sessions
 
 
 def next_letters(
@@ -44,6 +48,13 @@ def next_letters(
         letters=encode_json(fresh, "The letters"),
         seen=talking.last_told(letters),
     )
+    if runs.get(tx, run).provider == "plain":
+        # It says nothing of itself, and whoever goes on with the conversation is to know of it.
+        turns = [("assistant", answer if done else None), ("user", None if left else told)]
+        for role, text in turns:
+            if text:
+                with suppress(CorralError):
+                    sessions.append(tx, talk.session_id, role, text, run=run)
     return Next(told, [letter.id for letter in letters]) if letters else None
 
 
