@@ -6,9 +6,12 @@ import pytest
 
 import corral
 from corral.db.postgres import MAX_CONNECTIONS
+from corral.db.tx import Tx
 from corral.kernel.errors import Refused
 from corral.rooms.mail import ops as mail
+from tests.support.fresh import wait_until_alone
 from tests.support.postgres import PostgresServer
+from tests.support.threads import Racer
 
 
 @pytest.mark.timeout(60)
@@ -62,4 +65,24 @@ def test_the_limit_of_timers_holds_whatever_isolation_the_server_gives_by_defaul
             thread.join(60)
         assert len(store.timers.list(limit=100).items) == 20
         assert len(refused) == 20
+    postgres_server.drop_database(url)
+
+
+def test_a_connection_that_is_out_when_the_store_is_closed_is_closed_behind_it(
+    postgres_server: PostgresServer, postgres_template: str
+) -> None:
+    url = postgres_server.new_database(template=postgres_template)
+    store = corral.open(url)
+    out, closed = threading.Event(), threading.Event()
+
+    def look(tx: Tx) -> None:
+        out.set()
+        assert closed.wait(30)
+
+    reader = Racer(lambda: store._database.read(look))
+    assert out.wait(30)
+    store.close()
+    closed.set()
+    reader.join()
+    wait_until_alone(url)
     postgres_server.drop_database(url)

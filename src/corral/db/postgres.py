@@ -17,7 +17,7 @@ from psycopg import errors as pg
 from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8Dumper
 
-from corral.db.database import Database, Finding, Listener, Probe, Table, Work
+from corral.db.database import CLOSED, Database, Finding, Listener, Probe, Table, Work
 from corral.db.notices import CHANNEL, Bell, NotifyListener, ServerClock
 from corral.db.postgres_care import check_feed, plain_rows, run_query
 from corral.db.postgres_errors import (
@@ -290,6 +290,8 @@ class PostgresDatabase(Database):
                 link.run("ROLLBACK")
         if link.usable:
             self._idle.append(link)
+            if self.unusable == CLOSED:  # meanwhile, and whoever closed it has seen the shelf empty
+                self._close_idle()
             return
         # When one connection broke, its neighbours probably did too.
         while self._idle:
@@ -307,8 +309,12 @@ class PostgresDatabase(Database):
 
     def _close(self) -> None:
         self._bell.close()
-        while self._idle:
-            self._idle.pop().connection.close()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().connection.close()
 
     # -- wake-ups -------------------------------------------------------------------------------
 
