@@ -9,6 +9,8 @@ from typing import Any
 
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, Refused
+from corral.kernel.ids import number_of
+from corral.kernel.text import MAX_NAME, clean_text
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
 from corral.rooms.gateway import asking_sql, talking
@@ -142,5 +144,7 @@ def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> None:
 
 def read(tx: Tx, letters: list[str], run: str) -> list[Exchange]:
     """A run is given letters; what those of agents belong to."""
-    found = (tx.one(asking_sql.READ_EXCHANGE, letter_id=each, run_id=run) for each in letters)
+    clean_text(run, "The run", most=MAX_NAME)
+    ids = [f"let_{number_of('let', each)}" for each in letters]
+    found = (tx.one(asking_sql.READ_EXCHANGE, letter_id=each, run_id=run) for each in ids)
     return [each for each in found if each is not None]
