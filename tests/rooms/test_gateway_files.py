@@ -20,7 +20,7 @@ def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
+    folder = tmp_path / "desk"
     (folder / "sub").mkdir(parents=True)
     (folder / "sub" / "report.txt").write_text("the report")
     (folder / "other.txt").write_text("something else")
@@ -80,7 +80,7 @@ def test_the_same_key_is_the_same_files(store: Corral, chat: Chat, work: Path) -
         ("sub/../../secret.txt", Refused),
         ("{tmp}/secret.txt", Refused),
         ("/etc/passwd", Refused),
-        ("{tmp}/work/sub/../../secret.txt", Refused),
+        ("{tmp}/desk/sub/../../secret.txt", Refused),
         ("link.txt", Invalid),
         ("folder-link/report.txt", Invalid),
         ("link-out/secret.txt", Invalid),

@@ -88,8 +88,9 @@ def show_all(visit: Visit) -> Response:
 def _places(visit: Visit, chosen: Place | None = None) -> list[Place]:
     """What one chooses places from; the one that was chosen is among them."""
     found = visit.store.places.list(limit=CHOICES).items
-    known = chosen is None or any(each.id == chosen.id for each in found)
-    return found if known else [*found, chosen]  # type: ignore[list-item]
+    if chosen is None or any(each.id == chosen.id for each in found):
+        return found
+    return [*found, chosen]
 
 
 def _ids(message: Message) -> list[str | None]:

@@ -1,5 +1,7 @@
 """Files that agents send: the folders that they may lie in, and a message for each."""
 
+from functools import partial
+
 import msgspec
 
 from corral.adapters.channels.contract import File, Kind
@@ -59,19 +61,14 @@ def send(
         )
     own = f"{whose.id}:{clean_text(key, 'The key', most=2 * MAX_NAME)}" if key else tx.new_id("key")
     sender = f"session:{session}" if session else f"agent:{whose.name}"
-    shared = {"agent_id": whose.id, "thread": thread, "run_id": run, "sender": sender}
+    queue = partial(
+        sending.queue, tx, place, agent_id=whose.id, thread=thread, run_id=run, sender=sender
+    )
     made: list[Message] = []
     if text:
         words = clean_text(text, "The text", most=MAX_BODY)
-        made += sending.queue(tx, place, words, key=own, **shared)  # type: ignore[arg-type]
+        made += queue(words, key=own)
     for number, file in enumerate(files, 1):
-        made += sending.queue(
-            tx,
-            place,
-            file.name,
-            kind=Kind.FILE,
-            data={"file": msgspec.to_builtins(file)},
-            key=f"{own}:file{number}",
-            **shared,
-        )
+        kept = {"file": msgspec.to_builtins(file)}
+        made += queue(file.name, kind=Kind.FILE, data=kept, key=f"{own}:file{number}")
     return made

@@ -124,7 +124,8 @@ def _check_open(words: str) -> None:
 
 
 def _named(wish: Wish) -> dict[str, Any]:
-    return msgspec.to_builtins(wish)  # type: ignore[no-any-return]
+    named: dict[str, Any] = msgspec.to_builtins(wish)
+    return named
 
 
 def _own_session(tx: Tx, agent: Agent, session: str | None) -> str | None:

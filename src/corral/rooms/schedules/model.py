@@ -88,19 +88,19 @@ class OccurrenceState(StrEnum):
     FAILED = "failed"  # its script failed, as often as it was tried
 
 
-O = OccurrenceState  # noqa: E741
+Became = OccurrenceState
 OCCURRENCE_MOVES = Moves(
     "occurrence",
     OccurrenceState,
     begin="check",
-    initial=O.CHECKING,
-    also={"put": O.PUT},
+    initial=Became.CHECKING,
+    also={"put": Became.PUT},
     verbs={
         # Its script failed, and is run again after a pause.
-        "fail": move(O.CHECKING, to=O.CHECKING),
-        "let_through": move(O.CHECKING, to=O.PUT),
-        "skip": move(O.CHECKING, to=O.SKIPPED),
-        "give_up": move(O.CHECKING, to=O.FAILED),
+        "fail": move(Became.CHECKING, to=Became.CHECKING),
+        "let_through": move(Became.CHECKING, to=Became.PUT),
+        "skip": move(Became.CHECKING, to=Became.SKIPPED),
+        "give_up": move(Became.CHECKING, to=Became.FAILED),
     },
 )
 
