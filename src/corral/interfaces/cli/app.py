@@ -277,6 +277,15 @@ MOMENT = Moment()
 pass_app = click.make_pass_decorator(App, ensure=True)
 
 
+def sure(question: str) -> None:
+    """Go on only when a person says yes; where nobody can be asked, say how to do without."""
+    if not os.isatty(0):
+        from corral.kernel.errors import Refused
+
+        raise Refused(f"{question} Nobody is there to answer; say --yes if you are sure.")
+    click.confirm(question, abort=True, err=True)
+
+
 def read_body(given: str, as_json: bool) -> Any:
     """A body from the command line: the text itself, `@FILE`, or `-` for standard input."""
     from corral.kernel.errors import Invalid
