@@ -67,7 +67,9 @@ class App:
         if typed is None:
             return None
         projects = self.store.projects
-        return (projects.by_dir(typed) if os.path.isdir(typed) else projects.get(typed)).id
+        if os.path.isdir(typed):  # whole: a store that is served knows no directory of ours
+            return projects.by_dir(os.path.abspath(typed)).id
+        return projects.get(typed).id
 
     def project_here(self) -> str | None:
         """The id of the project that this directory is in, if it is in one."""

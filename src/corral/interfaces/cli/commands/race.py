@@ -1,3 +1,4 @@
+import os
 from typing import Any
 
 import click
@@ -64,6 +65,12 @@ def _pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
     return found
 
 
+def _place(project: str | None) -> str:
+    """Where a race is run, in words that mean the same to a store that is served."""
+    where = "." if project is None else project
+    return os.path.abspath(where) if os.path.isdir(where) else where
+
+
 @command.command()
 @click.argument("prompt")
 @who_and_how
@@ -106,6 +113,7 @@ def start(
     secret: tuple[str, ...],
     approvals: tuple[str, ...],
     rubric: str | None,
+    project: str | None,
     wait: bool,
     wait_ms: int | None,
     **options: Any,
@@ -119,6 +127,7 @@ def start(
         secrets=_pairs(secret, "--secret"),
         approvals=approvals or ("edit",),
         rubric=read_body(rubric, False) if rubric else None,
+        project=_place(project),
         **options,
     )
     return _end(app, stay_or_leave(app, race, wait, wait_ms))
