@@ -84,6 +84,14 @@ class App:
         """What an agent is called, for people."""
         return self._name(self.store.agents.get, id)
 
+    def place_name(self, id: str | None) -> str | None:
+        """What a place is called, for people."""
+        return self._name(self.store.places.get, id, "called")
+
+    def channel_name(self, id: str | None) -> str | None:
+        """What a channel is called, for people."""
+        return self._name(self.store.channels.get, id)
+
     def project_name(self, id: str | None) -> str | None:
         """What a project is called, for people."""
         return self._name(self.store.projects.get, id)
@@ -286,6 +294,19 @@ def sure(question: str) -> None:
 
         raise Refused(f"{question} Nobody is there to answer; say --yes if you are sure.")
     click.confirm(question, abort=True, err=True)
+
+
+def pairs(given: Sequence[str], what: str) -> dict[str, str]:
+    """What was given as NAME=VALUE, by name; `what` is the option, or what comes before it."""
+    from corral.kernel.errors import Invalid
+
+    found = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise Invalid(f"Write {what} NAME=VALUE, not {what} {each}.", value=each)
+        found[name] = value
+    return found
 
 
 def read_body(given: str, as_json: bool) -> Any:

@@ -3,7 +3,7 @@ from typing import Any
 
 import click
 
-from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.app import DURATION, App, Noun, paging, pairs, pass_app, read_body
 from corral.interfaces.cli.commands.race_choosing import CHOOSING
 from corral.interfaces.cli.racing import (
     COLUMNS,
@@ -51,18 +51,6 @@ def _micros(budget: str | None) -> int | None:
     from corral.kernel.money import parse_usd
 
     return parse_usd(budget) if budget is not None else None
-
-
-def _pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
-    from corral.kernel.errors import Invalid
-
-    found = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise Invalid(f"Write {option} NAME=VALUE, not {option} {name}.")
-        found[name] = value
-    return found
 
 
 def _place(project: str | None) -> str:
@@ -123,8 +111,8 @@ def start(
         read_body(prompt, False),
         variations=_variations(vary, given),
         budget_micros=_micros(budget),
-        env=_pairs(env, "--env"),
-        secrets=_pairs(secret, "--secret"),
+        env=pairs(env, "--env"),
+        secrets=pairs(secret, "--secret"),
         approvals=approvals or ("edit",),
         rubric=read_body(rubric, False) if rubric else None,
         project=_place(project),
