@@ -805,12 +805,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         ARRIVAL | {"messages_pkey"},
     ),
     "messages, an event that is new": (
-        lambda c: c.messages._receive(CHANNEL, Incoming(event_id="new", place="p2", sender="s2")),
+        lambda c: c.messages._receive(
+            CHANNEL, Incoming(event_id="new", place="p2", sender="s2", text="hi")
+        ),
         ARRIVAL | LISTENING,
     ),
     "messages, events that come at once": (
         lambda c: c.messages._receive_all(
-            CHANNEL, [Incoming(event_id=f"e{n}", place="p2", sender="s2") for n in (1, 2)]
+            CHANNEL,
+            [Incoming(event_id=f"e{n}", place="p2", sender="s2", text="hi") for n in (1, 2)],
         ),
         ARRIVAL | LISTENING | {"messages_pkey"},
     ),

@@ -57,7 +57,7 @@ def export(
         for attempt in each.attempts:
             if attempt.run_id is not None:
                 name = f"logs/round-{each.number}-attempt-{attempt.number}.log"
-                files[name] = b"".join(_log(database, attempt.run_id))
+                files[name] = _log(database, attempt.run_id)
     if not folder.parent.is_dir():
         raise Invalid(f"{folder.parent} is no directory; make it first, or mend the path.")
     exports.sweep(folder.parent)
