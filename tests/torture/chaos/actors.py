@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import corral
-from corral.kernel.errors import CorralError
+from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
 from corral.library import Corral
 from tests.torture.chaos.record import Journal
 
@@ -64,6 +64,7 @@ class Worker:
         self.random = random.Random(f"{seed} {name} {os.getpid()}")
         self.owner = f"{name}-{os.getpid()}"
         self.journal = Journal(folder / f"{self.owner}.notes", name)
+        self.project = (folder / "project" / "id").read_text()
         self.count = 0
         self.steps = {
             self.put: 5,
@@ -90,6 +91,8 @@ class Worker:
             (step,) = self.random.choices([*steps], [*steps.values()])
             try:
                 step()
+            except Invalid:
+                raise  # that is the test's own mistake
             except CorralError:
                 time.sleep(0.05)  # refused, or nobody knows: nothing to write down
             time.sleep(self.random.uniform(0, 0.08))
@@ -154,12 +157,8 @@ class Worker:
             self.linger()
         self._said("release", f"lock:{path}", lock.fence, lambda: locks.release(lock))
 
-    @property
-    def project(self) -> str:
-        return str(self.folder / "project")
-
     def add_task(self) -> None:
-        known = self.store.tasks.list(self.project, limit=100).items
+        known = self.store.tasks.list(project=self.project, limit=100).items
         if sum(task.ended_at is None for task in known) < MOST_TASKS:
             self.count += 1
             needs = [task.key for task in known[:1] if self.random.random() < 0.5]
@@ -180,7 +179,7 @@ class Worker:
 
     def accept(self) -> None:
         """Whatever was submitted; a person does, for no doer judges itself."""
-        for task in self.store.tasks.list(self.project, state="submitted", limit=5).items:
+        for task in self.store.tasks.list(project=self.project, state="submitted", limit=5).items:
             self.store.tasks.accept(task.id)
 
     def set_timer(self) -> None:
@@ -213,7 +212,7 @@ def main() -> None:
     url, folder, name, seed = sys.argv[1:5]
     while True:
         with (
-            suppress(CorralError),  # the store is away
+            suppress(StoreUnavailable),
             corral.open(url, actor=f"user:{name}") as store,
         ):
             return Worker(store, Path(folder), name, int(seed)).work()

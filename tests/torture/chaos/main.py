@@ -26,6 +26,8 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+import msgspec
+
 import corral
 from corral.adapters import process
 from corral.db.moves import StateTable
@@ -105,7 +107,8 @@ class Chaos:
         with corral.open(self.url, actor="user:chaos") as store:
             for name, value in SETTINGS.items():
                 store.settings.set(name, value)
-            store.projects.register(str(self.out / "project"))
+            project = store.projects.register(str(self.out / "project"))
+            (self.out / "project" / "id").write_text(project.id)
             for number in range(faults.WORKERS):
                 store.agents.create(f"w{number}", command="true")
             store.schedules.create("queue:series", "again", every_ms=5_000, misfire="all")
@@ -282,7 +285,7 @@ class Chaos:
                     store.mail.settle(letter.id, delivered=letter.id in acted)
 
     def _open(self, store: Corral) -> list[str]:
-        tasks = store.tasks.list(str(self.out / "project"), limit=1_000).items
+        tasks = store.tasks.list(limit=1_000).items
         unsealed = store.outputs.unsealed
         return [
             *(f"{run.id} is {run.state}" for run in store.runs.list(live=True).items),
@@ -393,6 +396,9 @@ def run(wanted: argparse.Namespace, folder: Path) -> int:
         history = chaos.history(chaos.end())
     finally:
         chaos.close()
+    if wanted.keep:
+        told = {name: getattr(history, name) for name in history.__struct_fields__[1:]}
+        (folder / "history.json").write_bytes(msgspec.json.encode(told))
     wrong = judge(history) + _crashes(chaos.out)
     notes = Counter(note.what for note in history.notes)
     rows = {
