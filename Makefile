@@ -8,7 +8,7 @@ NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
 OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \
 	|| { unshare -rn true 2>/dev/null && echo 'unshare -rn tests/real/offline'; })
 
-.PHONY: help setup demo test test-real up check lint types layers docs site docs-check bench torture fmt \
+.PHONY: help setup demo test test-real up check lint types layers docs site pictures docs-check bench torture fmt \
 	clean
 
 help: ## show this list
@@ -75,6 +75,9 @@ site: setup ## docs/ as a site that can be read without a network, in build/site
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
+
+pictures: setup .venv/browser ## the pictures of the README, from what really happens
+	@$(BIN)/python -m tests.docs.pictures
 
 docs-check: setup
 	@$(BIN)/python tools/docs.py --check
