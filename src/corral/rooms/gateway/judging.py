@@ -143,7 +143,9 @@ class Clear(NamedTuple):
 
 def clear(intake: Intake, heard: Heard) -> Clear | None:
     """Who hears what was said; None: it takes more than that to say what becomes of it."""
-    if heard.place.guarded or not is_plain(heard) or heard.is_stranger or turned_away(heard):
+    if heard.place.guarded or not is_plain(heard) or says_nothing(heard):
+        return None
+    if heard.is_stranger or turned_away(heard):
         return None
     seats = intake.seats(_said(heard), heard.place, heard.incoming.thread)
     if not seats and heard.policy is Policy.ASK:
@@ -217,6 +219,12 @@ def is_plain(heard: Heard) -> bool:
     return heard.incoming.kind is Kind.TEXT and command_of(heard.text) not in commands.KNOWN
 
 
+def says_nothing(heard: Heard) -> bool:
+    """Whether there is nothing in it to read, as in that somebody came."""
+    incoming = heard.incoming
+    return incoming.kind is Kind.TEXT and not incoming.files and not heard.text.strip()
+
+
 def let_go(
     tx: Tx, message: Message, verb: str, reason: str | None, seats: Sequence[Seat] = ()
 ) -> Message:
@@ -272,8 +280,8 @@ def hold(tx: Tx, heard: Heard) -> Message:
     if waiting:
         return message
     text = (
-        f"May {heard.sender.called} ({heard.sender.platform_id}) talk to agents on "
-        f"{heard.channel.name}? It says in {heard.place.called}: {message.text[:200]}"
+        f"May {heard.sender.called} talk to agents on {heard.channel.name}? "
+        f"They say in {heard.place.called}: {message.text[:200]}"
     )
     if not _ask(tx, heard, f"sender:{heard.sender.id}:{message.id}", text, [YES, NO]):
         return let_go(tx, message, "refuse", "too many strangers wait to be let in")

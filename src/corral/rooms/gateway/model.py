@@ -154,7 +154,12 @@ class Sender(msgspec.Struct, frozen=True):
 
     @property
     def called(self) -> str:
-        return self.person or self.name or self.platform_id
+        """The person that somebody said it is; else what it calls itself, and the platform's own id
+        behind that, so that nobody is taken for somebody else."""
+        if self.person is not None and self.person != self.id:
+            return self.person
+        own = self.platform_id
+        return own if self.name in (None, own) else f"{self.name} ({own})"
 
 
 class WiringState(StrEnum):
@@ -316,6 +321,12 @@ class Message(msgspec.Struct, frozen=True):
     at: int
     created_at: int
     ended_at: int | None
+
+
+def files_of(message: Message) -> list[dict[str, Any]]:
+    """What was attached to a message, or is sent by it: names, and why one was not taken."""
+    data = message.data or {}
+    return [*data.get("files", []), *([data["file"]] if "file" in data else [])]
 
 
 def fresh_message(number: int, values: Mapping[str, Any], state: MessageState) -> Message:

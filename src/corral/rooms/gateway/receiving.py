@@ -13,7 +13,7 @@ from corral.rooms.agents.model import AgentState
 from corral.rooms.gateway import cards, judging, looking, ops, sending, sql, talking, wiring
 from corral.rooms.gateway.hearing import Arrival, Intake
 from corral.rooms.gateway.judging import MAX_EVENT, MAX_TEXT, Clear, Heard
-from corral.rooms.gateway.model import ChannelState, Message, Route, Wiring
+from corral.rooms.gateway.model import ChannelState, Message, Place, Route, Wiring
 from corral.rooms.gateway.routing import Said, route
 
 
@@ -88,6 +88,8 @@ class _Batch:
             return _keep_nothing(tx, heard)
         if why := judging.turned_away(heard):
             return judging.store(tx, heard, "turn_away", why)
+        if judging.says_nothing(heard):
+            return judging.store(tx, heard, "ignore", "there are no words in it, and no file")
         self.intake.forget()  # what comes of it may decide what becomes of the next
         if heard.is_stranger:
             return judging.hold(tx, heard)
@@ -133,11 +135,16 @@ def note_unreadable(tx: Tx, channel: str, event_id: str, reason: str) -> None:
 def try_out(
     tx: Tx, place: str, text: str, *, known: bool = True, mentioned: bool = False
 ) -> list[Route]:
-    """Who would hear a text in a place, and why; nothing is stored."""
-    where = ops.get_place(tx, place)
+    """Who would hear a text in a place, and why; nothing is stored.
+
+    A place of which nothing was heard yet (CHANNEL/ID) is covered by the wirings of its whole
+    channel.
+    """
+    where = ops.find_place(tx, place)
     wirings = wiring.wirings_of(tx, where)
     followed = {talk.agent_id for talk in talking.talks_of_place(tx, where.id)}
-    said = Said(clean_text(text, "The text", most=MAX_TEXT), where.direct, mentioned, known)
+    direct = isinstance(where, Place) and where.direct
+    said = Said(clean_text(text, "The text", most=MAX_TEXT), direct, mentioned, known)
     return route(said, wirings, names=_names(tx, wirings), followed=followed)
 
 
