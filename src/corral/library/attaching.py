@@ -28,9 +28,13 @@ def take(
         raise Invalid(f"Send between 1 and {attaching.MOST_FILES} files at once.")
     id, folders = database.read(lambda tx: attaching.folders(tx, agent, session, run))
     own = config.home() / "workspaces" / id
-    places = [*folders, str(own)]
+    return keep(database, files, [*folders, str(own)], id)
+
+
+def keep(database: "Database", files: list[str], folders: list[str], agent_id: str) -> list[File]:
+    """Private copies of an agent's files, which must lie in one of these folders."""
     most = int(database.read(lambda tx: settings.value(tx, "gateway.max_file_bytes")))
     read = [
-        (file, attachments.take(file, places, most=most, never=config.home())) for file in files
+        (file, attachments.take(file, folders, most=most, never=config.home())) for file in files
     ]
-    return [attachments.keep_sent(sent_folder() / id, file, data) for file, data in read]
+    return [attachments.keep_sent(sent_folder() / agent_id, file, data) for file, data in read]
