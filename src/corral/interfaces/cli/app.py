@@ -67,7 +67,9 @@ class App:
         if typed is None:
             return None
         projects = self.store.projects
-        return (projects.by_dir(typed) if os.path.isdir(typed) else projects.get(typed)).id
+        if os.path.isdir(typed):  # whole: a store that is served knows no directory of ours
+            return projects.by_dir(os.path.abspath(typed)).id
+        return projects.get(typed).id
 
     def project_here(self) -> str | None:
         """The id of the project that this directory is in, if it is in one."""
@@ -283,6 +285,15 @@ def terminal_size() -> tuple[int, int]:
 DURATION = Duration()
 MOMENT = Moment()
 pass_app = click.make_pass_decorator(App, ensure=True)
+
+
+def sure(question: str) -> None:
+    """Go on only when a person says yes; where nobody can be asked, say how to do without."""
+    if not os.isatty(0):
+        from corral.kernel.errors import Refused
+
+        raise Refused(f"{question} Nobody is there to answer; say --yes if you are sure.")
+    click.confirm(question, abort=True, err=True)
 
 
 def pairs(given: Sequence[str], what: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ errors. What an agent hears is a letter in its session's mailbox.
 """
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -326,6 +327,38 @@ def files_of(message: Message) -> list[dict[str, Any]]:
     """What was attached to a message, or is sent by it: names, and why one was not taken."""
     data = message.data or {}
     return [*data.get("files", []), *([data["file"]] if "file" in data else [])]
+
+
+def fresh_message(number: int, values: Mapping[str, Any], state: MessageState) -> Message:
+    """As it is read right after it was stored."""
+    known = values.get
+    return Message(
+        f"msg_{number}",
+        values["channel_id"],
+        values["place_id"],
+        known("thread"),
+        values["direction"],
+        values["kind"],
+        values["event_id"],
+        _IDS.decode(values["platform_ids"]),
+        known("reply_to"),
+        known("sender_id"),
+        known("agent_id"),
+        known("run_id"),
+        values["text"],
+        _DATA.decode(data) if (data := known("data")) is not None else None,
+        state,
+        known("reason"),
+        _ROUTES.decode(values["routes"]),
+        None,
+        values["at"],
+        values["created_at"],
+        known("ended_at"),
+    )
+
+
+_IDS, _DATA = msgspec.json.Decoder(list[str]), msgspec.json.Decoder()
+_ROUTES = msgspec.json.Decoder(list[Route])
 
 
 class Fenced(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -25,7 +25,7 @@ from corral.rooms.gateway.model import (
 from corral.rooms.gateway.routing import seat
 from corral.rooms.mail import looking
 from corral.rooms.mail import ops as mail
-from corral.rooms.mail.model import Letter, LetterState
+from corral.rooms.mail.model import Draft, Letter, LetterState
 from corral.rooms.projects import ops as projects
 from corral.rooms.schedules import history as occurrences
 from corral.rooms.sessions import ops as sessions
@@ -122,19 +122,10 @@ def _is_open(tx: Tx, session_id: str) -> bool:
     return sessions.get(tx, session_id).state is SessionState.OPEN
 
 
-def tell(
-    tx: Tx,
-    route: Route,
-    wiring: Wiring,
-    talk: Talk,
-    message: Message,
-    place: Place,
-    sender: Sender,
-) -> Route:
-    """Put a message into the mailbox of the session in which an agent hears it."""
-    letter = mail.put(
-        tx,
-        talk.mailbox,
+def draft(route: Route, wiring: Wiring, message: Message, place: Place, sender: Sender) -> Draft:
+    """The letter that brings a message to the session in which an agent hears it."""
+    return Draft(
+        f"session:{route.session_id}",
         Chat(
             message=message.id,
             place=place.id,
@@ -149,7 +140,6 @@ def tell(
         key=message.id,
         sender=place.mailbox,  # whoever wrote it is told should nobody answer
     )
-    return Route(route.wiring_id, route.agent_id, True, route.reason, talk.session_id, letter.id)
 
 
 # -- turns ----------------------------------------------------------------------------------------

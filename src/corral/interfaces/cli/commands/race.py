@@ -1,3 +1,4 @@
+import os
 from typing import Any
 
 import click
@@ -52,6 +53,12 @@ def _micros(budget: str | None) -> int | None:
     return parse_usd(budget) if budget is not None else None
 
 
+def _place(project: str | None) -> str:
+    """Where a race is run, in words that mean the same to a store that is served."""
+    where = "." if project is None else project
+    return os.path.abspath(where) if os.path.isdir(where) else where
+
+
 @command.command()
 @click.argument("prompt")
 @who_and_how
@@ -80,6 +87,9 @@ def _micros(budget: str | None) -> int | None:
 @click.option("--secret", multiple=True, metavar="K=REF", help="A variable, by reference.")
 @click.option("--yes", "approvals", multiple=True, metavar="CLASS", help="edit, run, trust or all.")
 @click.option("--sandbox", default="none", show_default=True, help="auto, bubblewrap, landlock.")
+@click.option(
+    "--commands-outside", is_flag=True, help="Set-up and checks run outside of the sandbox."
+)
 @click.option("--fork", "goes_on", is_flag=True, help="Later rounds go on with the winner's talk.")
 @waiting
 @pass_app
@@ -94,6 +104,7 @@ def start(
     secret: tuple[str, ...],
     approvals: tuple[str, ...],
     rubric: str | None,
+    project: str | None,
     wait: bool,
     wait_ms: int | None,
     **options: Any,
@@ -107,6 +118,7 @@ def start(
         secrets=pairs(secret, "--secret"),
         approvals=approvals or ("edit",),
         rubric=read_body(rubric, False) if rubric else None,
+        project=_place(project),
         **options,
     )
     return _end(app, stay_or_leave(app, race, wait, wait_ms))
