@@ -116,7 +116,7 @@ class Worker:
         )
 
     def take(self) -> None:
-        mailbox = self.random.choice((*ORDERED, DOUBTED, *PLAIN))
+        mailbox = self.random.choice((*ORDERED, DOUBTED, *PLAIN, f"user:{self.name}"))
         began = time.monotonic()
         for letter in self.store.mail.claim(mailbox, owner=self.owner, lease_ms=LEASE_MS):
             self.journal.note("claim", letter.id, began, fence=letter.fence)

@@ -278,8 +278,8 @@ class Plain:
         return []
 
 
-# What is raised by reading something of another kind than the platform promises. Whoever writes in a
-# chat may have made up what their client sends, and must not hold up what others say.
+# What is raised by reading something of another kind than the platform promises. Whoever writes in
+# a chat may have made up what their client sends, and must not hold up what others say.
 NONSENSE = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 _MAY_BE_NONE = {"place_name", "thread", "message_id", "sender_name", "reply_to", "question"}
 _TEXTS = {"event_id", "place", "sender", "text"} | _MAY_BE_NONE
