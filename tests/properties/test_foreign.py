@@ -209,6 +209,12 @@ class Told:
         """Nothing was opened."""
 
 
+# To make one takes long; each test hands over its own platform.
+TELEGRAM = Telegram({}, {"token": "t"})
+MATRIX = Matrix({"base_url": "http://x"}, {"token": "t"})
+SLACK = Slack({}, {"token": "t", "signing_secret": "s"})
+
+
 def check_batch(batch: Batch) -> None:
     for event in batch.events:
         for name in ("event_id", "place", "sender", "text"):
@@ -240,7 +246,7 @@ PRESSED = {"id": "1", "data": "qst_1:2", "from": SENDER, "message": {"chat": CHA
 @many
 def test_one_bad_message_holds_up_no_telegram_channel(message: Any, kind: str) -> None:
     good = {"update_id": 4, "message": UPDATES[0]}
-    channel = Telegram({}, {"token": "t"})
+    channel = TELEGRAM
     channel._web = Told({"result": [{"update_id": 3, kind: message}, good]})  # type: ignore[assignment]
     batch = channel.receive("1", 0)
     check_batch(batch)
@@ -251,7 +257,7 @@ def test_one_bad_message_holds_up_no_telegram_channel(message: Any, kind: str) -
 @given(pressed=spoilt(PRESSED))
 @few
 def test_one_bad_button_holds_up_no_telegram_channel(pressed: Any) -> None:
-    channel = Telegram({}, {"token": "t"})
+    channel = TELEGRAM
     channel._web = Told({"result": [{"update_id": 3, "callback_query": pressed}]})  # type: ignore[assignment]
     assert channel.receive("1", 0).cursor == "4"
 
@@ -284,7 +290,7 @@ def test_one_bad_message_holds_up_no_matrix_channel(content: Any, kind: str) -> 
     bad = {"type": kind, "event_id": "$2", "sender": "@ann:x", "content": content}
     good = {"type": "m.room.message", "event_id": "$3", "sender": "@ann:x", "content": CONTENTS[0]}
     timeline = {"timeline": {"events": [bad, good]}}
-    channel = Matrix({"base_url": "http://x"}, {"token": "t"})
+    channel = MATRIX
     channel._web = Told({"next_batch": "s2", "rooms": {"join": {"!r:x": timeline}}})  # type: ignore[assignment]
     batch = channel.receive("s1", 0)
     check_batch(batch)
@@ -342,7 +348,7 @@ def test_a_request_of_slack_is_read_or_unwelcome(told: Any, form: bool) -> None:
     seconds = str(NOW // 1_000)
     signed = hmac.new(b"s", b"v0:" + seconds.encode() + b":" + body, hashlib.sha256).hexdigest()
     headers = {"x-slack-request-timestamp": seconds, "x-slack-signature": f"v0={signed}"}
-    channel = Slack({}, {"token": "t", "signing_secret": "s"})
+    channel = SLACK
     channel._web = Told({})  # type: ignore[assignment]
     with suppress(Unwelcome):
         check_batch(Batch(channel.accept(headers, body, NOW).events))
@@ -351,7 +357,7 @@ def test_a_request_of_slack_is_read_or_unwelcome(told: Any, form: bool) -> None:
 @given(stamp=HEADERS | st.sampled_from(["²", "1" * 13]), signature=HEADERS)
 @few
 def test_a_forged_request_of_slack_is_unwelcome(stamp: str, signature: str) -> None:
-    channel = Slack({}, {"token": "t", "signing_secret": "s"})
+    channel = SLACK
     for given_stamp in (stamp, str(NOW // 1_000)):
         headers = {"x-slack-request-timestamp": given_stamp, "x-slack-signature": signature}
         with pytest.raises(Unwelcome):
