@@ -223,6 +223,13 @@ def test_each_kind_of_wrong_is_found(wrong: str) -> None:
     assert said in judge(history)
 
 
+def test_a_letter_in_doubt_may_be_passed_by_others() -> None:
+    history = good()
+    moved_first(history, "ack", "let_2")
+    history.events.insert(2, Told("letter", "doubt", "let_1"))
+    assert not [wrong for wrong in judge(history) if "ended before" in wrong]
+
+
 def test_what_goes_wrong_follows_from_the_seed() -> None:
     kinds = set(faults.KINDS)
     assert faults.plan(7, 60, kinds) == faults.plan(7, 60, kinds)

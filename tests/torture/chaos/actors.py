@@ -65,6 +65,8 @@ class Worker:
         self.owner = f"{name}-{os.getpid()}"
         self.journal = Journal(folder / f"{self.owner}.notes", name)
         self.project = (folder / "project" / "id").read_text()
+        self.own = (f"user:{name}", f"agent:{name}")
+        """Where it is told what became of its tasks and locks."""
         self.count = 0
         self.steps = {
             self.put: 5,
@@ -94,7 +96,11 @@ class Worker:
             except Invalid:
                 raise  # that is the test's own mistake
             except CorralError:
-                time.sleep(0.05)  # refused, or nobody knows: nothing to write down
+                # Refused, or nobody knows: nothing to write down. What it may hold without knowing
+                # is another's from now on, so that nothing is given to it past that.
+                self.count += 1
+                self.owner = f"{self.name}-{os.getpid()}-{self.count}"
+                time.sleep(0.05)
             time.sleep(self.random.uniform(0, 0.08))
 
     def linger(self) -> None:
@@ -116,7 +122,7 @@ class Worker:
         )
 
     def take(self) -> None:
-        mailbox = self.random.choice((*ORDERED, DOUBTED, *PLAIN))
+        mailbox = self.random.choice((*ORDERED, DOUBTED, *PLAIN, *self.own))
         began = time.monotonic()
         for letter in self.store.mail.claim(mailbox, owner=self.owner, lease_ms=LEASE_MS):
             self.journal.note("claim", letter.id, began, fence=letter.fence)

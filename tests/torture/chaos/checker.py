@@ -123,8 +123,10 @@ def letters_end_once(history: History) -> Iterator[str]:
 
 
 def order_in_mailboxes(history: History) -> Iterator[str]:
-    """Of two letters of which one was accepted before the other was put, it also ended before."""
+    """Of two letters of which one was accepted before the other was put, it also ended before; but
+    one in doubt holds the others up for no longer than its lease."""
     ended: dict[str, int] = {}
+    doubted = {event.subject for event in _told(history, "letter", "doubt")}
     for place, event in enumerate(history.events):
         if event.kind == "letter" and event.verb in LETTER_ENDS:
             ended.setdefault(event.subject, place)
@@ -137,6 +139,7 @@ def order_in_mailboxes(history: History) -> Iterator[str]:
         for number, note in enumerate(notes):
             for earlier in notes[max(0, number - 50) : number]:
                 before = earlier.ended < note.began and earlier.after <= note.before
+                before = before and earlier.subject not in doubted
                 if before and ended[earlier.subject] > ended[note.subject]:
                     yield f"{mailbox}: {note.subject} ended before {earlier.subject}"
 
