@@ -218,14 +218,12 @@ def _write_many(
     if tx.engine == "postgres":
         params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": None}
         written = tx.execute(query, params)
+        tx.noted = tx.noted or bool(written)
     else:
         tx.several()
         written = tx.execute(query, params)
-        tx.execute(
-            _note_many(table),
-            {"at": tx.now, "actor": tx.actor, "verb": verb, "rows": encode_rows(written)},
-        )
-    tx.noted = tx.noted or bool(written)
+        events = {"at": tx.now, "actor": tx.actor, "verb": verb, "rows": encode_rows(written)}
+        tx.note_all(_note_many(table), events, len(written))
     return [row[0] for row in written]
 
 

@@ -32,6 +32,9 @@ class Link:
         self._cursor.execute(text, values(params), prepare=True)
         return self._rows()
 
+    def noted(self, count: int) -> None:
+        pass  # its indexes are always full
+
     def begin(self) -> None:
         # Whatever the server's default is: `Tx.serialize` needs each statement to see anew.
         self.run("BEGIN ISOLATION LEVEL READ COMMITTED")

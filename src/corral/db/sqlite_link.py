@@ -5,6 +5,7 @@ from contextlib import suppress
 import apsw
 
 from corral.db.dialect import Engine
+from corral.db.sqlite_filing import EVERY, file_behind
 from corral.db.statement import Params, Row, Statement
 
 
@@ -26,6 +27,11 @@ class Link:
             return [(self.connection.last_insert_rowid(),)]
         rows: list[Row] = self._fetch()
         return rows
+
+    def noted(self, count: int) -> None:
+        # Whether a number that is a multiple was among the last that were given.
+        if self.connection.last_insert_rowid() % EVERY < count:
+            file_behind(self.run)
 
     def begin(self) -> None:
         self.run("BEGIN IMMEDIATE")

@@ -25,6 +25,8 @@ class Link(Protocol):
 
     def execute(self, statement: Statement, params: Params) -> list[Row]: ...
     def begin(self) -> None: ...
+    def noted(self, count: int) -> None:
+        """Told right after so many events were written."""
 
 
 class Tx:
@@ -98,6 +100,14 @@ class Tx:
                 "data": encode_json(data, "An event") if data else None,
             },
         )
+        self._link.noted(1)
+
+    def note_all(self, statement: Statement, params: Params, count: int) -> None:
+        """Write the events of so many changes by one statement."""
+        if count:
+            self.noted = True
+            self._execute(statement, params)
+            self._link.noted(count)
 
     def several(self) -> None:
         """From here on, several statements belong together, also in mode "one"."""

@@ -20,6 +20,9 @@ MAX_DEPTH = 100
 """How deep JSON may be nested: whoever reads it, from however deep a stack, must be able to."""
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 def clean_text(value: str, what: str, *, most: int = MAX_TEXT) -> str:
     """`value` itself, or Invalid when it is empty, too long, or not storable."""
     if not value:
@@ -64,7 +67,7 @@ def encode_text(value: str, what: str) -> bytes:
 def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
     """`value` as JSON text, or Invalid when it is too large or not storable."""
     try:
-        encoded = msgspec.json.encode(value)
+        encoded = _encode(value)
     except UnicodeEncodeError:
         raise Invalid(f"{what} is not valid UTF-8; convert it first.", field=what) from None
     except RecursionError:
