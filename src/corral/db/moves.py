@@ -6,7 +6,7 @@ and no round trips either. No other code in Corral writes a state column.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -125,15 +125,10 @@ def create(
     """
     verb = begin or table.moves.begin
     query = table.insertion(values, unless, verb, tx.engine)
-    make = partial(_fresh, table.fresh, values) if query.numbers else query.make
-    return _write(tx, table, query, make, values, verb, note)
-
-
-def _fresh(
-    fresh: Callable[[int, Mapping[str, Any]], R] | None, values: Mapping[str, Any], row: Row
-) -> R:
-    assert fresh is not None, "only a table that has it answers with numbers"
-    return fresh(row[0], values)
+    fresh = table.fresh
+    if fresh is None or not query.numbers:
+        return _write(tx, table, query, query.make, values, verb, note)
+    return _write(tx, table, query, lambda row: fresh(row[0], values), values, verb, note)
 
 
 def move(

@@ -6,6 +6,7 @@ import psycopg
 
 from corral.db.dialect import Engine
 from corral.db.statement import Params, Row, Statement
+from corral.db.tx import NOTE
 
 _HAS_ROWS = psycopg.pq.ExecStatus.TUPLES_OK
 
@@ -31,6 +32,9 @@ class Link:
         text, _, values = statement.postgres
         self._cursor.execute(text, values(params), prepare=True)
         return self._rows()
+
+    def note(self, values: Row) -> None:
+        self.execute(NOTE, dict(zip(NOTE.postgres.names, values, strict=True)))
 
     def noted(self, count: int) -> None:
         pass  # its indexes are always full

@@ -7,6 +7,9 @@ import apsw
 from corral.db.dialect import Engine
 from corral.db.sqlite_filing import EVERY, file_behind
 from corral.db.statement import Params, Row, Statement
+from corral.db.tx import NOTE
+
+_NOTE = NOTE.sqlite.text
 
 
 class Link:
@@ -27,6 +30,11 @@ class Link:
             return [(self.connection.last_insert_rowid(),)]
         rows: list[Row] = self._fetch()
         return rows
+
+    def note(self, values: Row) -> None:
+        self.run(_NOTE, values)
+        if self.connection.last_insert_rowid() % EVERY == 0:
+            file_behind(self.run)
 
     def noted(self, count: int) -> None:
         # Whether a number that is a multiple was among the last that were given.

@@ -25,8 +25,11 @@ class Link(Protocol):
 
     def execute(self, statement: Statement, params: Params) -> list[Row]: ...
     def begin(self) -> None: ...
+    def note(self, values: Row) -> None:
+        """Write an event: what NOTE takes, in its order."""
+
     def noted(self, count: int) -> None:
-        """Told right after so many events were written."""
+        """Told that another statement has just written so many events."""
 
 
 class Tx:
@@ -88,19 +91,8 @@ class Tx:
     ) -> None:
         """Write the event of a change that this transaction makes."""
         self.noted = True
-        self._execute(
-            NOTE,
-            {
-                "at": self.now,
-                "actor": self.actor,
-                "kind": kind,
-                "verb": verb,
-                "subject": subject,
-                "project_id": project_id,
-                "data": encode_json(data, "An event") if data else None,
-            },
-        )
-        self._link.noted(1)
+        told = encode_json(data, "An event") if data else None
+        self._link.note((self.now, self.actor, kind, verb, subject, project_id, told))
 
     def note_all(self, statement: Statement, params: Params, count: int) -> None:
         """Write the events of so many changes by one statement."""

@@ -82,7 +82,7 @@ def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
             size=len(encoded),
             limit=most,
         )
-    if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH and _depth(encoded) > MAX_DEPTH:
+    if len(encoded) > MAX_DEPTH and _is_too_deep(encoded):
         raise Invalid(f"{what} is nested too deeply; flatten it.", field=what, limit=MAX_DEPTH)
     if b"\\u0000" in encoded and _any(value, lambda part: isinstance(part, str) and "\0" in part):
         raise Invalid(f"{what} holds a NUL byte; remove it.", field=what)
@@ -115,8 +115,10 @@ def printable(text: str, *, kept: str = "") -> str:
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]')
 
 
-def _depth(encoded: bytes) -> int:
-    """How deep JSON is nested."""
+def _is_too_deep(encoded: bytes) -> bool:
+    """Whether JSON is nested deeper than MAX_DEPTH."""
+    if encoded.count(b"[") + encoded.count(b"{") <= MAX_DEPTH:
+        return False
     deepest = depth = 0
     for found in _BRACKETS.finditer(encoded):
         if found[1]:
@@ -124,7 +126,7 @@ def _depth(encoded: bytes) -> int:
             deepest = max(deepest, depth)
         elif found[0] in (b"]", b"}"):
             depth -= 1
-    return deepest
+    return deepest > MAX_DEPTH
 
 
 def _holds_no_number(value: Any) -> bool:
