@@ -17,6 +17,7 @@ from corral.db.migrate import newest, open_schema
 from corral.db.schema import TableDoc, tables
 from corral.db.sqlite import APPLICATION_ID, SqliteDatabase
 from corral.db.sqlite_errors import translate
+from corral.db.sqlite_filing import file_behind
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.clock import SystemClock
@@ -198,8 +199,10 @@ def _raise_sequence(table: str) -> Statement:
 
 
 def _tidy(path: Path) -> None:
-    """Leave one file that needs nothing beside it."""
+    """Leave one file that needs nothing beside it, its indexes filled."""
     file = apsw.Connection(str(path))
+    with file:
+        file_behind(file.execute)
     file.execute("PRAGMA journal_mode = DELETE").fetchall()
     file.close()
     for beside in ("-line", "-line-door", "-wal", "-shm"):
