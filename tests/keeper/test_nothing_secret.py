@@ -24,13 +24,14 @@ BY_VALUE = "hunter2-7f3a9c51e0-Zr8"
 BY_SHAPE = "ghp_" + "x7K2m9QpL4vN8rT1wY6z" + "B3cD5fG0hJ1kM2nP"
 PACKED = b"\x28\xb5\x2f\xfd"
 
+# In two pieces: what a person writes into a command line is theirs, and kept as it is.
 SAYS = f"""
 import os, sys, json
-value = os.environ["PASS"]
-for word in (value, "{BY_SHAPE}"):
+value, found = os.environ["PASS"], "{BY_SHAPE[:4]}" + "{BY_SHAPE[4:]}"
+for word in (value, found):
     print("out", word, json.dumps({{"it": word}}), flush=True)
     print("err", word, file=sys.stderr, flush=True)
-sys.exit(f"it broke: {{value}} {BY_SHAPE}")
+sys.exit(f"it broke: {{value}} {{found}}")
 """
 
 
