@@ -28,6 +28,7 @@ CHANNEL_MOVES = Moves(
     ChannelState,
     begin="add",
     initial=ChannelState.ACTIVE,
+    imports=(ChannelState.REMOVED,),
     verbs={"remove": move(ChannelState.ACTIVE, to=ChannelState.REMOVED)},
 )
 
@@ -75,6 +76,7 @@ PLACE_MOVES = Moves(
     PlaceState,
     begin="meet",
     initial=PlaceState.OPEN,
+    imports=(PlaceState.OPEN, PlaceState.BLOCKED),
     verbs={
         "block": move(PlaceState.OPEN, to=PlaceState.BLOCKED),
         "unblock": move(PlaceState.BLOCKED, to=PlaceState.OPEN),
@@ -166,6 +168,7 @@ WIRING_MOVES = Moves(
     WiringState,
     begin="add",
     initial=WiringState.ACTIVE,
+    imports=(WiringState.REMOVED,),
     verbs={
         "change": move(WiringState.ACTIVE, to=WiringState.ACTIVE),
         "remove": move(WiringState.ACTIVE, to=WiringState.REMOVED),
@@ -225,6 +228,7 @@ DESTINATION_MOVES = Moves(
     DestinationState,
     begin="grant",
     initial=DestinationState.GRANTED,
+    imports=(DestinationState.REVOKED,),
     verbs={
         "revoke": move(DestinationState.GRANTED, to=DestinationState.REVOKED),
         "regrant": move(
