@@ -39,9 +39,7 @@ def insertion(table: str, columns: Sequence[str], returned: str, unless: str = "
 @cache
 def _insertion(table: str, columns: tuple[str, ...], returned: str, unless: str) -> Statement:
     kinds = _kinds()[table]
-    values = [
-        _CASTS.get(kinds[name], "{}").format(f"each.value ->> '{name}'") for name in columns
-    ]
+    values = [_CASTS.get(kinds[name], "{}").format(f"each.value ->> '{name}'") for name in columns]
     # Without a WHERE, SQLite would take the ON of the conflict for that of a join.
     target = "" if unless == "anything" else f" {unless}"
     conflict = f" WHERE TRUE ON CONFLICT{target} DO NOTHING" if unless else ""

@@ -1,7 +1,7 @@
 """Another program's database, opened: which tables and columns it has, and their rows in pieces.
 
-Its rows may be anything: text that is no UTF-8, ids that occur twice or not at all, columns that are
-missing or new. All of it is given on as it is; judging it is left to whoever knows the tool.
+Its rows may be anything: text that is no UTF-8, ids that occur twice or not at all, columns that
+are missing or new. All of it is given on as it is; judging it is left to whoever knows the tool.
 """
 
 import tempfile
@@ -66,15 +66,15 @@ class Foreign:
         self.derived: list[str] = []
         """Virtual tables and what belongs to them: made from the others."""
         self._names: dict[str, str] = {}
-        for name, kind in connection.execute(
-            "SELECT name, type FROM pragma_table_list WHERE schema = 'main' ORDER BY name"
-        ).fetchall():
+        listed = "SELECT name, type FROM pragma_table_list WHERE schema = 'main' ORDER BY name"
+        for name, kind in ((str(a), str(b)) for a, b in connection.execute(listed).fetchall()):
             if kind in ("virtual", "shadow"):
                 self.derived.append(name)
             elif kind == "table" and not name.startswith("sqlite_"):
                 self._names[name.lower()] = name
                 self.tables[name.lower()] = tuple(
-                    column for (column,) in connection.execute(
+                    str(column)
+                    for (column,) in connection.execute(
                         "SELECT name FROM pragma_table_info(?)", (name,)
                     )
                 )
@@ -85,7 +85,8 @@ class Foreign:
 
     def count(self, table: str) -> int:
         sql = f"SELECT count(*) FROM {_quoted(self._names[table])}"
-        return int(self._connection.execute(sql).fetchall()[0][0])
+        found: Any = self._connection.execute(sql).fetchall()
+        return int(found[0][0])
 
     def pieces(self, table: str, key: Sequence[str]) -> Iterator[list[Found]]:
         """All rows, in the order in which they were written, a piece at a time.

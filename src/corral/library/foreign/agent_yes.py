@@ -54,8 +54,11 @@ def _run(row: Row) -> Iterable[Thing]:
 
 def _around(folder: Path) -> Path:
     return next(
-        (path for path in (folder / ".agent-yes/store.sqlite", folder / "store.sqlite")
-         if path.exists()),
+        (
+            path
+            for path in (folder / ".agent-yes/store.sqlite", folder / "store.sqlite")
+            if path.exists()
+        ),
         folder,
     )
 
@@ -98,4 +101,3 @@ TOOL = Tool(
     ),
     around=_around,
 )
-

@@ -31,12 +31,12 @@ def bring(
         counter = _Counter(on_rows, _rows_of(first))
         with database.transaction() as tx:
             taking = Taking(tx, tool, called, on_rows=counter)
-            taking.take(Part(first, members[0].tables, members[0].inside))
+            taking.take(Part(first, members[0]))
             for member in members[1:]:
                 with opened(member.path) as foreign:
                     check_is_of(foreign, tool, member.signature)
-                    counter.total += _rows_of(foreign)
-                    taking.take(Part(foreign, member.tables, member.inside))
+                    counter.total += 0 if member.partly else _rows_of(foreign)
+                    taking.take(Part(foreign, member))
             return taking.report()
 
 

@@ -11,6 +11,10 @@ KEPT = "kept as it was"
 NOT_TAKEN = "not taken: it may be a secret"
 
 
+SAME = "="
+"""Instead of a table: the row says something of a thing that is here already."""
+
+
 class Thing(NamedTuple):
     """A row of one of Corral's tables."""
 
@@ -52,6 +56,14 @@ class Member(NamedTuple):
     tables: Sequence[Table]
     inside: str = ""
     """What it belongs to, where a source has several."""
+    owner: "Table | None" = None
+    """Of what it belongs to, in case nothing else tells of that."""
+    owner_values: Mapping[str, str] = {}
+    """What is known of that all the same."""
+    partly: bool = False
+    """Whether it is opened a second time for its other tables."""
+    also: Sequence[str] = ()
+    """Tables that were seen to when it was opened before."""
 
 
 class Tool(NamedTuple):

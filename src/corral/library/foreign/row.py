@@ -6,7 +6,7 @@ What is not as it should be is taken as far as it can be, kept as it was (`rest`
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,9 +29,12 @@ class Row:
         "_ids",
         "_refs",
         "_values",
+        "around",
         "folder",
+        "home",
         "inside",
         "key",
+        "memo",
         "now",
         "read",
         "rest",
@@ -47,6 +50,9 @@ class Row:
         now: int,
         folder: str,
         inside: str = "",
+        around: Mapping[str, str] | None = None,
+        home: Callable[[], str] = str,
+        memo: dict[tuple[str, str], Any] | None = None,
     ) -> None:
         self.key = found.key
         self._values = found.values
@@ -57,6 +63,12 @@ class Row:
         """Where the source is: what it names by a relative path is there."""
         self.inside = inside
         """What the database that it is in belongs to, where a source has several."""
+        self.home = home
+        """The id of the project that stands for the folder of the source: of what has no other."""
+        self.memo = {} if memo is None else memo
+        """What rows before it have told of others, within one database of a source."""
+        self.around = {} if around is None else around
+        """What is known of what the database belongs to."""
         self.rest: dict[str, Any] = {}
         self.troubles: list[str] = []
         self.read: set[str] = set()
@@ -102,6 +114,13 @@ class Row:
             self.keep(name, f"is longer than the {most:,} bytes that fit; it is kept whole beside")
             text = _cut(text, most)
         return text or None
+
+    def plain_text(self, name: str) -> str:
+        """The text of a column as it is, to compare it with others; nothing is said of it."""
+        value = self._values.get(name)
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "backslashreplace").replace("\0", "\\0")
+        return "" if value is None else str(value)
 
     def words(self, name: str, otherwise: str, *, most: int = MAX_TEXT) -> str:
         """Text, or other words where there is none."""
@@ -189,13 +208,22 @@ class Row:
             return otherwise
         return meant
 
+    def key_of(self, *names: str) -> str:
+        """The key of the row that several columns name together."""
+        self.read.update(names)
+        return key_of([self.plain_text(name) for name in names])
+
+    def quiet_list(self, name: str) -> list[str]:
+        """A list of texts; nothing where it is none, and nothing is said of it."""
+        try:
+            return msgspec.json.decode(self.plain_text(name) or "[]", type=list[str])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return []
+
     def names(self, name: str) -> str | None:
         """The key of the row that a column names."""
-        value = self._values.get(name)
-        if value in (None, b""):
-            return None
-        text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-        return key_of([text.replace("\0", "\\0")])
+        text = self.plain_text(name)
+        return key_of([text]) if text else None
 
     def ref(self, name: str) -> str | None:
         """The id here of the row that a column names."""

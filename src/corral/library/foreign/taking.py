@@ -17,15 +17,18 @@ from corral.db.intake import put_many
 from corral.db.moves import StateTable, import_many
 from corral.db.tx import Tx
 from corral.library.catalogue import declared
-from corral.library.foreign.mapping import KEPT, NOT_TAKEN, Table, Thing, Tool
+from corral.library.foreign.mapping import KEPT, NOT_TAKEN, SAME, Member, Table, Thing, Tool
 from corral.library.foreign.report import Notes, TableTaken, Taken
 from corral.library.foreign.row import Row, plain
 from corral.rooms.agents import taking as agents
 from corral.rooms.charges import taking as charges
+from corral.rooms.gateway import taking as gateway
 from corral.rooms.groups import taking as groups
 from corral.rooms.imports import ops as imports
+from corral.rooms.projects import ops as projects_here
 from corral.rooms.projects import taking as projects
 from corral.rooms.races import taking as races
+from corral.rooms.search import ops as search
 from corral.rooms.sessions import taking as sessions
 from corral.rooms.tasks import taking as tasks
 
@@ -34,12 +37,14 @@ _BETWEEN = "\n\n"
 
 
 class Part(NamedTuple):
-    """A database of the source: the one that was named, or one that belongs to it."""
+    """A database of the source, opened."""
 
     foreign: Foreign
-    tables: Sequence[Table]
-    inside: str = ""
-    """What it belongs to; its rows are known by that too."""
+    member: Member
+
+    @property
+    def inside(self) -> str:
+        return self.member.inside
 
 
 class Made(NamedTuple):
@@ -65,19 +70,31 @@ class Taking:
         self._notes = Notes()
         self._tables: dict[str, TableTaken] = {}
         self._report = Taken(tool.name, source)
+        self._home_id: str | None = None
+        self._again: set[str] = set()
+        self._inside = ""
+        self._memo: dict[tuple[str, str], Any] = {}
         self._states = {table.table: table for table in declared(StateTable).values()}
         # Two imports of one source at the same time would each find the other's rows missing.
         tx.serialize(f"import:{tool.name}:{source}")
 
     def take(self, part: Part) -> None:
         """All tables of a database of the source."""
-        known = {table.name for table in part.tables}
-        for table in part.tables:
+        tables = part.member.tables
+        if part.inside != self._inside:
+            self._inside = part.inside
+            self._memo.clear()
+        if part.member.owner is not None:
+            self._stand_in(part, part.member.owner)
+        known = {*(table.name for table in tables), *part.member.also}
+        for table in tables:
             if table.name in part.foreign.tables:
                 self._tell_columns(part, table)
                 self._take_table(part, table)
             elif not part.inside:
                 self._report.missing.append(table.name)
+        if part.member.partly:
+            return
         for name in sorted({*part.foreign.tables} - known):
             self._unknown(part.foreign.name_of(name))
             self._take_table(part, Table(name, (), {}))
@@ -88,6 +105,8 @@ class Taking:
         report.tables = list(self._tables.values())
         report.troubles = self._notes.all()
         for table in report.tables:
+            if table.table in self._again:
+                continue  # its rows were counted once
             report.rows += table.rows
             report.new += table.new
             report.known += table.known
@@ -116,6 +135,8 @@ class Taking:
 
     def _take_table(self, part: Part, table: Table) -> None:
         told = self._tables.setdefault(table.origin, TableTaken(table.origin, became={}))
+        if table.part:
+            self._again.add(table.part)
         for piece in part.foreign.pieces(table.name, table.key):
             self._take_piece(part, table, piece, told)
             if not table.part:
@@ -147,7 +168,7 @@ class Taking:
             Made(key, row, self._made(table, row, twin), digest) for key, row, digest, twin in rows
         ]
         if table.part:
-            made = [each for each in made if each.things]
+            made = [each for each in made if each.things or each.row.troubles]
         told.new += len(made)
         self._blank_secrets(made)
         self._write(place, made, told)
@@ -160,7 +181,26 @@ class Taking:
             now=self._tx.now,
             folder=str(part.foreign.path.absolute().parent),
             inside=part.inside,
+            around=part.member.owner_values,
+            home=lambda: self._home(part),
+            memo=self._memo,
         )
+
+    def _home(self, part: Part) -> str:
+        if self._home_id is None:
+            folder = part.foreign.path.absolute().parent
+            self._home_id = projects_here.register(self._tx, folder, must_exist=False).id
+        return self._home_id
+
+    def _stand_in(self, part: Part, owner: Table) -> None:
+        """Make sure that what a database belongs to is there, though nothing else tells of it."""
+        values = part.member.owner_values
+        key = values[owner.key[0]]
+        place = imports.Part(self._tool.name, self._source, owner.origin)
+        if key not in imports.known(self._tx, place, [key]):
+            told = self._tables.setdefault(owner.origin, TableTaken(owner.origin, became={}))
+            found = Found(key, False, {name: text.encode() for name, text in values.items()})
+            self._take_piece(Part(part.foreign, Member(*part.member[:3])), owner, [found], told)
 
     def _look_up(self, table: Table, rows: Sequence[Row]) -> None:
         """The ids here of all rows that these name, in one question for each table."""
@@ -181,7 +221,7 @@ class Taking:
                     self._ids[other, key] = found.id
 
     def _made(self, table: Table, row: Row, twin: bool) -> list[Thing]:
-        if twin:
+        if twin and not table.part:
             row.troubles.append("the row has no key, or one that another row has too")
         things = list(table.make(row)) if table.make else []
         if not things and not table.part:
@@ -238,7 +278,7 @@ class Taking:
                 if id is None:
                     each.row.keep_all()
                     each.row.troubles.append(f"its place among the {table} here is taken")
-                else:
+                elif table != SAME:
                     told.became[table] = told.became.get(table, 0) + 1
         further = ((each, thing) for each in made for thing in each.things[1:])
         for table, group in _grouped(pair for pair in further if ids[pair[0].key] is not None):
@@ -257,29 +297,44 @@ class Taking:
         imports.add_origins(self._tx, place, origins)
 
     def _put(self, table: str, rows: list[dict[str, Any]]) -> Sequence[str | None]:
+        if table == SAME:
+            return [row["id"] for row in rows]
         if (special := _SPECIAL.get(table)) is not None:
             return special(self._tx, rows) or [""] * len(rows)
         if table in self._states:
-            return import_many(self._tx, self._states[table], rows)
+            written = import_many(self._tx, self._states[table], rows)
+            if table == "notes":
+                self._make_findable(rows, written)
+            return written
         keys = _KEYS.get(table)
         if keys is None:
             put_many(self._tx, table, rows)
             return [""] * len(rows)
-        written = put_many(self._tx, table, rows, unless="anything", returned=", ".join(keys))
-        left = {tuple(row) for row in written}
+        put = put_many(self._tx, table, rows, unless="anything", returned=", ".join(keys))
+        left = {tuple(row) for row in put}
         # Of two that would be one, the first is it.
         return [_taken_out(left, tuple(row[key] for key in keys)) for row in rows]
+
+    def _make_findable(self, rows: list[dict[str, Any]], ids: Sequence[str | None]) -> None:
+        for row, id in zip(rows, ids, strict=True):
+            if id is not None:
+                project, at = row.get("project_id"), row["created_at"]
+                search.add(self._tx, "note", id, 0, project, at, row["text"])
 
 
 _SPECIAL: dict[str, Callable[[Tx, list[dict[str, Any]]], Any]] = {
     "agents": agents.take_in,
     "agent_versions": agents.take_in_versions,
+    "attempts": races.take_in_attempts,
     "charges": charges.take_in,
     "choices": races.take_in_winners,
+    "destinations": gateway.take_in_destinations,
     "edges": tasks.take_in_edges,
     "posts": groups.take_in_posts,
     "projects": projects.take_in,
+    "retros": sessions.take_in_retros,
     "turns": sessions.take_in_turns,
+    "wirings": gateway.take_in_wirings,
 }
 
 # What names a row of those tables, of which there may be one already.
@@ -288,7 +343,6 @@ _KEYS = {
     "members": ("group_id", "member"),
     "plans": ("subject",),
     "reactions": ("post_id", "sign", "member"),
-    "retros": ("session_id", "number"),
     "session_state": ("session_id", "name"),
     "touches": ("project_id", "path", "owner"),
 }
@@ -313,12 +367,17 @@ def _grouped(
 def _origin(each: Made, id: str | None) -> dict[str, Any]:
     return {
         "row_id": each.key,
-        "became": None if id is None else each.things[0].table,
+        "became": None if id is None else _table_of(each),
         "id": id or None,
         "rest": _encoded(each.row.rest) if each.row.rest else None,
         "trouble": _encoded(each.row.troubles) if each.row.troubles else None,
         "digest": each.digest,
     }
+
+
+def _table_of(each: Made) -> str:
+    first = each.things[0]
+    return str(first.values["table"]) if first.table == SAME else first.table
 
 
 def _encoded(value: Any) -> str:
@@ -331,12 +390,7 @@ def _inside(part: Part, key: str) -> str:
 
 def _digest(found: Found) -> str:
     """A hash of all values of a row."""
-    hashed = blake2b(digest_size=8)
-    for name, value in found.values.items():
-        shown = value if isinstance(value, bytes) else repr(value).encode()
-        hashed.update(b"%s=%d:" % (name.encode(), len(shown)))
-        hashed.update(shown)
-    return hashed.hexdigest()
+    return blake2b(repr(found.values).encode(), digest_size=8).hexdigest()
 
 
 def _texts(made: Sequence[Made]) -> Iterator[str]:
@@ -356,4 +410,3 @@ def _cleaned(text: str) -> str:
             pass
     cleaned: str = clean_of_secrets(text)
     return cleaned
-

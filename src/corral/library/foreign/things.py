@@ -94,7 +94,13 @@ def turn(session_id: str, role: str, content: str, at: int, **columns: Any) -> T
 
 
 def run(
-    row: Row, at: int, state: str, ended_at: int | None, *, prompt: str | None = None, **columns: Any
+    row: Row,
+    at: int,
+    state: str,
+    ended_at: int | None,
+    *,
+    prompt: str | None = None,
+    **columns: Any,
 ) -> list[Thing]:
     """A run that is over, with what it was started with."""
     id = row.new_id("run", at)
@@ -206,7 +212,7 @@ def group(row: Row, name: str, at: int, **columns: Any) -> Thing:
     return Thing("groups", values | columns)
 
 
-def note(row: Row, scope: str, at: int, text: str, **columns: Any) -> Thing:
+def note(row: Row, scope: str, at: int, *, text: str, **columns: Any) -> Thing:
     values = {
         "id": row.new_id("nte", at),
         "scope": scope,

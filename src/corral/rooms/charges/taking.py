@@ -14,7 +14,8 @@ def take_in(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Charge what another program counted, on the days on which it was used."""
     ids = []
     for row in rows:
-        used = Used(**{name: value for name, value in row.items() if name not in _OF})
+        figures = {name: value for name, value in row.items() if name not in _OF}
+        used = Used(**{"model": None, **figures})
         charge = ops.add(tx, used, **{name: row[name] for name in _OF if name in row})
         ids.append(charge.id if charge else "")
     return ids

@@ -215,3 +215,5 @@ FORGET = {
 NAME_WINNER = Statement("""
     UPDATE rounds SET winner_id = :attempt, decided_by = :by WHERE id = :id
 """)
+
+RACES_OF = Statement("SELECT id, race_id, project_id FROM rounds WHERE id {is_listed}")

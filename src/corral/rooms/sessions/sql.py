@@ -331,3 +331,5 @@ MAKE_ROOM_IN_PAST = Statement("""
         updated_at = CASE WHEN updated_at < :at THEN :at ELSE updated_at END
     WHERE id = :id RETURNING turns
 """)
+
+NEXT_RETRO = Statement("SELECT coalesce(max(number), 0) + 1 FROM retros WHERE session_id = :id")

@@ -1,4 +1,4 @@
-"""Turns of another program, taken in many at a time."""
+"""Turns and retrospectives of another program, taken in many at a time."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -27,3 +27,11 @@ def take_in_turns(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
         row["number"] = numbers[row["session_id"]]
     tx.noted = True
     return [f"trn_{seq}" for (seq,) in sorted(put_many(tx, "turns", rows, returned="seq"))]
+
+
+def take_in_retros(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Keep looks back at sessions behind those that these have."""
+    for row in rows:
+        row["number"] = tx.value(sql.NEXT_RETRO, id=row["session_id"])
+        put_many(tx, "retros", [row])
+    return [row["session_id"] for row in rows]
