@@ -52,11 +52,13 @@ def test_runs_of_agent_yes_have_the_times_that_were_meant(store: Corral, tmp_pat
     done, running, failed, crashed = (store.runs.get(ids[key]) for key in "1234")
     assert (done.state, done.exit_code, done.pid) == ("completed", 0, 11)
     assert done.args == ["--fast"]
-    assert done.started_at is not None and done.ended_at is not None
+    assert done.started_at is not None
+    assert done.ended_at is not None
     assert done.ended_at - done.started_at == 90_000
     assert (failed.state, failed.exit_code) == ("failed", 3)
     assert crashed.state == "crashed"
-    assert running.state == "interrupted" and "agent-yes" in (running.reason or "")
+    assert running.state == "interrupted"
+    assert "agent-yes" in (running.reason or "")
     project = store.projects.get(done.project_id or "")
     assert (project.dir, project.command, project.prompt) == ("/srv/shop", "claude", "fix it")
     assert (project.created_at, project.last_run_at) == (1_770_000_000_000, 1_770_000_200_000)
@@ -140,7 +142,8 @@ def test_races_of_multishot_have_their_rounds_attempts_winners_and_output(
     lines = store.outputs.log_lines(runs["a2"]).items
     assert [line.message for line in lines] == ["begun", "done"]
     everything = str(contents(store))
-    assert "safe-storage-ref-77" not in everything and "anthropic" in everything
+    assert "safe-storage-ref-77" not in everything
+    assert "anthropic" in everything
 
 
 def test_nothing_of_nanoclaw_is_in_force(store: Corral, tmp_path: Path) -> None:
@@ -280,7 +283,8 @@ def test_a_row_that_changed_there_is_kept_beside_and_told_once(
     assert (again.new, again.changed) == (0, 1)
     assert store.runs.get(run).state == "interrupted"
     (origin,) = store.imports.origins(id=run).items
-    assert origin.rest["status"] == "completed" and origin.changed_at is not None
+    assert origin.rest["status"] == "completed"
+    assert origin.changed_at is not None
     assert store.imports.take("agent-yes", path).changed == 0
 
 

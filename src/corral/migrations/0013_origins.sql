@@ -14,4 +14,5 @@ CREATE TABLE origins (
     PRIMARY KEY (tool, source, part, row_id)
 ) {strict};
 
+CREATE INDEX origins_by_row ON origins (row_id);
 CREATE INDEX origins_by_id ON origins (id) WHERE id IS NOT NULL;

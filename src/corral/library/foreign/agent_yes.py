@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from corral.library.foreign import things
-from corral.library.foreign.mapping import Table, Thing, Tool
+from corral.library.foreign.mapping import KEY, Table, Thing, Tool
 from corral.library.foreign.row import Row
 
 _ENDS = {
@@ -72,7 +72,7 @@ TOOL = Tool(
             "projects",
             ("id",),
             {
-                "id": "origins.row_id",
+                "id": KEY,
                 "dir": "projects.dir",
                 "cmd": "projects.command",
                 "prompt": "projects.prompt",
@@ -86,7 +86,7 @@ TOOL = Tool(
             "runs",
             ("id",),
             {
-                "id": "origins.row_id",
+                "id": KEY,
                 "pid": "runs.pid",
                 "project_id": "runs.project_id",
                 "status": "runs.state",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from corral.library.foreign import things
-from corral.library.foreign.mapping import KEPT, Table, Thing, Tool
+from corral.library.foreign.mapping import KEPT, KEY, Table, Thing, Tool
 from corral.library.foreign.row import Row
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
@@ -115,8 +115,6 @@ def _around(folder: Path) -> Path:
     return next((path for path in places if path.exists()), folder)
 
 
-_OWN = "origins.row_id"
-
 TOOL = Tool(
     "agents",
     "agents with their tools, sessions, messages, runs and logs",
@@ -126,7 +124,7 @@ TOOL = Tool(
             "agent",
             ("id",),
             {
-                "id": _OWN,
+                "id": KEY,
                 "name": "agents.name",
                 "role": "agent_versions.role",
                 "model": "agent_versions.model",
@@ -140,7 +138,7 @@ TOOL = Tool(
             "agenttool",
             ("id",),
             {
-                "id": _OWN,
+                "id": KEY,
                 "agentid": "grants.agent_id",
                 "toolname": "grants.tool",
                 "enabled": "grants.allowed",
@@ -152,7 +150,7 @@ TOOL = Tool(
             "session",
             ("id",),
             {
-                "id": _OWN,
+                "id": KEY,
                 "title": "sessions.title",
                 "agentid": "sessions.agent_id",
                 "createdat": "sessions.created_at",
@@ -165,7 +163,7 @@ TOOL = Tool(
             "message",
             ("id",),
             {
-                "id": _OWN,
+                "id": KEY,
                 "sessionid": "turns.session_id",
                 "role": "turns.role",
                 "content": "turns.content",
@@ -178,7 +176,7 @@ TOOL = Tool(
             "run",
             ("id",),
             {
-                "id": _OWN,
+                "id": KEY,
                 "sessionid": "runs.session_id",
                 "status": "runs.state",
                 "startedat": "runs.started_at",
@@ -193,7 +191,7 @@ TOOL = Tool(
             "runlog",
             ("id",),
             {
-                "id": _OWN,
+                "id": KEY,
                 "runid": "log_lines.run_id",
                 "level": "log_lines.level",
                 "message": "log_lines.message",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from corral.library.foreign import things
-from corral.library.foreign.mapping import KEPT, SAME, Table, Thing
+from corral.library.foreign.mapping import KEPT, KEY, SAME, Table, Thing
 from corral.library.foreign.row import Row
 from corral.rooms.plans.model import Step
 
@@ -199,7 +199,6 @@ def _retro(row: Row) -> Iterable[Thing]:
     yield Thing("retros", values | {"created_at": row.born("created_at")})
 
 
-_OWN = "origins.row_id"
 _AGENT = {"agent_id": "agent_roster"}
 
 TABLES = (
@@ -207,7 +206,7 @@ TABLES = (
         "projects",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "name": "projects.name",
             "description": KEPT,
             "cwd": "projects.dir",
@@ -257,7 +256,7 @@ TABLES = (
         "project_sessions",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "project_id": "sessions.project_id",
             "lead_id": "sessions.agent_id",
             "session_id": "sessions.provider_session",
@@ -290,7 +289,7 @@ TABLES = (
         "conversations",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "agent_id": "sessions.agent_id",
             "task_id": "sessions.title",
             "created_at": "sessions.created_at",
@@ -302,7 +301,7 @@ TABLES = (
         "messages",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "conversation_id": "turns.session_id",
             "sender": "turns.role, turns.meta",
             "content": "turns.content",
@@ -316,7 +315,7 @@ TABLES = (
         "activity_log",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "agent_id": "events.actor",
             "agent_role": "events.data",
             "action_type": "events.verb",
@@ -364,7 +363,7 @@ TABLES = (
         "session_retros",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "lead_id": "retros.session_id",
             "data": "retros.body",
             "created_at": "retros.created_at",

@@ -5,7 +5,7 @@ from typing import Any
 
 from corral.library.foreign import things
 from corral.library.foreign.flightdeck_crew import mailbox, mailbox_of
-from corral.library.foreign.mapping import KEPT, Table, Thing
+from corral.library.foreign.mapping import KEPT, KEY, Table, Thing
 from corral.library.foreign.row import Row
 
 
@@ -106,7 +106,6 @@ def _knowledge(row: Row) -> Iterable[Thing]:
     )
 
 
-_OWN = "origins.row_id"
 _PROJECT = {"project_id": "projects"}
 
 TABLES = (
@@ -140,7 +139,7 @@ TABLES = (
         "chat_group_messages",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "group_name": "posts.group_id",
             "lead_id": "posts.group_id",
             "from_agent_id": "posts.author",
@@ -156,7 +155,7 @@ TABLES = (
         "agent_memory",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "lead_id": "notes.source",
             "agent_id": "notes.scope",
             "key": "notes.key",
@@ -169,7 +168,7 @@ TABLES = (
         "collective_memory",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "category": "notes.category",
             "key": "notes.key",
             "value": "notes.text",
@@ -186,7 +185,7 @@ TABLES = (
         "knowledge",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "project_id": "notes.project_id",
             "category": "notes.category",
             "key": "notes.key",

@@ -6,7 +6,7 @@ from corral.adapters.foreign.database import key_of
 from corral.kernel.patterns import head_of
 from corral.library.foreign import things
 from corral.library.foreign.flightdeck_crew import mailbox, project_of_lead
-from corral.library.foreign.mapping import KEPT, Table, Thing
+from corral.library.foreign.mapping import KEPT, KEY, Table, Thing
 from corral.library.foreign.row import Row
 
 _TASKS = {
@@ -198,7 +198,6 @@ def _letter(row: Row) -> Iterable[Thing]:
     )
 
 
-_OWN = "origins.row_id"
 _PROJECT = {"project_id": "projects"}
 
 TABLES = (
@@ -242,7 +241,7 @@ TABLES = (
         "active_delegations",
         ("delegation_id",),
         {
-            "delegation_id": _OWN,
+            "delegation_id": KEY,
             "agent_id": "delegations.to_agent_id",
             "task": "delegations.text",
             "context": "delegations.context",
@@ -290,7 +289,7 @@ TABLES = (
         "decisions",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "agent_id": "decisions.author",
             "agent_role": KEPT,
             "lead_id": KEPT,
@@ -310,7 +309,7 @@ TABLES = (
         "timers",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "agent_id": "schedules.mailbox",
             "agent_role": KEPT,
             "lead_id": KEPT,
@@ -328,7 +327,7 @@ TABLES = (
         "message_queue",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "target_agent_id": "letters.mailbox",
             "source_agent_id": "letters.sender",
             "message_type": "letters.body",

@@ -8,6 +8,8 @@ from corral.library.foreign.row import Row
 
 KEPT = "kept as it was"
 """The home of a column that has no place of its own here: `origins.rest`."""
+KEY = "origins.row_id"
+"""The home of what a row is known by."""
 NOT_TAKEN = "not taken: it may be a secret"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from corral.library.foreign import things
-from corral.library.foreign.mapping import KEPT, NOT_TAKEN, Table, Thing, Tool
+from corral.library.foreign.mapping import KEPT, KEY, NOT_TAKEN, Table, Thing, Tool
 from corral.library.foreign.row import Row
 
 _OVER = {"completed": "completed", "active": "abandoned"}
@@ -160,8 +160,6 @@ def _around(folder: Path) -> Path:
     return next((path for path in places if path.exists()), folder)
 
 
-_OWN = "origins.row_id"
-
 TOOL = Tool(
     "multishot",
     "races of up to four agents, round by round",
@@ -171,7 +169,7 @@ TOOL = Tool(
             "runs",
             ("id",),
             {
-                "id": _OWN,
+                "id": KEY,
                 "name": "races.name",
                 "created_at": "races.created_at",
                 "status": "races.state",
@@ -183,7 +181,7 @@ TOOL = Tool(
             "rounds",
             ("id",),
             {
-                "id": _OWN,
+                "id": KEY,
                 "run_id": "rounds.race_id",
                 "round_number": "rounds.number",
                 "base_prompt": "rounds.prompt",
@@ -212,7 +210,7 @@ TOOL = Tool(
             "agents",
             ("id",),
             {
-                "id": _OWN,
+                "id": KEY,
                 "round_id": "attempts.round_id",
                 "agent_number": "attempts.number",
                 "sandbox_id": KEPT,
@@ -239,7 +237,7 @@ TOOL = Tool(
             "output_logs",
             ("id",),
             {
-                "id": _OWN,
+                "id": KEY,
                 "agent_id": "log_lines.run_id",
                 "timestamp": "log_lines.at",
                 "content": "log_lines.message",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from corral.library.foreign import things
-from corral.library.foreign.mapping import KEPT, SAME, Member, Table, Thing, Tool
+from corral.library.foreign.mapping import KEPT, KEY, SAME, Member, Table, Thing, Tool
 from corral.library.foreign.nanoclaw_sessions import ACKS, INBOUND, OUTBOUND
 from corral.library.foreign.row import Row
 
@@ -152,13 +152,11 @@ def _question(row: Row) -> Iterable[Thing]:
     )
 
 
-_OWN = "origins.row_id"
-
 _SESSIONS = Table(
     "sessions",
     ("id",),
     {
-        "id": _OWN,
+        "id": KEY,
         "agent_group_id": "sessions.agent_id",
         "messaging_group_id": "sessions.reply_to",
         "thread_id": KEPT,
@@ -177,7 +175,7 @@ _CENTRAL = (
         "agent_groups",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "name": "agents.name",
             "folder": "agent_versions.workspace",
             "is_admin": KEPT,
@@ -198,7 +196,7 @@ _CENTRAL = (
         "messaging_groups",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "channel_type": "places.channel_id",
             "platform_id": "places.platform_id",
             "name": "places.name",
@@ -221,7 +219,7 @@ _CENTRAL = (
         "messaging_group_agents",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "messaging_group_id": "wirings.place_id",
             "agent_group_id": "wirings.agent_id",
             "trigger_rules": KEPT,
@@ -238,7 +236,7 @@ _CENTRAL = (
         "pending_questions",
         ("question_id",),
         {
-            "question_id": _OWN,
+            "question_id": KEY,
             "session_id": "questions.asker",
             "message_out_id": KEPT,
             "platform_id": KEPT,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from corral.adapters.foreign.database import key_of
 from corral.library.foreign import things
-from corral.library.foreign.mapping import KEPT, Table, Thing
+from corral.library.foreign.mapping import KEPT, KEY, Table, Thing
 from corral.library.foreign.row import Row
 
 _IN = {
@@ -183,13 +183,12 @@ def _value(row: Row) -> Iterable[Thing]:
     yield Thing("session_state", values | {"updated_at": row.born("updated_at")})
 
 
-_OWN = "origins.row_id"
 _BODY = "letters.body"
 
 ACKS = Table(
     "processing_ack",
     ("message_id",),
-    {"message_id": _OWN, "status": "letters.state", "status_changed": "letters.ended_at"},
+    {"message_id": KEY, "status": "letters.state", "status_changed": "letters.ended_at"},
     _ack,
 )
 
@@ -198,7 +197,7 @@ INBOUND = (
         "messages_in",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "seq": _BODY,
             "kind": _BODY,
             "timestamp": "letters.created_at",
@@ -218,7 +217,7 @@ INBOUND = (
         "delivered",
         ("message_out_id",),
         {
-            "message_out_id": _OWN,
+            "message_out_id": KEY,
             "platform_message_id": KEPT,
             "status": "letters.state",
             "delivered_at": "letters.ended_at",
@@ -242,7 +241,7 @@ INBOUND = (
     Table(
         "session_routing",
         ("id",),
-        {"id": _OWN, "channel_type": KEPT, "platform_id": KEPT, "thread_id": KEPT},
+        {"id": KEY, "channel_type": KEPT, "platform_id": KEPT, "thread_id": KEPT},
     ),
 )
 
@@ -251,7 +250,7 @@ OUTBOUND = (
         "messages_out",
         ("id",),
         {
-            "id": _OWN,
+            "id": KEY,
             "seq": _BODY,
             "in_reply_to": _BODY,
             "timestamp": "letters.created_at",

@@ -17,7 +17,16 @@ from corral.db.intake import put_many
 from corral.db.moves import StateTable, import_many
 from corral.db.tx import Tx
 from corral.library.catalogue import declared
-from corral.library.foreign.mapping import KEPT, NOT_TAKEN, SAME, Member, Table, Thing, Tool
+from corral.library.foreign.mapping import (
+    KEPT,
+    KEY,
+    NOT_TAKEN,
+    SAME,
+    Member,
+    Table,
+    Thing,
+    Tool,
+)
 from corral.library.foreign.report import Notes, TableTaken, Taken
 from corral.library.foreign.row import Row, plain
 from corral.rooms.agents import taking as agents
@@ -234,7 +243,13 @@ class Taking:
             elif home == KEPT and not table.part:
                 row.keep(name)
         if not table.part:
-            row.keep_unread({name for name, home in table.homes.items() if home == NOT_TAKEN})
+            row.keep_unread(
+                {
+                    name
+                    for name, home in table.homes.items()
+                    if home == NOT_TAKEN or (home == KEY and row.plain_text(name) == row.key)
+                }
+            )
         return things
 
     def _change(self, place: imports.Part, key: str, found: Found, digest: str) -> None:

@@ -23,6 +23,7 @@ from corral.rooms.sessions import ops as sessions
 from corral.rooms.sessions.model import NewTurn
 
 KEPT = sql.KEPT
+ORIGINS_KEPT = sql.ORIGINS_KEPT
 MAX_PATH = 4_096
 
 

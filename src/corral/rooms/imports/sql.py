@@ -39,6 +39,16 @@ KEPT = Retention(
     "imports", setting="imports.keep_ms", born=None, over="updated_at < :before", key="path"
 )
 
+# Its rows know what they became, so one that was forgotten would come in a second time: they are
+# kept as long as it is known which files were read.
+ORIGINS_KEPT = Retention(
+    "origins",
+    setting="imports.keep_ms",
+    born=None,
+    over="coalesce(changed_at, imported_at) < :before",
+    key="row_id",
+)
+
 # -- rows of other programs' databases -------------------------------------------------------------
 
 _ORIGIN = "tool, source, part, row_id, became, id, rest, trouble, imported_at, changed_at"
