@@ -29,6 +29,8 @@ NOTHING = {
         "touches",
         "delegations",
         "plans",
+        "checkpoint_writes",
+        "checkpoints",
         "progress",
         "tasks",
         "races",

@@ -1,6 +1,7 @@
 """One connection to PostgreSQL."""
 
 import select
+from collections.abc import Sequence
 
 import psycopg
 
@@ -31,6 +32,11 @@ class Link:
         text, _, values = statement.postgres
         self._cursor.execute(text, values(params), prepare=True)
         return self._rows()
+
+    def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
+        text, _, values = statement.postgres
+        self._cursor.executemany(text, map(values, given), returning=True)
+        return [self._rows() for _ in self._cursor.results()]
 
     def begin(self) -> None:
         # Whatever the server's default is: `Tx.serialize` needs each statement to see anew.

@@ -1,5 +1,6 @@
 """An open transaction: what every operation gets as its first argument."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from corral.db.dialect import Engine
@@ -24,6 +25,7 @@ class Link(Protocol):
     engine: Engine
 
     def execute(self, statement: Statement, params: Params) -> list[Row]: ...
+    def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]: ...
     def begin(self) -> None: ...
 
 
@@ -57,6 +59,12 @@ class Tx:
                 raise RuntimeError("an operation declared as one statement wrote twice")
             self._wrote = True
         return self._execute(statement, params)
+
+    def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
+        """Execute it with each of the given parameters, one after the other, on PostgreSQL without
+        waiting in between. One that `numbers` answers each with its number, or with no row."""
+        self.several()
+        return self._link.execute_each(statement, given) if given else []
 
     def all(self, query: Query[T], **params: Any) -> list[T]:
         make = query.make

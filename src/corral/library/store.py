@@ -19,6 +19,7 @@ from corral.library.runs import forget as forget_run
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.answers import ops as answers
 from corral.rooms.charges import ops as charges
+from corral.rooms.checkpoints import ops as checkpoints
 from corral.rooms.decisions import ops as decisions
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.events import ops as events
@@ -222,14 +223,17 @@ class Store(Room):
                 return Pruned(kept.table, rows, keep_ms)
 
     def _prune_files(self) -> None:
-        """Remove what was attached to messages that are long gone."""
+        """Remove what was attached to messages that are long gone, and the folders of boxed
+        sessions that are."""
         from corral import config
         from corral.adapters import attachments
+        from corral.library import exchanging
 
         keep_ms = self._database.read(lambda tx: settings.value(tx, "messages.keep_ms"))
         # Twice as long, because a message is kept while it waits, however old it is.
         before = self._database.clock.now() - 2 * keep_ms
         attachments.forget(config.home() / "channels", before / 1_000)
+        exchanging.forget(self._database)
 
     def _schema_finding(self) -> Finding:
         from corral.db.migrate import altered, newest
@@ -337,6 +341,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     imports.ORIGINS_KEPT,
     delegations.KEPT,
     *plans.KEPT,
+    *checkpoints.KEPT,
     Kept("tasks", "tasks.keep_ms", _prune_tasks),
     Kept("races", "races.keep_ms", _prune_races),
     locks.KEPT,

@@ -44,6 +44,7 @@ KINDS = (
     "budget",
     "channel",
     "charge",
+    "checkpoint",
     "decision",
     "delegation",
     "destination",
