@@ -284,7 +284,7 @@ MULTISHOT_ROWS: Rows = {
             "base_prompt": "make a shop",
             "created_at": 1_770_000_001_000,
             "winner_agent_id": "a2",
-            "winner_files_path": "/home/x/.multishot/runs/r1/round-1-winner",
+            "winner_files_path": "/srv/multishot/runs/r1/round-1-winner",
             "status": "completed",
         },
         {

@@ -237,9 +237,7 @@ DESTINATION_MOVES = Moves(
     imports=(DestinationState.REVOKED,),
     verbs={
         "revoke": move(DestinationState.GRANTED, to=DestinationState.REVOKED),
-        "regrant": move(
-            DestinationState.GRANTED, DestinationState.REVOKED, to=DestinationState.GRANTED
-        ),
+        "regrant": move(*DestinationState, to=DestinationState.GRANTED),
     },
 )
 
