@@ -20,6 +20,8 @@ ELSEWHERE = {
     "charges.set_prices": "`corral charge price`",
     "charges.unpriced": "`corral charge price`",
     "imports.bring": "`corral import claude` and `corral import codex`",
+    "imports.origins": "`corral import rows`",
+    "imports.take": "`corral import agent-yes`, and so on for each tool",
     "events.before": "the dashboard's way back; `corral events --after` goes on from any place",
     "insights.costs": "`corral stats`, and the dashboard's plots",
     "insights.named": "the dashboard's search",

@@ -24,6 +24,7 @@ from corral.library import Corral
 from corral.library.once import Key, once
 from corral.rooms.checkpoints.model import NewWrite
 from corral.rooms.gateway import boxing
+from corral.rooms.imports.ops import Part, add_origins
 from corral.rooms.races import sql as races
 from corral.rooms.runs.model import Sample
 from tests.support.invariants import check_store
@@ -142,6 +143,9 @@ def imports(store: Corral, clock: SetClock) -> None:
     begun = store.imports._begin("claude", "/srv/a.jsonl", Head("conversation", title="ünï"))
     said = Item(clock.now(), Said("user", "from elsewhere"), 10)
     store.imports._take(begun, [said], read_bytes=10)
+    with store.transaction() as tx:
+        origin = {"row_id": "7", "rest": '{"ü": 1}', "trouble": '["☃"]', "digest": "d"}
+        add_origins(tx, Part("agent-yes", "/srv/a.db", "runs"), [origin])
 
 
 def talk(store: Corral, project: str) -> None:

@@ -44,6 +44,7 @@ LOCAL = {
     "db.restore": _FILES,
     "decisions.expire_due": _DAEMON,
     "imports.bring": _FILES,
+    "imports.take": _FILES,
     "guard.commit_in_the_way": _FILES,
     "gateway.accept": "POST /channels/NAME, as platforms call it",
     "gateway.address": _DAEMON,

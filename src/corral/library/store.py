@@ -338,6 +338,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     Kept("charges", "charges.keep_ms", charges.prune),
     charges.TOTALS_KEPT,
     imports.KEPT,
+    imports.ORIGINS_KEPT,
     delegations.KEPT,
     *plans.KEPT,
     *checkpoints.KEPT,
