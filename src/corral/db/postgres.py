@@ -17,7 +17,7 @@ from psycopg import errors as pg
 from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8Dumper
 
-from corral.db.database import CLOSED, Database, Finding, Listener, Probe, Table, Work
+from corral.db.database import CLOSED, Database, Finding, Listener, Probe, RowsOf, Table, Work
 from corral.db.notices import CHANNEL, Bell, NotifyListener, ServerClock
 from corral.db.postgres_care import check_feed, plain_rows, run_query
 from corral.db.postgres_errors import (
@@ -25,6 +25,7 @@ from corral.db.postgres_errors import (
     unknown_outcome,
     unreachable,
     without_password,
+    without_secrets,
 )
 from corral.db.postgres_link import Gone, Link
 from corral.db.statement import Row, Statement
@@ -69,7 +70,7 @@ class PostgresDatabase(Database):
         """Connect to the server; without a clock of the caller's, the server's time is used."""
         super().__init__()
         self._conninfo = self.address = url
-        self.url = without_password(url)
+        self.url, self.pointer = without_password(url), without_secrets(url)
         self.actor = actor
         self._probe = probe
         self._idle: list[Link] = []
@@ -378,10 +379,10 @@ class PostgresDatabase(Database):
         from corral.db.migrate import newest
         from corral.db.schema import tables
 
-        names = [table.name for table in tables() if self.schema_version() == newest()]
+        known = [table for table in tables() if self.schema_version() == newest()]
         with self.reading() as rows_of:
-            rows = sum(1 for name in names for _ in rows_of(name, ["*"]))
-        return [Finding("tables", "ok", f"{rows:,} rows in {len(names)} tables can be read.")]
+            rows = sum(1 for table in known for _ in rows_of(table.name, ["*"], table.key))
+        return [Finding("tables", "ok", f"{rows:,} rows in {len(known)} tables can be read.")]
 
     def adopt_events(self) -> int:
         """Make events that another server numbered (a dump that was loaded here) ours.
@@ -401,14 +402,14 @@ class PostgresDatabase(Database):
         copy_from_file(source, self)
 
     @contextmanager
-    def reading(self) -> Iterator[Callable[[str, list[str]], Iterator[Row]]]:
-        """The rows of any table, all as they were at one moment, without holding them in memory."""
+    def reading(self) -> Iterator[RowsOf]:
         link = self._connect()
 
-        def rows_of(table: str, columns: list[str]) -> Iterator[Row]:
+        def rows_of(table: str, columns: list[str], key: str) -> Iterator[Row]:
             listed = ", ".join(columns)
             with link.connection.cursor("rows") as cursor:
-                cursor.execute(f"SELECT {listed} FROM {table} ORDER BY 1")
+                cursor.itersize = 1_000
+                cursor.execute(f"SELECT {listed} FROM {table} ORDER BY {key}".encode())
                 yield from plain_rows(cursor)
 
         try:
