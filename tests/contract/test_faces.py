@@ -68,6 +68,7 @@ ELSEWHERE = {
     "gateway.talks": "the pages of the gateway; people see `corral session list`",
     "gateway.take_in": "the delivery loop's work",
     "gateway.wake": "the delivery loop's work, and part of `corral chat`",
+    "messages.file": "a link in the dashboard; `corral message show` says where it is",
     "messages.get": "`corral message show`",
     "messages.send_files": "`corral message send --file`",
     "messages.receive": "what adapters and `corral chat` bring",

@@ -51,6 +51,7 @@ def test_a_page_does_and_prints_what_it_says(
         instead[WRITTEN_AS] = server.new_database()
     steps = list(read(GUIDE / name))
     assert steps, "a page of the guide has something to do"
+    untrue = []
     for step in steps:
         if isinstance(step, NewFile):
             shell.write(step)
@@ -59,9 +60,9 @@ def test_a_page_does_and_prints_what_it_says(
         for written, real in instead.items():
             command = command.replace(written, real)
         code, said = shell.run(command)
-        told = f"docs/guide/{name}, line {step.line}: {step.command}\n" + "\n".join(said)
-        assert code == step.code, f"{told}\nended with {code}"
-        assert not step.shown or fits(step.shown, said), f"{told}\nis not what the page shows"
+        if code != step.code or (step.shown and not fits(step.shown, said)):
+            untrue += [f"line {step.line}: {step.command}  [{code}]", *said]
+    assert not untrue, "\n".join([f"docs/guide/{name} shows what is not so:", *untrue])
 
 
 def test_the_pages_of_the_guide_are_all_in_the_site() -> None:

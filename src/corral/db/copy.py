@@ -20,6 +20,7 @@ from corral.db.pouring import pour, raise_sequences
 from corral.db.sqlite import APPLICATION_ID, SqliteDatabase
 from corral.db.sqlite_care import reading
 from corral.db.sqlite_errors import translate
+from corral.db.sqlite_filing import file_behind
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.clock import SystemClock
@@ -175,8 +176,10 @@ _RESTORED = """
 
 
 def _tidy(path: Path) -> None:
-    """Leave one file that needs nothing beside it."""
+    """Leave one file that needs nothing beside it, its indexes filled."""
     file = apsw.Connection(str(path))
+    with file:
+        file_behind(file.execute)
     file.execute("PRAGMA journal_mode = DELETE").fetchall()
     file.close()
     for beside in ("-line", "-line-door", "-wal", "-shm"):

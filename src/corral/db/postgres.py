@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import psycopg
 from psycopg import errors as pg
@@ -19,7 +19,7 @@ from psycopg.types.numeric import Int8Dumper
 
 from corral.db.database import CLOSED, Database, Finding, Listener, Probe, RowsOf, Table, Work
 from corral.db.notices import CHANNEL, Bell, NotifyListener, ServerClock
-from corral.db.postgres_care import check_feed, plain_rows, run_query
+from corral.db.postgres_care import check_feed, read_all, reading, run_query
 from corral.db.postgres_errors import (
     translate,
     unknown_outcome,
@@ -40,6 +40,15 @@ OLDEST_SERVER = 130_000  # transaction numbers of 64 bits came with it
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 5
 PATIENCE = 20.0  # how long a server that went away is waited for
+# A line that is dead without a word (a cable, a machine without power) is noticed within about ten
+# seconds: a keeper that waits for it for longer than its lease could not end its agent in time.
+NOTICED = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 MAX_CLASHES = 10  # how often a transaction that met another is run again
 
 # What was accepted is on the server's disk. Every statement of ours has its index and is planned
@@ -249,6 +258,7 @@ class PostgresDatabase(Database):
                 application_name="corral",
                 client_encoding="UTF8",
                 prepare_threshold=0,
+                **self._noticed(),
             )
         except psycopg.ProgrammingError:
             # Its own words are not repeated: they quote the URL, and so perhaps a password.
@@ -272,6 +282,11 @@ class PostgresDatabase(Database):
         connection.adapters.register_dumper(int, Int8Dumper)
         set_json_loads(_as_it_is, connection)  # records decode JSON themselves
         return Link(connection)
+
+    def _noticed(self) -> dict[str, Any]:
+        """When a dead line is noticed, where the store's URL does not say it."""
+        chosen = psycopg.conninfo.conninfo_to_dict(self._conninfo)
+        return {name: value for name, value in NOTICED.items() if name not in chosen}
 
     def _take(self) -> Link:
         while True:
@@ -369,20 +384,10 @@ class PostgresDatabase(Database):
     def check(self, *, thorough: bool) -> list[Finding]:
         version = self.read(lambda tx: tx.value(Statement("SELECT version()")), mode="one")
         return [
-            *(self._read_all() if thorough else []),
+            *(read_all(self) if thorough else []),
             Finding("server", "ok", " ".join(str(version).split()[:2]) + " answers."),
             self._persist(check_feed, repeatable=True),
         ]
-
-    def _read_all(self) -> list[Finding]:
-        """Read every row of every table: a damaged page shows itself."""
-        from corral.db.migrate import newest
-        from corral.db.schema import tables
-
-        known = [table for table in tables() if self.schema_version() == newest()]
-        with self.reading() as rows_of:
-            rows = sum(1 for table in known for _ in rows_of(table.name, ["*"], table.key))
-        return [Finding("tables", "ok", f"{rows:,} rows in {len(known)} tables can be read.")]
 
     def adopt_events(self) -> int:
         """Make events that another server numbered (a dump that was loaded here) ours.
@@ -403,22 +408,11 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def reading(self) -> Iterator[RowsOf]:
-        link = self._connect()
-
-        def rows_of(table: str, columns: list[str], key: str) -> Iterator[Row]:
-            listed = ", ".join(columns)
-            with link.connection.cursor("rows") as cursor:
-                cursor.itersize = 1_000
-                cursor.execute(f"SELECT {listed} FROM {table} ORDER BY {key}".encode())
-                yield from plain_rows(cursor)
-
         try:
-            link.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            yield rows_of
+            with reading(self._connect()) as rows_of:
+                yield rows_of
         except psycopg.Error as error:
             self._raise(error)
-        finally:
-            link.connection.close()
 
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
         link = self._connect()

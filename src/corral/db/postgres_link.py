@@ -7,6 +7,7 @@ import psycopg
 
 from corral.db.dialect import Engine
 from corral.db.statement import Params, Row, Statement
+from corral.db.tx import NOTE
 
 _HAS_ROWS = psycopg.pq.ExecStatus.TUPLES_OK
 
@@ -37,6 +38,12 @@ class Link:
         text, _, values = statement.postgres
         self._cursor.executemany(text, map(values, given), returning=True)
         return [self._rows() for _ in self._cursor.results()]
+
+    def note(self, values: Row) -> None:
+        self.execute(NOTE, dict(zip(NOTE.postgres.names, values, strict=True)))
+
+    def noted(self, count: int) -> None:
+        pass  # its indexes are always full
 
     def begin(self) -> None:
         # Whatever the server's default is: `Tx.serialize` needs each statement to see anew.

@@ -25,6 +25,7 @@ APPLICATION_ID = 0x436F7272  # "Corr": tells a Corral store from any other SQLit
 OLDEST_SQLITE = (3, 51, 3)  # before it, a checkpoint could race a writer and damage the file
 BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
 STATEMENTS_KEPT = 512
+LOG_PAGES = 4_000  # 8 MB: the same pages are written again and again, and copied back once
 
 
 # Files that were open when this process was forked. SQLite keeps its locks in a table of the
@@ -264,6 +265,7 @@ class SqliteDatabase(Database):
         link = self._connect()
         link.run("PRAGMA foreign_keys = ON")
         link.run("PRAGMA journal_size_limit = 67108864")
+        link.run(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}").fetchall()
         self._obey_durability(link)
         self._writer = link
         return link

@@ -8,6 +8,7 @@ from itertools import islice
 import apsw
 
 from corral.db.database import Finding, RowsOf, Table
+from corral.db.sqlite_filing import wrongly_filed
 from corral.db.statement import Row
 from corral.kernel.errors import Invalid
 
@@ -21,6 +22,7 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
         told = connection.execute(f"PRAGMA {pragma}({MOST_FAULTS})").fetchall()
         faults = [str(row[0]) for row in told if row != ("ok",)]
         lost = connection.execute("PRAGMA foreign_key_check").fetchall() if thorough else []
+        wrong = wrongly_filed(connection) if thorough and not faults else []
     except (apsw.CorruptError, apsw.NotADBError) as error:
         return [Finding("file", "broken", str(error))]
     findings = [
@@ -31,6 +33,9 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
     if lost:
         text = f"{len(lost)} rows point to a missing one, first in {lost[0][0]}."
         findings.append(Finding("references", "broken", text))
+    if wrong:
+        text = f"{', '.join(wrong)} does not hold what it should; restore a back-up."
+        findings.append(Finding("indexes", "broken", text))
     return findings
 
 

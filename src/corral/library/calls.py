@@ -68,6 +68,7 @@ LOCAL = {
     "locks.install": _FILES,
     "locks.uninstall": _FILES,
     "mail.expire_due": _DAEMON,
+    "messages.file": _FILES,
     "messages.next": "a run asks for its own letters, where it runs",
     "messages.receive": _FILES,
     "messages.receive_all": _FILES,

@@ -138,8 +138,7 @@ def graft(
         clashes = ", ".join(f"{clash.name} ({clash.why})" for clash in done.conflicts[:5])
         return note(commit=None, checks=[], kept=False, reason=f"it does not fit: {clashes}")
     assert done.commit is not None
-    place = os.path.join(folder, race.inside) if race.inside else str(folder)
-    checks = run_gates(database, race, place, None)
+    checks = run_gates(database, race, str(folder), None)
     winner = next(each for each in round.attempts if each.id == round.winner_id)
     why, kept = _compare(winner, checks)
     if kept:

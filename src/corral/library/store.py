@@ -244,14 +244,17 @@ class Store(Room):
                 return Pruned(kept.table, rows, keep_ms)
 
     def _prune_files(self) -> None:
-        """Remove what was attached to messages that are long gone."""
+        """Remove what was attached to messages that are long gone, and the folders of boxed
+        sessions that are."""
         from corral import config
         from corral.adapters import attachments
+        from corral.library import exchanging
 
         keep_ms = self._database.read(lambda tx: settings.value(tx, "messages.keep_ms"))
         # Twice as long, because a message is kept while it waits, however old it is.
         before = self._database.clock.now() - 2 * keep_ms
         attachments.forget(config.home() / "channels", before / 1_000)
+        exchanging.forget(self._database)
 
     def _schema_finding(self) -> Finding:
         from corral.db.migrate import altered, newest

@@ -418,6 +418,12 @@ class Card(msgspec.Struct, frozen=True):
 HOST = "queue:gateway"
 """Where answers go to what Corral itself asks of people."""
 
+
+def asker(mailbox: str) -> str:
+    """Who asks, for people: the gateway's own mailbox is Corral itself."""
+    return "Corral" if mailbox == HOST else mailbox
+
+
 _NAME = re.compile(r"[^\s:/\x00-\x1f\x7f]{1,100}")
 
 

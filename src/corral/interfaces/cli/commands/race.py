@@ -87,6 +87,9 @@ def _place(project: str | None) -> str:
 @click.option("--secret", multiple=True, metavar="K=REF", help="A variable, by reference.")
 @click.option("--yes", "approvals", multiple=True, metavar="CLASS", help="edit, run, trust or all.")
 @click.option("--sandbox", default="none", show_default=True, help="auto, bubblewrap, landlock.")
+@click.option(
+    "--commands-outside", is_flag=True, help="Set-up and checks run outside of the sandbox."
+)
 @click.option("--fork", "goes_on", is_flag=True, help="Later rounds go on with the winner's talk.")
 @waiting
 @pass_app

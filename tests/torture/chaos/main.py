@@ -1,0 +1,100 @@
+"""Two machines with real daemons, keepers, agents and workers on one store, and everything that can
+happen to them: they are killed, stopped for longer than their leases, lose their power, their disk
+is full, their clock is moved, their network is cut, the server is restarted, the daemon is told to
+go.
+
+    python -m tests.torture --chaos --minutes 3 --seed 1 [--postgres | --url URL]
+
+What goes wrong and when follows from the seed. At the end all is mended, and what the store has
+recorded is held against what workers and agents wrote down for themselves (`checker.py`).
+"""
+
+import argparse
+import os
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from tests.torture.chaos import faults
+from tests.torture.chaos.checker import judge
+from tests.torture.chaos.stage import Chaos
+
+
+def run(wanted: argparse.Namespace, folder: Path) -> int:
+    os.environ["CORRAL_HOME"] = str(folder / "home")
+    os.environ["CORRAL_HOST"] = "judge"
+    for name in ("CORRAL_RUN", "CORRAL_SESSION", "CORRAL_AGENT", "CORRAL_STORE"):
+        os.environ.pop(name, None)
+    seconds = wanted.hours * 3_600 or wanted.minutes * 60
+    engine = "postgres" if wanted.postgres or wanted.url else "sqlite"
+    print(f"chaos on {engine}, seed {wanted.seed}, {seconds:.0f} s", flush=True)
+    chaos = Chaos(folder, wanted.seed, seconds, wanted.url, wanted.postgres)
+    try:
+        chaos.begin()
+        chaos.rage()
+        quiet = chaos.calm()
+        history = chaos.history(chaos.end())
+    finally:
+        chaos.close()
+    if wanted.keep:
+        told = {name: getattr(history, name) for name in history.__struct_fields__[1:]}
+        (folder / "history.json").write_bytes(msgspec.json.encode(told))
+    wrong = judge(history) + _crashes(chaos.out)
+    notes = Counter(note.what for note in history.notes)
+    rows = {
+        "chaos": f"{engine}, seed {wanted.seed}, {seconds:.0f} s and {quiet:.0f} s to be quiet",
+        "faults": f"{sum(chaos.counts.values())} ({_counted(chaos.counts)})",
+        "not done here": "; ".join(chaos.not_done) or "nothing",
+        "events": str(len(history.events)),
+        "accepted": _counted(notes),
+        "attempts of runs": str(len(history.runs)),
+        "messages answered": f"{len(history.shown)} of {len(history.said)}",
+        "bystanders": f"{len(chaos.bystanders)}, {chaos.bystanders.reused} with a pid used before",
+        "wrong": str(len(wrong)),
+    }
+    width = max(map(len, rows))
+    print("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows.items()))
+    for text in wrong[:40]:
+        print(f"  ! {text}")
+    return 1 if wrong else 0
+
+
+def _crashes(folder: Path) -> list[str]:
+    """Workers that died of something else than the test."""
+    return [
+        f"{log.name}: {log.read_text().strip().splitlines()[-1]}"
+        for log in sorted(folder.glob("*.log"))
+        if "Traceback" in log.read_text()
+    ]
+
+
+def _counted(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {n}" for name, n in sorted(counter.items()))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture --chaos")
+    parser.add_argument("--minutes", type=float, default=2)
+    parser.add_argument("--hours", type=float, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL of its own")
+    parser.add_argument("--url", help="on this PostgreSQL database, which is empty")
+    parser.add_argument("--keep", action="store_true", help="leave the folder for a look")
+    parser.add_argument("--plan", action="store_true", help="only say what would go wrong")
+    wanted = parser.parse_args(arguments)
+    if wanted.plan:
+        seconds = wanted.hours * 3_600 or wanted.minutes * 60
+        for fault in faults.plan(wanted.seed, seconds, set(faults.KINDS)):
+            print(fault)
+        return 0
+    folder = Path(tempfile.mkdtemp(prefix="corral-chaos-"))
+    try:
+        return run(wanted, folder)
+    finally:
+        if wanted.keep:
+            print(f"in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
