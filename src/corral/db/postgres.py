@@ -28,7 +28,7 @@ from corral.db.postgres_errors import (
     without_secrets,
 )
 from corral.db.postgres_link import Gone, Link
-from corral.db.statement import Row, Statement
+from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
 from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
