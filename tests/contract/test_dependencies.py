@@ -8,6 +8,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,26 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAMES = {
     "pyyaml": "yaml",
     "psycopg[binary]": "psycopg",
+    "langgraph-checkpoint": "langgraph",
+    "openai-agents": "agents",
     "opentelemetry-sdk": "opentelemetry",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
 }
 # Data without a module of ours that asks for it: the standard library looks for it by itself.
 NOT_IMPORTED = {"tzdata"}
-# What always comes with another one, whose own words these are: starlette's threads, jinja2's text.
-COMES_ALONG = {"anyio", "markupsafe"}
-EXTRAS = ("postgres", "keyring", "matrix", "slack", "telegram", "otel")
+# What always comes with another one, whose own words these are: starlette's threads, jinja2's text,
+# the configuration of langgraph.
+COMES_ALONG = {"anyio", "markupsafe", "langchain_core"}
+EXTRAS = (
+    "postgres",
+    "keyring",
+    "matrix",
+    "slack",
+    "telegram",
+    "otel",
+    "langgraph",
+    "openai-agents",
+)
 
 
 def wanted() -> list[str]:
@@ -38,6 +51,7 @@ def module_of(requirement: str) -> str:
     return NAMES.get(name, name.replace("-", "_"))
 
 
+@cache
 def imported() -> set[str]:
     found: set[str] = set()
     for file in (ROOT / "src").rglob("*.py"):

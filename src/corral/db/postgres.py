@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import psycopg
 from psycopg import errors as pg
@@ -27,7 +27,7 @@ from corral.db.postgres_errors import (
     without_password,
     without_secrets,
 )
-from corral.db.postgres_link import Gone, Link
+from corral.db.postgres_link import Gone, Link, noticed
 from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
@@ -40,15 +40,6 @@ OLDEST_SERVER = 130_000  # transaction numbers of 64 bits came with it
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 5
 PATIENCE = 20.0  # how long a server that went away is waited for
-# A line that is dead without a word (a cable, a machine without power) is noticed within about ten
-# seconds: a keeper that waits for it for longer than its lease could not end its agent in time.
-NOTICED = {
-    "keepalives": 1,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,
-}
 MAX_CLASHES = 10  # how often a transaction that met another is run again
 
 # What was accepted is on the server's disk. Every statement of ours has its index and is planned
@@ -258,7 +249,7 @@ class PostgresDatabase(Database):
                 application_name="corral",
                 client_encoding="UTF8",
                 prepare_threshold=0,
-                **self._noticed(),
+                **noticed(self._conninfo),
             )
         except psycopg.ProgrammingError:
             # Its own words are not repeated: they quote the URL, and so perhaps a password.
@@ -282,11 +273,6 @@ class PostgresDatabase(Database):
         connection.adapters.register_dumper(int, Int8Dumper)
         set_json_loads(_as_it_is, connection)  # records decode JSON themselves
         return Link(connection)
-
-    def _noticed(self) -> dict[str, Any]:
-        """When a dead line is noticed, where the store's URL does not say it."""
-        chosen = psycopg.conninfo.conninfo_to_dict(self._conninfo)
-        return {name: value for name, value in NOTICED.items() if name not in chosen}
 
     def _take(self) -> Link:
         while True:

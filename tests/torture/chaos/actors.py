@@ -37,6 +37,10 @@ me = os.getpid()
 def note(text):
     os.write(notes, f"{me} {text}\n".encode())
 note("begin")
+try:
+    os.write(1, b"\n")  # an attempt before it may have been cut off in the middle of a line
+except OSError:
+    pass
 for number in range(1, lines + 1):
     line = b"%d:%06d %s\n" % (me, number, b"x" * 40)
     try:
