@@ -26,6 +26,7 @@ from corral.rooms.checkpoints.model import NewWrite
 from corral.rooms.decisions import ops as decisions
 from corral.rooms.gateway import boxing, staying, talking
 from corral.rooms.mail import ops as mail
+from corral.rooms.mail import sql as mail_sql
 from corral.rooms.questions import ops as questions
 from corral.rooms.races import choosing, doing, holding
 from corral.rooms.runs.model import Attention, Sample
@@ -486,6 +487,12 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"letters_line", "letters_started", "letters_pkey"},
     ),
     "mail.next_due": (lambda c: c.mail.next_due("agent:busy"), {"letters_line"}),
+    "mail.put_last": (
+        lambda c: c._database.read(
+            lambda tx: tx.value(mail_sql.LAST_IN_LINE, mailbox="agent:busy")
+        ),
+        {"letters_line"},
+    ),
     "mail.get": (lambda c: c.mail.get("let_5"), {"letters_pkey"}),
     "mail.expire_due": (lambda c: c.mail.expire_due(limit=5), {"letters_expiring", "letters_pkey"}),
     "mail.list": (lambda c: c.mail.list(), {"letters_line"}),

@@ -11,6 +11,7 @@ from corral.kernel.clock import HOUR, MINUTE, SECOND, SetClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.library.delivering import owner_here
+from corral.rooms.gateway import sending
 from tests.support.channels import KINDS, Chat, Fake, Platform, bring_in
 from tests.support.invariants import check_store
 from tests.support.store import refuses, walk
@@ -56,6 +57,18 @@ def test_a_long_text_is_split_at_its_seams_and_stays_in_order(store: Corral) -> 
     chat.deliver()
     assert " ".join(" ".join(chat.platform.words()).split()) == " ".join(text.split())
     assert all(len(words) <= 200 for words in chat.platform.words())
+
+
+def test_what_is_said_second_is_shown_second_also_by_who_began_earlier(store: Corral) -> None:
+    chat = Chat(store)
+    place = store.places.meet("fake", "room")
+    with store.transaction() as tx:
+        sending.queue(tx, place, "first")
+    with store.transaction() as tx:
+        tx.now -= 50  # it began before, and waited for the other
+        sending.queue(tx, place, "second")
+    chat.deliver()
+    assert chat.platform.words() == ["first", "second"]
 
 
 def test_an_earlier_message_is_changed_or_signed_by_the_platforms_own_id(store: Corral) -> None:

@@ -101,6 +101,7 @@ def queue(
     `sender` is the mailbox that is told should it never arrive.
     """
     channel = sql.CHANNELS.get(tx, place.channel_id)
+    tx.serialize(f"said:{place.id}")  # so the order of numbers is that in which it is shown
     made = []
     for number, piece in enumerate(pieces_of(text, traits_of(channel.kind), kind)):
         own = tx.new_id("key") if key is None else f"{key}:{number}" if number else key
@@ -130,7 +131,8 @@ def _queue_one(tx: Tx, place: Place, row: dict[str, Any], sender: str | None) ->
         known = tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=event)
         assert known is not None
         return known
-    letter = mail.put(tx, place.mailbox, {"message": message.id}, key=message.id, sender=sender)
+    body = {"message": message.id}
+    letter = mail.put_last(tx, place.mailbox, body, key=message.id, sender=sender)
     return _with_letter(tx, message, letter)
 
 

@@ -27,6 +27,7 @@ from corral.rooms.settings import ops as settings
 KEPT = sql.KEPT
 LEASE_MS = 30_000
 MAX_ERROR = 8_192
+MOST_BEHIND_MS = 10_000
 _UNLESS_KEYED = "(mailbox, key) WHERE key IS NOT NULL"
 
 
@@ -371,6 +372,17 @@ def next_due(tx: Tx, mailbox: str) -> int | None:
     """When the mailbox's next letter can be claimed at the earliest; None when it is empty."""
     due: int | None = tx.value(sql.NEXT_DUE, mailbox=check_mailbox(mailbox))
     return due
+
+
+def put_last(
+    tx: Tx, mailbox: str, body: Any, *, key: str | None = None, sender: str | None = None
+) -> Letter:
+    """Put a letter behind all that wait in a mailbox, also behind those of transactions that began
+    later and came first. To be called by one transaction at a time (`Tx.serialize`)."""
+    last = tx.value(sql.LAST_IN_LINE, mailbox=check_mailbox(mailbox)) or 0
+    # A clock that was set back holds up nobody for long.
+    due = min(max(tx.now, last), tx.now + MOST_BEHIND_MS)
+    return put(tx, mailbox, body, key=key, sender=sender, due_at=due)
 
 
 def _end(tx: Tx, verb: str, number: int, reason: str, *, guard: int | None = None) -> Letter:

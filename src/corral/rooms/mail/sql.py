@@ -205,6 +205,10 @@ NEXT_DUE = Statement("""
     )) FROM level
 """)
 
+LAST_IN_LINE = Statement("""
+    SELECT max(line_at) FROM letters WHERE mailbox = :mailbox AND state = 'waiting' AND rank = 0
+""")
+
 # The mailboxes in which letters wait, found by one look-up for each, however full they are.
 LINES = Statement("""
     WITH RECURSIVE line (mailbox) AS (
