@@ -8,7 +8,7 @@ NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
 OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \
 	|| { unshare -rn true 2>/dev/null && echo 'unshare -rn tests/real/offline'; })
 
-.PHONY: help setup demo test test-real up check lint types layers docs docs-check bench torture fmt \
+.PHONY: help setup demo test test-real up check lint types layers docs site docs-check bench torture fmt \
 	clean
 
 help: ## show this list
@@ -71,6 +71,11 @@ layers: setup
 docs: setup ## write the generated pages of docs/
 	@$(BIN)/python tools/docs.py
 
+site: setup ## docs/ as a site that can be read without a network, in build/site
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
 docs-check: setup
 	@$(BIN)/python tools/docs.py --check
 
@@ -87,4 +92,4 @@ torture: setup ## kill keepers, guards, agents and hosts, and see that the store
 	@CORRAL_CRASH=all $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/crash
 
 clean: ## remove what the targets above made
-	@rm -rf .venv .venv-real .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf build .venv .venv-real .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,7 +11,7 @@ import click
 
 from corral.db.moves import StateTable
 from corral.db.schema import tables
-from corral.interfaces.cli.main import COMMANDS, root
+from corral.interfaces.cli.main import COMMANDS, SECTIONS, root
 from corral.library.catalogue import declared
 from corral.library.operations import operations, rooms
 
@@ -72,6 +72,69 @@ CLI = """\
 `corral [--store URL] [--json] NOUN VERB …`. `--store` and `--json` may also stand behind the
 verb. Exit codes: 0 done, 1 the thing asked for failed, 2 wrong usage, 3 not found, 4 refused, 5
 the store cannot be used."""
+
+MANUAL_HEAD = """\
+.TH CORRAL 1 "" Corral "User Commands"
+.SH NAME
+corral \\- the system of record and the supervisor for AI agents
+.SH SYNOPSIS
+.B corral
+[\\fB--store\\fR \\fIURL\\fR] [\\fB--json\\fR] \\fINOUN\\fR [\\fIVERB\\fR] ...
+.SH DESCRIPTION
+Runs any agent CLI or command and never loses track of it, races several attempts and carries the
+winner on, lets a team of agents share tasks, locks, decisions, memory and mail, and carries
+messages between people and agents. Alone it shows what runs, what waits for you, what failed and
+what today cost.
+.PP
+\\fBcorral\\fR \\fINOUN\\fR \\fB--help\\fR says what each can do.
+\\fB--json\\fR prints one JSON value.
+.SH COMMANDS"""
+
+MANUAL_FOOT = """\
+.SH EXIT STATUS
+.TP
+.B 0
+done
+.TP
+.B 1
+the thing asked for failed
+.TP
+.B 2
+wrong usage, or input that can never work
+.TP
+.B 3
+not found
+.TP
+.B 4
+refused: a conflict, an illegal move, held by another, ambiguous
+.TP
+.B 5
+the store cannot be used
+.PP
+\\fBrun\\fR and \\fBwait\\fR give the exit code of the run.
+.SH ENVIRONMENT
+.TP
+.B CORRAL_HOME
+where everything is kept
+.TP
+.B CORRAL_STORE
+the store: sqlite:///PATH, postgresql://USER@HOST/DATABASE, or a daemon's address
+.TP
+.B CORRAL_TOKEN
+the token for a daemon's address
+.TP
+.B NO_COLOR
+no colours
+.SH FILES
+.TP
+.I $CORRAL_HOME/corral.db
+the store, unless another is named
+.TP
+.I $CORRAL_HOME/runs
+what runs wrote
+.TP
+.I $CORRAL_HOME/daemon.log
+what the daemon has to say"""
 
 
 def schema() -> str:
@@ -156,13 +219,32 @@ def _commands(command: click.Command, parent: click.Context, path: str) -> list[
         return ["", "```", command.get_help(context), "```"]
 
 
-PAGES = {"schema.md": schema, "states.md": states, "library.md": library, "cli.md": cli}
+def manual() -> str:
+    """The page that `man corral` shows."""
+    lines = ['.\\" Written by `make docs` from the code. Do not edit.', MANUAL_HEAD]
+    for name, (_, help) in COMMANDS.items():
+        if name in SECTIONS:
+            lines.append(f".SS {SECTIONS[name]}")
+        if help:
+            lines += [".TP", f".B {name}", help.replace("\\", "\\e")]
+    lines.append(MANUAL_FOOT)
+    return re.sub(r"(?<=[\w ])-(?=[\w-])", r"\\-", "\n".join(lines)) + "\n"
+
+
+PAGES = {
+    "schema.md": schema,
+    "states.md": states,
+    "library.md": library,
+    "cli.md": cli,
+    "corral.1": manual,
+}
 
 
 def main() -> int:
     stale = []
     for name, write in PAGES.items():
-        wanted, page = NOTICE + write(), DOCS / name
+        notice = NOTICE if name.endswith(".md") else ""
+        wanted, page = notice + write(), DOCS / name
         if not page.exists() or page.read_text(encoding="utf-8") != wanted:
             stale.append(name)
             if "--check" not in sys.argv:

@@ -10,7 +10,15 @@ import apsw
 
 from bench.harness import Bar, Bench, Rates, Rival, Row
 from bench.opponents import now_ms, open_store
-from bench.opponents.sessions import ByHand, CorralTalk, LangGraph, OpenAiAgents, Talk
+from bench.opponents.sessions import (
+    ByHand,
+    CorralSessionTalk,
+    CorralSteps,
+    CorralTalk,
+    LangGraph,
+    OpenAiAgents,
+    Talk,
+)
 from corral.library import Corral
 
 TITLE = "Sessions and search"
@@ -19,7 +27,8 @@ ABOUT = """
     written. By hand it is the same two statements through APSW, prepared, and is 1. The peers
     append one message each as their users would, set to the same durability as Corral beside
     them; they keep no count, no author, no key, and langgraph writes the whole conversation, of
-    20 messages here, at every step. At FULL everybody waits for the disk, once for each message.
+    20 messages here, at every step. `CorralSession` and `CorralSaver` do the same work for the
+    same framework in a Corral store. At FULL everybody waits for the disk, once for each message.
     The last 50 turns, and the newest 20 that hold a word, are asked for in a store of 1,000,000
     turns and in a short one: the time in the long one over that in the short one, or the speed
     in the long one, the short one's being 1. Appending with the search on is appending while
@@ -48,32 +57,37 @@ def _append(bench: Bench) -> list[Row]:
         rows = [
             Row("append a turn", raw.speed_of("Corral", "append"), Bar(">=", 0.6)),
             Row("append a turn, the search on", on.speed_of("indexed", "append"), Bar(">=", 0.7)),
-            *_against_peers(bench, corral, normal=True),
+            *_against_peers(bench, corral, store, normal=True),
         ]
         store.db.durability("full")
         searched.close()
-        return rows + _against_peers(bench, corral, normal=False)
+        return rows + _against_peers(bench, corral, store, normal=False)
 
 
-def _against_peers(bench: Bench, corral: Rival, *, normal: bool) -> list[Row]:
+def _against_peers(bench: Bench, corral: Rival, store: Corral, *, normal: bool) -> list[Row]:
+    """What each framework costs with its own store and with Corral's, and Corral without it."""
     level = "NORMAL" if normal else "FULL"
-    bar = Bar(">", 1)
-    peers: dict[str, Talk] = {}
+    peers: dict[str, tuple[Talk, Talk]] = {}
     if importlib.util.find_spec("agents"):
-        peers[f"openai-agents at {level}"] = OpenAiAgents(bench.new_file(), normal=normal)
-    if importlib.util.find_spec("langgraph"):
-        peers[f"langgraph at {level}"] = LangGraph(bench.new_file(), normal=normal)
-    if not peers:
-        return []
-    rivals = [Rival(name, partial(_say, peer, 100)) for name, peer in peers.items()]
-    for rival in (corral, *rivals) if not normal else ():
-        for _ in range(5):
-            rival.sample()  # until a log has its size: while it grows, a disk takes longer
-    found = bench.compare(corral, rivals, rounds=bench.pick(7, 3))
-    return [
-        Row("append a turn", found.speed_of_base_over(name, "append"), bar, over=name)
-        for name in peers
-    ]
+        own = OpenAiAgents(bench.new_file(), normal=normal)
+        peers[f"openai-agents at {level}"] = (own, CorralSessionTalk(store))
+    if importlib.util.find_spec("langgraph.checkpoint.sqlite"):
+        kept = LangGraph(bench.new_file(), normal=normal)
+        peers[f"langgraph at {level}"] = (kept, CorralSteps(store))
+    rows = []
+    for name, (own_talk, through) in peers.items():
+        peer = Rival(name, partial(_say, own_talk, 100))
+        rivals = [corral, Rival("through", partial(_say, through, 100))]
+        for rival in (peer, *rivals) if not normal else ():
+            for _ in range(5):
+                rival.sample()  # until a log has its size: while it grows, a disk takes longer
+        found = bench.compare(peer, rivals, rounds=bench.pick(7, 3))
+        kind = "CorralSession" if "openai" in name else "CorralSaver"
+        rows += [
+            Row("append a turn", found.speed_of("Corral", "append"), Bar(">", 1), over=name),
+            Row(f"{kind}", found.speed_of("through", "append"), Bar(">", 1), over=name),
+        ]
+    return rows
 
 
 def _long_history(bench: Bench) -> list[Row]:

@@ -30,6 +30,20 @@ class CorralTalk:
         self._append(self.id, "user", WORDS)
 
 
+class CorralSessionTalk:
+    """openai-agents with Corral's session, in one event loop."""
+
+    def __init__(self, store: Corral) -> None:
+        from corral.integrations.openai_agents import CorralSession
+
+        self._session = CorralSession("bench", store)
+        self._loop = asyncio.new_event_loop()
+        self._item: Any = {"role": "user", "content": WORDS}
+
+    def say(self) -> None:
+        self._loop.run_until_complete(self._session.add_items([self._item]))
+
+
 COUNT = """
     UPDATE sessions SET turns = turns + 1, updated_at = :now
     WHERE id = :id AND state = 'open' RETURNING turns, agent_id
@@ -93,23 +107,16 @@ class OpenAiAgents:
         self._loop.run_until_complete(self._session.add_items([self._item]))
 
 
-class LangGraph:
-    """`SqliteSaver` of langgraph, which keeps the whole state of a conversation at every step.
-
-    A conversation here has 20 messages; then the next one begins.
-    """
+class Steps:
+    """A conversation of 20 messages, kept by a checkpointer of langgraph, which gets all of its
+    state at every step; then the next one begins."""
 
     LENGTH = 20
 
-    def __init__(self, path: Path, *, normal: bool) -> None:
+    def __init__(self, saver: Any) -> None:
         from langgraph.checkpoint.base import empty_checkpoint
-        from langgraph.checkpoint.sqlite import SqliteSaver
 
-        connection = sqlite3.connect(path, check_same_thread=False)
-        self._saver = SqliteSaver(connection)
-        self._saver.setup()
-        if normal:
-            connection.execute("PRAGMA synchronous = NORMAL")
+        self._saver = saver
         self._empty = empty_checkpoint
         self._step = 0
         self._messages: list[dict[str, str]] = []
@@ -128,3 +135,26 @@ class LangGraph:
             {"source": "loop", "step": self._step},
             {},
         )
+
+
+class LangGraph(Steps):
+    """`SqliteSaver` of langgraph."""
+
+    def __init__(self, path: Path, *, normal: bool) -> None:
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        connection = sqlite3.connect(path, check_same_thread=False)
+        saver = SqliteSaver(connection)
+        saver.setup()
+        if normal:
+            connection.execute("PRAGMA synchronous = NORMAL")
+        super().__init__(saver)
+
+
+class CorralSteps(Steps):
+    """langgraph with Corral's saver."""
+
+    def __init__(self, store: Corral) -> None:
+        from corral.integrations.langgraph import CorralSaver
+
+        super().__init__(CorralSaver(store))

@@ -57,7 +57,12 @@ def actor() -> str:
     agent = os.environ.get("CORRAL_AGENT")
     if agent:
         return f"agent:{agent}"
-    return f"user:{os.environ.get('USER') or os.environ.get('LOGNAME') or _account()}"
+    return f"user:{user()}"
+
+
+def user() -> str:
+    """The person whose processes these are, by one name wherever they speak."""
+    return os.environ.get("USER") or os.environ.get("LOGNAME") or _account()
 
 
 def _account() -> str:

@@ -163,6 +163,42 @@ def test_attributes_that_an_agent_left_count_for_nothing(repository: Path, kept:
     assert_as_new(repository, made(repository, "two", kept))
 
 
+@pytest.mark.parametrize("attributes", ["* text=auto\n", "* text\n", "*.py text\n"])
+def test_line_ends_that_git_would_take_for_the_same_are_not(
+    repository: Path, kept: Pool, attributes: str
+) -> None:
+    commit(repository, {".gitattributes": attributes})
+    folder = made(repository, "one")
+    write(folder, {"README": "hello\r\n", "src/a.py": b"a = 1\r\n"})
+    put(repository, folder, kept)
+    assert_as_new(repository, made(repository, "two", kept))
+
+
+@pytest.mark.parametrize("where", [".gitattributes", "src/.gitattributes"])
+def test_attributes_of_the_repository_that_an_agent_changed_do_not_hide_what_it_left(
+    repository: Path, kept: Pool, where: str
+) -> None:
+    commit(repository, {where: "# none\n"})
+    git(repository, "config", "core.autocrlf", "input")
+    folder = made(repository, "one")
+    before = (folder / where).stat()
+    write(folder, {where: "* text\n", "README": "hello\r\n", "src/a.py": "a = 1\r\n"})
+    os.utime(folder / where, ns=(before.st_atime_ns, before.st_mtime_ns))
+    put(repository, folder, kept)
+    assert_as_new(repository, made(repository, "two", kept))
+
+
+def test_a_clean_filter_of_the_users_does_not_hide_what_an_agent_left(
+    repository: Path, kept: Pool
+) -> None:
+    git(repository, "config", "filter.same.clean", "printf 'hello\\n'")
+    commit(repository, {".gitattributes": "src/* filter=same\n"})
+    folder = made(repository, "one")
+    write(folder, {".gitattributes": "* filter=same\n", "README": "mine!\n"})
+    put(repository, folder, kept)
+    assert_as_new(repository, made(repository, "two", kept))
+
+
 def test_there_is_room_for_so_many_and_none_for_submodules(
     repository: Path, kept: Pool, tmp_path: Path
 ) -> None:

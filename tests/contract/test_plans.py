@@ -22,6 +22,7 @@ from corral.kernel.page import encode_cursor
 from corral.library import Corral
 from corral.library.once import Key, once
 from corral.rooms.charges.model import Price
+from corral.rooms.checkpoints.model import NewWrite
 from corral.rooms.decisions import ops as decisions
 from corral.rooms.gateway import boxing, staying, talking
 from corral.rooms.mail import ops as mail
@@ -118,6 +119,7 @@ AGENT = "agt_7x"
 SESSION = f"ses_20x{'0' * 23}"
 FORK = f"ses_50x{'0' * 23}"
 TURNS = {"sessions_pkey", "turns_by_number"}
+KEPT = {"checkpoints_by_id", "checkpoint_writes_by_place"}
 RUNS_PROJECT = f"prj_7x{'0' * 24}"
 QUIET_PROJECT = f"prj_60x{'0' * 23}"
 GRAPH = RUNS_PROJECT
@@ -591,6 +593,8 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "alerts_pkey",
             "attempts with worktrees",
             "cards_pkey",
+            "checkpoint_writes_pkey",
+            "checkpoints_pkey",
             "boxed_outcomes_pkey",
             "messages_pkey",
             "races_ended",
@@ -637,6 +641,37 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.agents.allows("a7", "t7"),
         {"agents_name_key", "agent_versions_pkey", "grants_pkey"},
     ),
+    "checkpoints.put": (lambda c: c.checkpoints.put("t7", "c9", "json", b"x"), set()),
+    "checkpoints.put_writes": (
+        lambda c: c.checkpoints.put_writes("t7", "c7", "task", [NewWrite(1, "c", "json", b"x")]),
+        set(),
+    ),
+    "checkpoints.get, the latest": (lambda c: c.checkpoints.get("t7"), KEPT),
+    "checkpoints.get": (lambda c: c.checkpoints.get("t7", id="c7"), KEPT),
+    "checkpoints.history of a part": (lambda c: c.checkpoints.history("t7", ns=""), KEPT),
+    "checkpoints.history of a thread": (
+        lambda c: c.checkpoints.history("t7"),
+        {"checkpoints_by_thread", "checkpoint_writes_by_place"},
+    ),
+    "checkpoints.history of all": (
+        lambda c: c.checkpoints.history(limit=2),
+        {"checkpoints_pkey", "checkpoint_writes_by_place"},
+    ),
+    "checkpoints.list": (lambda c: c.checkpoints.list(), {"checkpoints_pkey"}),
+    "checkpoints.list of a thread": (
+        lambda c: c.checkpoints.list(thread="t7"),
+        {"checkpoints_by_thread"},
+    ),
+    "checkpoints.delete": (
+        lambda c: c.checkpoints.delete("t9"),
+        {"checkpoints_by_thread", "checkpoint_writes_by_place"},
+    ),
+    "checkpoints.trim": (lambda c: c.checkpoints.trim("t8", "", ["c8"]), KEPT),
+    "checkpoints.delete_of_callers": (
+        lambda c: c.checkpoints.delete_of_callers(["call6"]),
+        {"checkpoints_by_caller", *KEPT},
+    ),
+    "sessions.take_back": (lambda c: c.sessions.take_back(SESSION), TURNS | {"an open session"}),
     "sessions.append": (lambda c: c.sessions.append(SESSION, "user", "x"), {"an open session"}),
     "sessions.append with a key that was seen": (
         lambda c: c.sessions.append(SESSION, "user", "x", key="k"),
@@ -812,12 +847,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         ARRIVAL | {"messages_pkey"},
     ),
     "messages, an event that is new": (
-        lambda c: c.messages._receive(CHANNEL, Incoming(event_id="new", place="p2", sender="s2")),
+        lambda c: c.messages._receive(
+            CHANNEL, Incoming(event_id="new", place="p2", sender="s2", text="hi")
+        ),
         ARRIVAL | LISTENING,
     ),
     "messages, events that come at once": (
         lambda c: c.messages._receive_all(
-            CHANNEL, [Incoming(event_id=f"e{n}", place="p2", sender="s2") for n in (1, 2)]
+            CHANNEL,
+            [Incoming(event_id=f"e{n}", place="p2", sender="s2", text="hi") for n in (1, 2)],
         ),
         ARRIVAL | LISTENING | {"messages_pkey"},
     ),

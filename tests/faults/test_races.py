@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.adapters import sandbox
 from corral.errors import Conflict, Refused
 from corral.library import Corral
 from tests.support.disks import fill
@@ -219,3 +220,26 @@ def test_a_sandbox_keeps_an_attempt_in_its_worktree_or_it_is_said_that_none_does
     assert attempt.sandbox in ("bubblewrap", "landlock", "none")
     assert outside.exists() == (attempt.sandbox == "none"), attempt.sandbox
     print(f"the sandbox was {attempt.sandbox}")
+
+
+@pytest.mark.parametrize("commands_outside", [False, True])
+def test_set_up_and_checks_are_kept_in_the_worktree_too_unless_they_are_let_out(
+    live: Corral, repository: Path, tmp_path: Path, commands_outside: bool
+) -> None:
+    kind = sandbox.probe().kind
+    if kind is sandbox.Kind.NONE:
+        pytest.skip("no sandbox works here")
+    outside = {name: tmp_path / name for name in ("set-up", "check")}
+    live.agents.create("kept", command="sh -c 'cat >/dev/null; echo x > made'")
+    race = live.races.start(
+        "Do it",
+        agents="kept",
+        setup=f"echo x > {outside['set-up']}; true",
+        checks=[f"echo x > {outside['check']}; test -e made"],
+        sandbox="auto",
+        commands_outside=commands_outside,
+        project=str(repository),
+    )
+    (attempt,) = attempts(live.races.wait(race.id))
+    assert (attempt.passed, attempt.sandbox) == (True, kind), attempt.checks
+    assert {file.exists() for file in outside.values()} == {commands_outside}

@@ -162,7 +162,7 @@ def test_our_own_mistake_is_a_sentence_too(home_cli: Cli, monkeypatch: pytest.Mo
 def test_without_arguments_it_says_what_is_going_on(home_cli: Cli) -> None:
     said = home_cli()
     assert said.code == 0
-    assert said.out.startswith("Nothing runs. `corral --help`")
+    assert said.out.startswith("Nothing has run here yet. To begin:\n  corral run -- ")
     assert home_cli.json()["active"] == []
 
 

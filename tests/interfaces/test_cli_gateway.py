@@ -53,6 +53,8 @@ def test_a_channel_is_added_wired_tried_and_removed(
     (route,) = cli.json("wiring", "try", place["id"], "@ada hello")
     assert (route["heard"], route["reason"]) == (True, "it was addressed")
     assert "it was not addressed" in cli("wiring", "try", place["id"], "hello").out
+    assert "No agent hears that place" in cli("wiring", "try", "chat/elsewhere", "hello").out
+    assert cli("wiring", "list").out.split()[11:14] == ["ada", "room", "mention"]
     assert [each["id"] for each in cli.json("wiring", "list")] == [wiring["id"]]
     changed = cli.json("wiring", "change", wiring["id"], "--on", "pattern", "--pattern", "deploy")
     assert (changed["id"], changed["pattern"], changed["mode"]) == (
@@ -96,6 +98,7 @@ def test_a_talk_needs_somebody_to_talk_to(cli: Cli) -> None:
         cli.json("agent", "create", name, "--provider", "scripted")
     assert cli.error("chat", "--once", "hello")["exit_code"] == 2
     assert cli.error("chat", "--agent", "tom", "--once", "hello")["exit_code"] == 3
+    assert cli.error("chat", "--agent", "ada", "--once", "  ")["exit_code"] == 2
 
 
 def test_a_question_in_the_terminal_is_answered_and_the_talk_goes_on(home: Home) -> None:
@@ -110,6 +113,9 @@ def test_a_question_in_the_terminal_is_answered_and_the_talk_goes_on(home: Home)
     lines = typed.stdout.decode().splitlines()
     assert lines[0] == "one"
     assert "waits for you" in lines[1]
+    (known,) = home.json("sender", "list", "--json")
+    actors = {event["actor"] for event in home.json("events", "--json")}
+    assert f"user:{known['person']}" in actors, "by one name, or nobody could answer as owner"
 
 
 def test_a_plain_command_answers_with_what_it_prints(home: Home) -> None:

@@ -53,6 +53,9 @@ def test_projects_are_registered_renamed_archived_and_forgotten(cli: Cli, tmp_pa
     assert cli.json("project", "archive", made["id"])["state"] == "archived"
     assert cli.json("project", "list") == []
     assert len(cli.json("project", "list", "--archived")) == 1
+    unsure = cli.error("project", "delete", made["id"])
+    assert unsure["exit_code"] == 4
+    assert "--yes" in unsure["message"]
     cli.json("project", "delete", made["id"], "--yes")
     assert cli.error("project", "show", made["id"])["exit_code"] == 3
 

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from corral import config
 from corral.adapters import process
 from corral.library import Corral
-from tests.support.runs import held, queued, running
+from tests.support.racing import git, make_repository
+from tests.support.runs import held, queued, running, without_keepers
 from tests.support.served import Served, serving
 from tests.support.store import rows, unchanged
 
@@ -63,6 +65,27 @@ def test_a_verb_acts_with_or_without_the_id_in_the_path(
             store.agents.create("ada")
         assert client.post(path, json=sent).status_code == 200, path
     assert error(client.post("/api/agents/ada/restore", json={"agent": "ben"})) == (400, "invalid")
+
+
+def test_whoever_starts_a_race_from_afar_says_where(
+    client: httpx.Client, store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    without_keepers(monkeypatch)
+    here = make_repository(tmp_path / "served-from")
+    monkeypatch.chdir(here)
+    (here / "inside").mkdir()
+    store.agents.create("ada", command="true")
+    for where in ({}, {"project": None}, {"project": ""}, {"project": "."}, {"project": "inside"}):
+        told = client.post("/api/races/start", json={"prompt": "Do it", "agents": "ada", **where})
+        assert told.status_code in (400, 404), told.text
+    assert store.projects.list().items == []
+    assert git(here, "branch", "--format=%(refname:short)") == "main"
+    there = make_repository(tmp_path / "meant")
+    by_path = {"prompt": "Do it", "agents": "ada", "project": str(there)}
+    race = client.post("/api/races/start", json=by_path).json()
+    assert race["repository"] == str(there)
+    by_id = by_path | {"project": race["project_id"]}
+    assert client.post("/api/races/start", json=by_id).json()["repository"] == str(there)
 
 
 def test_pages_go_on_where_they_ended(client: httpx.Client) -> None:

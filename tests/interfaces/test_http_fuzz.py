@@ -29,8 +29,9 @@ FAST = Rate(1e9, 1e9)
 
 
 @pytest.fixture
-def served(store: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+def served(store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
     without_keepers(monkeypatch)  # nothing that is made up is ever run
+    monkeypatch.chdir(tmp_path)  # nor does a word that is taken for a directory lead into this one
     monkeypatch.setattr(api, "LONGEST_WAIT_MS", 10)
     with serving(store, rates={"full": FAST, "read": FAST, "agent": FAST}) as running:
         yield running

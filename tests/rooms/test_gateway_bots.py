@@ -196,7 +196,7 @@ def test_an_update_that_telegram_sends_again_is_heard_once(
     store.gateway.wake()
     runner = Runner(store)
     run = runner.begin()
-    assert runner.prompt(run) == "ann in ann: one\n\nann in ann: two"
+    assert runner.prompt(run) == "ann (5) in ann: one\n\nann (5) in ann: two"
     runner.end(run, "both")
     store.gateway.settle()
     bot.send()

@@ -35,7 +35,7 @@ def test_what_came_together_is_told_together_and_answered_once(
         chat.says(f"part {n}", sender_name="Ann", place_name="The Room")
     (run,) = store.gateway.wake()
     run = runner.begin()
-    assert runner.prompt(run) == "\n\n".join(f"Ann in The Room: part {n}" for n in range(3))
+    assert runner.prompt(run) == "\n\n".join(f"Ann (ann) in The Room: part {n}" for n in range(3))
     runner.end(run, "all three")
     store.gateway.settle()
     assert store.gateway.wake() == []
@@ -67,7 +67,7 @@ def test_what_did_not_wake_the_agent_is_told_with_what_does(store: Corral, runne
     store.gateway.wake()
     run = runner.begin()
     told = runner.prompt(run) or ""
-    assert "Ann: the build is red\nBob: since noon" in told
+    assert "Ann (ann): the build is red\nBob (bob): since noon" in told
     assert told.endswith("@ada can you look?")
     runner.end(run, "looking")
     store.gateway.settle()

@@ -22,6 +22,7 @@ from corral.kernel.end import End
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.library.once import Key, once
+from corral.rooms.checkpoints.model import NewWrite
 from corral.rooms.gateway import boxing
 from corral.rooms.races import sql as races
 from corral.rooms.runs.model import Sample
@@ -88,6 +89,8 @@ def live(store: Corral, clock: SetClock, folder: Path) -> None:
     run = running(store, project_id=project.id)
     store.runs.add_sample(run, Sample(1, 2, 3, 4))
     imports(store, clock)
+    store.checkpoints.put("ünï", "1", "bytes", bytes(range(256)), metadata={"z": 1, "a": [None]})
+    store.checkpoints.put_writes("ünï", "1", "task", [NewWrite(0, "c", "json", b'{"json": 1}')])
     store.tokens.create("script", scope="read")
     key = Key("tok_1", "k", "f")
     sent = {"mailbox": "queue:y", "body": "ünï"}

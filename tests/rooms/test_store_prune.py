@@ -28,6 +28,8 @@ NOTHING = {
         "touches",
         "delegations",
         "plans",
+        "checkpoint_writes",
+        "checkpoints",
         "progress",
         "tasks",
         "races",

@@ -414,6 +414,17 @@ _FILL = [
     SELECT 'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26) || '/tsk_' || i,
         'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26), 'tsk_' || i, 's', {{now}}
     FROM n""",
+    f"""INSERT INTO checkpoints (thread, ns, id, parent, format, body, metadata, caller, at)
+    {_SERIES.format(count=MANY)}
+    SELECT 't' || (i % 400), CASE i % 3 WHEN 0 THEN 'part' ELSE '' END, 'c' || i, 'c' || (i - 400),
+        'json', CAST('x' AS {{blob}}), '{{}}', CASE i % 2 WHEN 0 THEN 'call' || i END, {{now}}
+    FROM n""",
+    f"""INSERT INTO checkpoint_writes
+        (thread, ns, checkpoint, task, place, path, channel, format, value, at)
+    {_SERIES.format(count=MANY)}
+    SELECT 't' || (i % 400), '', 'c' || i, 'task', 0, '', 'c', 'json', CAST('x' AS {{blob}}),
+        {{now}}
+    FROM n""",
     f"""INSERT INTO passages (kind, subject, place, at, text)
     {_SERIES.format(count=MANY * 3)}
     SELECT 'turn', 'ses_' || i, 1, {{now}}, 'text ' || i || CASE i WHEN 7 THEN ' zebra' ELSE '' END

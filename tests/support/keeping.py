@@ -61,6 +61,18 @@ def with_variable(mark: str) -> list[int]:
     return found
 
 
+def end_all(found: Callable[[], list[int]]) -> None:
+    """Kill whoever is found, until nobody is."""
+    for _ in range(100):
+        pids = found()
+        if not pids:
+            return
+        for pid in pids:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
 class Command(subprocess.Popen[bytes]):
     """A command that goes on; leaving its block ends it."""
 
@@ -229,14 +241,7 @@ class Home:
         until(lambda: not self.everybody(), "everybody has ended")
 
     def end_all(self) -> None:
-        for _ in range(100):
-            found = self.everybody()
-            if not found:
-                return
-            for pid in found:
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+        end_all(self.everybody)
 
 
 class Screen:

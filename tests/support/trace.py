@@ -1,7 +1,7 @@
 """What an operation really sends to its engine."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -75,20 +75,36 @@ def _patch_sqlite(database: Any, trace: Trace, patch: pytest.MonkeyPatch) -> Non
         trace.calls.append(Call(statement, dict(params)))
         return execute(self, statement, params)
 
+    each = sqlite.Link.execute_each
+
+    def recorded_each(
+        self: sqlite.Link, statement: Statement, given: Sequence[Params]
+    ) -> list[list[Row]]:
+        trace.calls += [Call(statement, dict(params)) for params in given]
+        return each(self, statement, given)
+
     patch.setattr(sqlite.Link, "execute", recorded)
+    patch.setattr(sqlite.Link, "execute_each", recorded_each)
     for connection in _connections(database):
         # SQLite itself tells of every statement that it begins.
         connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: trace.texts.append(event["sql"]))
 
 
 def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
-    execute, run = postgres.Link.execute, postgres.Link.run
+    execute, each, run = postgres.Link.execute, postgres.Link.execute_each, postgres.Link.run
     here = threading.get_ident()
 
     def recorded(self: postgres.Link, statement: Statement, params: Params) -> list[Row]:
         trace.calls.append(Call(statement, dict(params)))
         trace.texts.append(statement.postgres.text)
         return execute(self, statement, params)
+
+    def recorded_each(
+        self: postgres.Link, statement: Statement, given: Sequence[Params]
+    ) -> list[list[Row]]:
+        trace.calls += [Call(statement, dict(params)) for params in given]
+        trace.texts += [statement.postgres.text for _ in given]
+        return each(self, statement, given)
 
     def recorded_run(self: postgres.Link, text: str) -> list[Row]:
         # Those who wait are told by a thread of its own, and a connection is set up only once.
@@ -97,4 +113,5 @@ def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
         return run(self, text)
 
     patch.setattr(postgres.Link, "execute", recorded)
+    patch.setattr(postgres.Link, "execute_each", recorded_each)
     patch.setattr(postgres.Link, "run", recorded_run)

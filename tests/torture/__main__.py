@@ -1,7 +1,7 @@
 """Kill keepers, guards and agents of a mix of runs, in any order and at any moment, and see that
 what the store says afterwards is what happened.
 
-    python -m tests.torture --count 500 --seed 1
+    python -m tests.torture --count 500 --seed 1 [--postgres | --url URL]
 
 Several processes recover all the time. The agents write down by themselves how far they came and
 how they mean to end; bystanders, some of them with the pids of processes that were killed, write
@@ -12,6 +12,7 @@ record allows, with its output whole, with no exit code that nobody returned, an
 import argparse
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -252,12 +253,14 @@ class Recoverers:
             one.kill()
 
 
-def run(count: int, seed: int, at_once: int, folder: Path) -> int:
+def run(count: int, seed: int, at_once: int, folder: Path, url: str | None) -> int:
     os.environ["CORRAL_HOME"] = str(folder / "home")
     os.environ["CORRAL_AGENT_HOME"] = str(folder / "conversations")
     for name in ("CORRAL_RUN", "CORRAL_SESSION", "CORRAL_STORE"):
         os.environ.pop(name, None)
-    url = f"sqlite:///{folder}/corral.db"
+    url = url or f"sqlite:///{folder}/corral.db"
+    engine = "postgres" if url.startswith("postgres") else "sqlite"
+    print(f"torture on {engine}, {count} kills, seed {seed}", flush=True)
     torture = Torture(folder, count, seed, at_once, url)
     corral.open(url).close()
     reap_for_ever()
@@ -345,22 +348,40 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="runs that go at once")
     parser.add_argument("--keep", action="store_true", help="leave the folder for a look")
+    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL of its own")
+    parser.add_argument("--url", help="on this PostgreSQL database, which is empty")
     parser.add_argument("--storm", action="store_true", help="chats in a storm; see its --help")
+    parser.add_argument("--chaos", action="store_true", help="everything at once; see its --help")
     parser.add_argument("--recover", metavar="URL", help=argparse.SUPPRESS)
     if "--storm" in sys.argv:
         from tests.torture import storm
 
         return storm.main([word for word in sys.argv[1:] if word != "--storm"])
+    if "--chaos" in sys.argv:
+        from tests.torture.chaos import main as chaos
+
+        return chaos.main([word for word in sys.argv[1:] if word != "--chaos"])
     wanted = parser.parse_args()
     if wanted.recover:
         recover_for_ever(wanted.recover, wanted.seed)
         return 0
-    if wanted.keep:
-        folder = Path(tempfile.mkdtemp(prefix="corral-torture-"))
-        print(f"in {folder}")
-        return run(wanted.count, wanted.seed, wanted.at_once, folder)
-    with tempfile.TemporaryDirectory(prefix="corral-torture-", ignore_cleanup_errors=True) as name:
-        return run(wanted.count, wanted.seed, wanted.at_once, Path(name))
+    folder = Path(tempfile.mkdtemp(prefix="corral-torture-"))
+    try:
+        if not wanted.postgres:
+            return run(wanted.count, wanted.seed, wanted.at_once, folder, wanted.url)
+        from tests.support.postgres import PostgresServer
+
+        server = PostgresServer()
+        try:
+            url = server.new_database()
+            return run(wanted.count, wanted.seed, wanted.at_once, folder, url)
+        finally:
+            server.close()
+    finally:
+        if wanted.keep:
+            print(f"in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

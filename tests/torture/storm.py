@@ -36,7 +36,8 @@ from tests.torture.platform import KINDS, ask, bring_in
 
 NAMES = ("ada", "ben", "cyd", "dan", "eve", "fay", "gus", "hal")
 ROLES = ("keeper", "guard", "agent")
-LONGEST = 300.0
+LONGEST = 180.0
+"""Seconds without any change, after which what is not answered is taken for lost."""
 OPERATOR = "user:operator"
 _NUMBER = re.compile(r"#(\d+)")
 
@@ -169,7 +170,10 @@ class Storm:
             if time.monotonic() - told > 15:
                 told = time.monotonic()
                 self.look()
-                print(f"  {killed} kills, {len(self.said)} said, {self.answered()} answered")
+                print(
+                    f"  {killed} kills, {len(self.said)} said, {self.answered()} answered",
+                    flush=True,
+                )
         self.speak(self.total)
 
     def kill_host(self) -> None:
@@ -194,12 +198,20 @@ class Storm:
         return len({n for each in self._shown for n in _numbers(each["text"])})
 
     def calm(self, store: Corral) -> float:
-        """Until everything is answered, or dead and told; how many seconds that took."""
-        began = time.monotonic()
-        while time.monotonic() < began + LONGEST:
+        """Until everything is answered, or dead and told, or nothing moves any more; how many
+        seconds that took."""
+        began = moved = told = time.monotonic()
+        known = -1
+        while time.monotonic() < moved + LONGEST:
             self.look()
-            if self.answered() >= self.total and not _waiting(store):
+            answered, waiting = self.answered(), len(_waiting(store))
+            if not waiting and answered >= self.total:
                 break
+            if (now := time.monotonic()) > told + 15:
+                told = now
+                print(f"  {answered} answered, {waiting} letters on their way", flush=True)
+            if answered - waiting != known:
+                known, moved = answered - waiting, time.monotonic()
             if self._host is not None and self._host.poll() is not None:
                 self.start_host()
             time.sleep(0.5)
@@ -295,7 +307,13 @@ def _waiting(store: Corral) -> list[Letter]:
 def _reported(store: Corral) -> set[int]:
     """The messages whose death the operator was told."""
     found: set[int] = set()
-    for letter in store.mail.list(mailbox=OPERATOR, limit=1_000).items:
+    letters, after = [], None
+    while True:
+        page = store.mail.list(mailbox=OPERATOR, after=after, limit=1_000)
+        letters += page.items
+        if (after := page.next) is None:
+            break
+    for letter in letters:
         body = letter.body
         subject = str(body.get("subject", ""))
         if subject.startswith("msg_"):

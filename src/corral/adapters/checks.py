@@ -3,18 +3,23 @@
 import os
 import select
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 from uuid import uuid4
 
-from corral.adapters import process
+from corral.adapters import process, sandbox
+from corral.adapters.check_guard import GRACE_MS
+from corral.adapters.leftovers import delete
 from corral.adapters.output.redact import Redactor
+from corral.adapters.sandbox import Bounds, Kind
 
 TIMED_OUT = 124  # as the program `timeout` says it
 KEPT_BYTES = 16 * 1024
-GRACE_MS = 2_000
+GUARD = "corral.adapters.check_guard"
 LOOK_SECONDS = 0.05
 DRAIN_SECONDS = 0.5  # for what is still in the pipe when the command has ended
 # A check is Corral's own, and speaks as no agent.
@@ -29,21 +34,51 @@ class Outcome(NamedTuple):
 
 
 def run_check(
-    command: str, cwd: str, *, timeout_ms: int, environment: Mapping[str, str] | None = None
+    command: str,
+    cwd: str,
+    *,
+    timeout_ms: int,
+    environment: Mapping[str, str] | None = None,
+    kept_in: str | None = None,
+    by: Kind | None = None,
 ) -> Outcome:
-    """Run a command by the shell; whatever it started is ended with it."""
+    """Run a command by the shell; whatever it started is ended with it, also when whoever runs it
+    is killed. With `by` a sandbox keeps it in the folder `kept_in`; Refused when that does not
+    work."""
+    words = ["/bin/sh", "-c", command]
+    given = dict(environment or {})
+    if by is None or by is Kind.NONE:
+        return _run(words, cwd, timeout_ms, given)
+    scratch = tempfile.mkdtemp(prefix="corral-check-")
+    try:
+        kept = sandbox.wrap(words, Bounds(worktree=kept_in or cwd), scratch=scratch, kind=by)
+        return _run(kept.words, cwd, timeout_ms, given | kept.environment)
+    finally:
+        with suppress(OSError):
+            delete(scratch)
+
+
+def _run(words: list[str], cwd: str, timeout_ms: int, given: Mapping[str, str]) -> Outcome:
+    os.stat(cwd)  # a folder that is gone is no failed check
     mark = f"CORRAL_CHECK={uuid4().hex}"
     name, _, value = mark.partition("=")
-    own = {key: given for key, given in os.environ.items() if key not in WITHHELD}
-    child = subprocess.Popen(
-        ["/bin/sh", "-c", command],
-        cwd=cwd,
-        env=own | dict(environment or {}) | {name: value},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    own = {key: known for key, known in os.environ.items() if key not in WITHHELD}
+    alive, held = os.pipe()  # as long as this process holds it, the check may go on
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", GUARD, cwd, str(alive), mark, *words],
+            env=own | dict(given) | {name: value},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(alive,),
+        )
+    except BaseException:
+        os.close(held)
+        raise
+    finally:
+        os.close(alive)
     known = process.identify(child.pid)
     assert child.stdout is not None
     with child.stdout as pipe:
@@ -51,7 +86,10 @@ def run_check(
             printed = _last(pipe.fileno(), child, time.monotonic() + timeout_ms / 1_000)
             code = child.poll()
         finally:
-            process.end_family(known, mark, grace_ms=GRACE_MS)
+            os.close(held)
+            _wait(child, 2 * GRACE_MS / 1_000)
+            process.end_family(known, mark, grace_ms=0)  # whoever has killed the guard
+            child.kill()
             child.wait()
     if code is None:
         printed += f"\nIt was ended after {timeout_ms / 1_000:g} s.\n"

@@ -122,6 +122,13 @@ def commit_tree(
     )
 
 
+def on_all_cores(top: str) -> tuple[str, ...]:
+    """The words that have git write many files on all cores; none when its user has said on how
+    many."""
+    said = run(top, "config", "checkout.workers").out
+    return () if said.strip() else ("-c", "checkout.workers=0")
+
+
 def failed(top: str, word: str, done: Done) -> Refused:
     """What to raise for a call that did not go well."""
     return Refused(f"git {word} failed in {top}: {done.said}", dir=top)

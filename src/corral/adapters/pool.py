@@ -2,15 +2,17 @@
 
 What is kept is a plain folder that git does not know. It was an agent's, so nothing of it is
 trusted: what the next worktree takes over is compared byte for byte with what belongs there, by its
-content and not by what an index says of it, and all the rest is deleted. A crash leaves an entry in
-the pool, one that `sweep` deletes, or a worktree that `worktrees.make` makes anew.
+content and not by what an index says of it, and all the rest is deleted. Git does that, several
+times as fast as it can be done here; what git would convert before it compares is compared here. A
+crash leaves an entry in the pool, one that `sweep` deletes, or a worktree that `worktrees.make`
+makes anew.
 """
 
 import fcntl
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 from uuid import uuid4
@@ -24,8 +26,11 @@ TAKEN = ".taken-"  # the start of the name of an entry that somebody is at
 LINK = 0o120000
 SUBMODULE = 0o160000
 PROGRAM = 0o100755
-MOST_BYTES = 64 << 20  # what is larger is written anew instead of being read
-CONVERTING = ("eol", "filter", "ident", "working-tree-encoding", "crlf")
+MOST_BYTES = 64 << 20  # what is larger is written anew instead of being read here
+WRITTEN_OTHERWISE = ("eol", "filter", "ident", "working-tree-encoding", "crlf")
+READ_OTHERWISE = ("text",)
+AS_IT_IS = ("-c", "core.autocrlf=false")  # how git compares what has none of these attributes
+ATTRIBUTES = b".gitattributes"
 
 
 class Pool(NamedTuple):
@@ -204,20 +209,26 @@ def fill(found: Place, commit: str, entry: str) -> bool:
     wanted = _wanted(found)
     if any(each.mode == SUBMODULE for each in wanted.values()):
         return False
-    for name in _converted(found, wanted):
+    for name in _with_attributes(found, wanted, WRITTEN_OTHERWISE):
         del wanted[name]
+    by_hand = _with_attributes(found, wanted, READ_OTHERWISE)
+    # Git reads these in the worktree: an agent's must not be there when it compares the rest.
+    by_hand.update(name for name in wanted if name.rpartition(b"/")[2].lower() == ATTRIBUTES)
     plain = stat.S_IMODE(os.lstat(os.path.join(found.folder, ".git")).st_mode)
     program = _searchable(plain)
 
     def stays(name: bytes, entry: "os.DirEntry[bytes]") -> bool:
         each = wanted.get(name)
         mode = program if each is not None and each.mode == PROGRAM else plain
-        return each is not None and _is_as_wanted(entry, each, mode)
+        if each is None or not _is_of_its_kind(entry, each, mode):
+            return False
+        return _has_content(entry, each) if each.mode == LINK or name in by_hand else True
 
     _strip(os.fsencode(entry), stays, program)
     for left in os.listdir(entry):
         os.rename(os.path.join(entry, left), os.path.join(found.folder, left))
-    found.run("update-index", "-q", "--refresh")  # what is missing yet is told as a failure
+    # The index knows of no file yet, so each is read; those that differ are told as a failure.
+    found.run(*AS_IT_IS, "update-index", "-q", "--really-refresh")
     found.told("checkout-index", "--force", "--all", "--index", "--quiet")
     return True
 
@@ -231,10 +242,10 @@ def _wanted(found: Place) -> dict[bytes, _Wanted]:
     }
 
 
-def _converted(found: Place, wanted: Iterable[bytes]) -> set[bytes]:
-    """Files that git writes otherwise than it keeps them: their content says nothing."""
-    given = b"".join(name + b"\0" for name in wanted)
-    told = found.told("check-attr", "-z", "--stdin", "--cached", *CONVERTING, given=given)
+def _with_attributes(found: Place, names: Iterable[bytes], asked: Sequence[str]) -> set[bytes]:
+    """Files that git converts when it writes or reads them."""
+    given = b"".join(name + b"\0" for name in names)
+    told = found.told("check-attr", "-z", "--stdin", "--cached", *asked, given=given)
     fields = told.split(b"\0")
     return {
         name
@@ -275,19 +286,22 @@ def _searchable(mode: int) -> int:
     return mode | (mode & 0o444) >> 2
 
 
-def _is_as_wanted(entry: "os.DirEntry[bytes]", wanted: _Wanted, mode: int) -> bool:
+def _is_of_its_kind(entry: "os.DirEntry[bytes]", wanted: _Wanted, mode: int) -> bool:
     facts = entry.stat(follow_symlinks=False)
     if facts.st_nlink != 1:  # others could change it under its next owner
         return False
     if wanted.mode == LINK:
-        return stat.S_ISLNK(facts.st_mode) and _id(os.readlink(entry.path), wanted.id) == wanted.id
-    if not stat.S_ISREG(facts.st_mode) or stat.S_IMODE(facts.st_mode) != mode:
-        return False
-    if facts.st_size > MOST_BYTES:
-        return False
+        return stat.S_ISLNK(facts.st_mode)
+    return stat.S_ISREG(facts.st_mode) and stat.S_IMODE(facts.st_mode) == mode
+
+
+def _has_content(entry: "os.DirEntry[bytes]", wanted: _Wanted) -> bool:
+    if wanted.mode == LINK:
+        return _id(os.readlink(entry.path), wanted.id) == wanted.id
     file = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(file, "rb", buffering=0) as opened:
-        return _id(opened.read(MOST_BYTES), wanted.id) == wanted.id
+        content = opened.read(MOST_BYTES + 1)
+    return len(content) <= MOST_BYTES and _id(content, wanted.id) == wanted.id
 
 
 def _id(content: bytes, like: str) -> str:

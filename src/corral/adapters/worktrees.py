@@ -306,8 +306,9 @@ def _add(
         at = _branch_at(repository, branch)
     force = ("--force", "--force") if before is not None else ()
     start = _on_branch(folder, branch, commit, is_new=at is None)
+    workers = git.on_all_cores(repository)
     for left in reversed(range(TRIES)):
-        words = ("worktree", "add", "--quiet", *force, *start)
+        words = (*workers, "worktree", "add", "--quiet", *force, *start)
         done = git.run(repository, *words, seconds=git.LONG_SECONDS, keeps=(lock,))
         if done.code == 0:
             break

@@ -1,6 +1,7 @@
 """One connection to PostgreSQL."""
 
 import select
+from collections.abc import Sequence
 
 import psycopg
 
@@ -36,8 +37,13 @@ class Link:
     def note(self, values: Row) -> None:
         self.execute(NOTE, dict(zip(NOTE.postgres.names, values, strict=True)))
 
-    def noted(self, count: int) -> None:
+    def events_written(self, count: int) -> None:
         pass  # its indexes are always full
+
+    def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
+        text, _, values = statement.postgres
+        self._cursor.executemany(text, map(values, given), returning=True)
+        return [self._rows() for _ in self._cursor.results()]
 
     def begin(self) -> None:
         # Whatever the server's default is: `Tx.serialize` needs each statement to see anew.

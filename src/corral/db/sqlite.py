@@ -65,6 +65,7 @@ class SqliteDatabase(Database):
         self._readers: list[Link] = []
         self._writer: Link | None = None
         self._full = False
+        self._syncs = False
         filesystem.make_private_file(path, create=create)
         self._turnstile = Turnstile(f"{path}-line")
         self._sole: filesystem.SoleUse | None = None
@@ -138,7 +139,7 @@ class SqliteDatabase(Database):
                 self._commit(writer)
             finally:
                 self.working.here = False
-                self._end_turn(durable=False)
+                self._end_turn()
         except apsw.Error as error:
             self._raise(error)
         finally:
@@ -184,7 +185,7 @@ class SqliteDatabase(Database):
             raise
         finally:
             self.working.here = False
-            self._end_turn(durable)
+            self._end_turn()
         if interrupt is not None:
             raise interrupt
         return result
@@ -214,20 +215,17 @@ class SqliteDatabase(Database):
         self._turnstile.enter(since)
         try:
             writer = self._writer or self._connect_writer()
-            if durable and not self._full:
-                writer.run("PRAGMA synchronous = FULL")
+            if not self._full and durable is not self._syncs:
+                self._wait_for_disk(writer, durable)
         except BaseException:
             self._turnstile.leave()
             raise
         return writer
 
-    def _end_turn(self, durable: bool) -> None:
+    def _end_turn(self) -> None:
         try:
-            if (writer := self._writer) is not None:
-                if writer.connection.in_transaction:
-                    writer.roll_back()
-                if durable and not self._full:
-                    writer.run("PRAGMA synchronous = NORMAL")
+            if (writer := self._writer) is not None and writer.connection.in_transaction:
+                writer.roll_back()
         finally:
             self._turnstile.leave()
 
@@ -275,7 +273,12 @@ class SqliteDatabase(Database):
     def _obey_durability(self, writer: Link) -> None:
         if self._version_of(writer) > 0:
             self._full = writer.run("SELECT durability FROM store").fetchall() == [("full",)]
-        writer.run(f"PRAGMA synchronous = {'FULL' if self._full else 'NORMAL'}")
+        self._wait_for_disk(writer, self._full)
+
+    def _wait_for_disk(self, writer: Link, wanted: bool) -> None:
+        """Whether commits wait for the disk from now on; who writes next wants the same, mostly."""
+        writer.run(f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
+        self._syncs = wanted
 
     def _close(self) -> None:
         for link in [*self._readers, *([self._writer] if self._writer else [])]:
@@ -320,7 +323,7 @@ class SqliteDatabase(Database):
             try:
                 yield
             finally:
-                self._end_turn(durable=True)
+                self._end_turn()
         finally:
             self._line.pass_on()
 

@@ -1,5 +1,6 @@
 """One connection to a SQLite file."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import apsw
@@ -21,13 +22,14 @@ class Link:
         self.connection = connection
         cursor = connection.cursor()
         self.run = cursor.execute
+        self._run_each = cursor.executemany
         self._fetch = cursor.fetchall
 
     def execute(self, statement: Statement, params: Params) -> list[Row]:
         text, _, values = statement.sqlite
         self.run(text, values(params))
         if statement.numbers:
-            return [(self.connection.last_insert_rowid(),)]
+            return self._number()
         rows: list[Row] = self._fetch()
         return rows
 
@@ -36,10 +38,26 @@ class Link:
         if self.connection.last_insert_rowid() % EVERY == 0:
             file_behind(self.run)
 
-    def noted(self, count: int) -> None:
+    def events_written(self, count: int) -> None:
         # Whether a number that is a multiple was among the last that were given.
         if self.connection.last_insert_rowid() % EVERY < count:
             file_behind(self.run)
+
+    def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
+        text, _, values = statement.sqlite
+        if not statement.numbers:
+            self._run_each(text, map(values, given))
+            return []
+        run, number = self.run, self._number
+        answers = []
+        for params in given:
+            run(text, values(params))
+            answers.append(number())
+        return answers
+
+    def _number(self) -> list[Row]:
+        """Of the row that was inserted, if it was."""
+        return [(self.connection.last_insert_rowid(),)] if self.connection.changes() else []
 
     def begin(self) -> None:
         self.run("BEGIN IMMEDIATE")

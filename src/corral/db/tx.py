@@ -1,5 +1,6 @@
 """An open transaction: what every operation gets as its first argument."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from corral.db.dialect import Engine
@@ -24,12 +25,13 @@ class Link(Protocol):
     engine: Engine
 
     def execute(self, statement: Statement, params: Params) -> list[Row]: ...
+    def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]: ...
     def begin(self) -> None: ...
     def note(self, values: Row) -> None:
         """Write an event: what NOTE takes, in its order."""
 
-    def noted(self, count: int) -> None:
-        """Told that another statement has just written so many events."""
+    def events_written(self, count: int) -> None:
+        """Told when other statements have just written so many."""
 
 
 class Tx:
@@ -63,6 +65,12 @@ class Tx:
             self._wrote = True
         return self._execute(statement, params)
 
+    def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
+        """Execute it with each of the given parameters, one after the other, on PostgreSQL without
+        waiting in between. One that `numbers` answers each with its number, or with no row."""
+        self.several()
+        return self._link.execute_each(statement, given) if given else []
+
     def all(self, query: Query[T], **params: Any) -> list[T]:
         make = query.make
         return [make(row) for row in self.execute(query, params)]
@@ -94,12 +102,11 @@ class Tx:
         told = encode_json(data, "An event") if data else None
         self._link.note((self.now, self.actor, kind, verb, subject, project_id, told))
 
-    def note_all(self, statement: Statement, params: Params, count: int) -> None:
-        """Write the events of so many changes by one statement."""
+    def events_written(self, count: int) -> None:
+        """So many events were written, right now, by statements of the caller's own."""
         if count:
             self.noted = True
-            self._execute(statement, params)
-            self._link.noted(count)
+            self._link.events_written(count)
 
     def several(self) -> None:
         """From here on, several statements belong together, also in mode "one"."""

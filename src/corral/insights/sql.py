@@ -191,7 +191,11 @@ _NAMED = " UNION ALL ".join(
         ("runs", "coalesce(t.name, t.title, t.command)"),
         ("channels", "t.name"),
         ("places", "coalesce(t.name, t.platform_id)"),
-        ("senders", "coalesce(t.person, t.name, t.platform_id)"),
+        (
+            "senders",
+            "CASE WHEN t.person <> t.id THEN t.person WHEN t.name <> t.platform_id"
+            " THEN t.name || ' (' || t.platform_id || ')' ELSE t.platform_id END",
+        ),
     )
 )
 NAMES = Query(Named, _NAMED)

@@ -62,7 +62,8 @@ class NoRoom(Conflict):
 
 class StoreUnavailable(CorralError):
     """Reasons: missing, missing_package, unwritable, locked, newer, older, old_sqlite, old_server,
-    foreign, corrupt, full, io, unreachable, network_file_system, unknown_outcome, engine."""
+    foreign, encoding, corrupt, full, io, unreachable, network_file_system, unknown_outcome,
+    engine."""
 
     code = "store_unavailable"
 

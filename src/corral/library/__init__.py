@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from corral.library.agents import Agents
     from corral.library.alerts import Alerts
     from corral.library.charges import Budgets, Charges
+    from corral.library.checkpoints import Checkpoints
     from corral.library.decisions import Decisions
     from corral.library.events import Events
     from corral.library.gateway import (
@@ -208,6 +209,12 @@ class Corral:
         from corral.library.sessions import Sessions
 
         return Sessions(self._database)
+
+    @cached_property
+    def checkpoints(self) -> "Checkpoints":
+        from corral.library.checkpoints import Checkpoints
+
+        return Checkpoints(self._database)
 
     @cached_property
     def decisions(self) -> "Decisions":

@@ -175,6 +175,10 @@ _NOT_FROM_AFAR = {"claimed"}
 # From afar, `locks.request` and then `locks.wait` wait for a lock, and keep its place in line.
 _ONLY_HERE = {"locks.acquire": {"wait", "timeout_ms"}}
 
+PLACES = {"races.start": "project"}
+"""The argument that says where work is done, by a project's id or a whole path: nobody who calls
+from afar means the directory that the server happens to be in."""
+
 _INT = Annotated[int, msgspec.Meta(ge=-(2**63) + 1, le=2**63 - 1)]
 
 
@@ -245,6 +249,7 @@ def calls() -> list[Call]:
 
 def _make(row: Row, room: type[Room], member: Any) -> Call:
     function = member.function if isinstance(member, Operation) else member
+    name = f"{row.attribute}.{row.verb}"
     hints = typing.get_type_hints(function, include_extras=True)
     fields: list[Field] = []
     positional: list[str] = []
@@ -252,12 +257,14 @@ def _make(row: Row, room: type[Room], member: Any) -> Call:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             fields += _unpacked(hints[parameter.name])
             continue
-        if parameter.name in _ONLY_HERE.get(f"{row.attribute}.{row.verb}", ()):
+        if parameter.name in _ONLY_HERE.get(name, ()):
+            continue
+        if parameter.name == PLACES.get(name):
+            fields.append(Field(parameter.name, str, True, None, None))
             continue
         fields.append(_field(parameter, hints[parameter.name]))
         if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
             positional.append(parameter.name)
-    name = f"{row.attribute}.{row.verb}"
     subject = positional[0] if positional and _is_subject(row, positional[0]) else None
     asks = row.kind == "read" or name in _ASKING
     return Call(

@@ -79,8 +79,7 @@ def with_files(database: "Database", channel: str, incoming: Incoming) -> Incomi
     secret that was asked for there, no file is made."""
     from corral.rooms.gateway.judging import MAX_TEXT
 
-    # No character has more than four bytes.
-    text = incoming.text.encode(errors="replace") if 4 * len(incoming.text) > MAX_TEXT else b""
+    text = incoming.text.encode(errors="replace")
     if not incoming.attached and len(text) <= MAX_TEXT:
         return incoming
     from corral.adapters import attachments

@@ -57,7 +57,7 @@ def export(
         for attempt in each.attempts:
             if attempt.run_id is not None:
                 name = f"logs/round-{each.number}-attempt-{attempt.number}.log"
-                files[name] = b"".join(_log(database, attempt.run_id))
+                files[name] = _log(database, attempt.run_id)
     if not folder.parent.is_dir():
         raise Invalid(f"{folder.parent} is no directory; make it first, or mend the path.")
     exports.sweep(folder.parent)
@@ -138,8 +138,7 @@ def graft(
         clashes = ", ".join(f"{clash.name} ({clash.why})" for clash in done.conflicts[:5])
         return note(commit=None, checks=[], kept=False, reason=f"it does not fit: {clashes}")
     assert done.commit is not None
-    place = os.path.join(folder, race.inside) if race.inside else str(folder)
-    checks = run_gates(database, race, place, None)
+    checks = run_gates(database, race, str(folder), None)
     winner = next(each for each in round.attempts if each.id == round.winner_id)
     why, kept = _compare(winner, checks)
     if kept:

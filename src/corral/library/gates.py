@@ -8,6 +8,7 @@ from pathlib import Path
 from corral.adapters import counts
 from corral.adapters.checks import run_check
 from corral.adapters.output.opening import open_regular
+from corral.adapters.sandbox import Kind, probe
 from corral.db.database import Database
 from corral.rooms.races.model import Attempt, Check, Race, Tally
 from corral.rooms.settings import ops as settings
@@ -16,9 +17,10 @@ MAX_OUTPUT = 4_000  # of what a check printed, in the store
 MAX_REPORT = 16 * 1024 * 1024
 
 
-def run_gates(database: Database, race: Race, dir: str, attempt: Attempt | None) -> list[Check]:
-    """The checks of a race in a directory, in their order; the first that fails is the last that
+def run_gates(database: Database, race: Race, top: str, attempt: Attempt | None) -> list[Check]:
+    """The checks of a race in a worktree, in their order; the first that fails is the last that
     is run: it is lost then."""
+    dir = place_in(race, top)
     found: list[Check] = []
     timeout_ms = check_ms(database, race)
     port = attempt.port if attempt is not None else None
@@ -26,7 +28,14 @@ def run_gates(database: Database, race: Race, dir: str, attempt: Attempt | None)
     for command in race.plan.checks:
         before = _reports(race, dir)
         began = time.monotonic()
-        ended = run_check(command, dir, timeout_ms=timeout_ms, environment=given)
+        ended = run_check(
+            command,
+            dir,
+            timeout_ms=timeout_ms,
+            environment=given,
+            kept_in=top,
+            by=keeper_of(race, attempt),
+        )
         took = int((time.monotonic() - began) * 1_000)
         found.append(
             Check(
@@ -40,6 +49,24 @@ def run_gates(database: Database, race: Race, dir: str, attempt: Attempt | None)
         if ended.exit_code != 0:
             break
     return found
+
+
+def place_in(race: Race, top: str) -> str:
+    """The directory in a worktree that stands for the project's."""
+    return os.path.join(top, race.inside) if race.inside else top
+
+
+def sandbox_of(race: Race) -> Kind:
+    """What keeps the attempts of a race in their worktrees."""
+    return probe().kind if race.plan.sandbox == "auto" else Kind(race.plan.sandbox)
+
+
+def keeper_of(race: Race, attempt: Attempt | None) -> Kind:
+    """What keeps the commands of a race in a worktree: what an agent wrote is run by them."""
+    if race.plan.commands_outside:
+        return Kind.NONE
+    same = attempt.sandbox if attempt is not None else None
+    return Kind(same) if same is not None else sandbox_of(race)
 
 
 def check_ms(database: Database, race: Race) -> int:

@@ -23,6 +23,7 @@ from corral.rooms.gateway import (
     talking,
     wiring,
 )
+from corral.rooms.gateway.judging import MAX_TEXT
 from corral.rooms.gateway.model import HOST, Message, Next, Talk
 from corral.rooms.mail.model import Letter
 from corral.rooms.runs.model import Run
@@ -225,19 +226,23 @@ class Messages(Room):
     def receive(self, channel: str, incoming: Incoming) -> Message:
         """Store an event of a platform, once, with what is attached to it, and give it to whoever
         is to hear it. When this returns, the platform may be told that we have it."""
-        from corral.library.delivering import with_files
-
-        return self._receive(channel, with_files(self._database, channel, incoming))
+        return self._receive(channel, self._with_files(channel, incoming))
 
     def receive_all(
         self, channel: str, events: Sequence[Incoming], *, cursor: str | None = None
     ) -> Stored:
         """Store what a platform brought at once, in its order, and how far that is; all or nothing
         of it. When this returns, the platform may be told that we have it."""
+        kept = [self._with_files(channel, each) for each in events]
+        return self._receive_all(channel, kept, cursor=cursor)
+
+    def _with_files(self, channel: str, incoming: Incoming) -> Incoming:
+        # No character has more than four bytes.
+        if not incoming.attached and 4 * len(incoming.text) <= MAX_TEXT:
+            return incoming
         from corral.library.delivering import with_files
 
-        kept = [with_files(self._database, channel, each) for each in events]
-        return self._receive_all(channel, kept, cursor=cursor)
+        return with_files(self._database, channel, incoming)
 
 
 class Gateway(Room):

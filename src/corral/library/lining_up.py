@@ -89,7 +89,7 @@ def project_of(tx: Tx, given: str | None) -> Project:
         with suppress(NotFound):
             return projects.get(tx, given)
     try:
-        return projects.register(tx, given or os.getcwd())
+        return projects.register(tx, os.getcwd() if given is None else given)
     except FileNotFoundError:
         raise Invalid("The current directory is gone; go to another, or name one.") from None
 

@@ -69,6 +69,7 @@ class Races(Room):
         secrets: Mapping[str, str] | None = None,
         approvals: Sequence[str] = ("edit",),
         sandbox: str = "none",
+        commands_outside: bool = False,
         goes_on: bool = False,
     ) -> Race:
         """Start a race: attempts in worktrees of their own, from one base commit, each with an
@@ -96,6 +97,7 @@ class Races(Room):
             secrets={**(secrets or {})},
             approvals=[*approvals],
             sandbox=sandbox,
+            commands_outside=commands_outside,
             goes_on=goes_on,
         )
         self._database.read(lambda tx: lining_up.check_start(tx, entries, plan))

@@ -20,11 +20,19 @@ from corral import config
 from corral.adapters import history, ports, process, worktrees
 from corral.adapters.checks import run_check
 from corral.adapters.process import Identity, Standing
+from corral.adapters.sandbox import Kind
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Held, Invalid, NotFound, Refused
 from corral.library import asking, judging
-from corral.library.gates import check_ms, environment, run_gates
+from corral.library.gates import (
+    check_ms,
+    environment,
+    keeper_of,
+    place_in,
+    run_gates,
+    sandbox_of,
+)
 from corral.library.race_folders import make_folder, pool_of, ports_folder, races_folder
 from corral.library.runs import Runs
 from corral.rooms.races import choosing, doing, ops
@@ -45,11 +53,6 @@ T = TypeVar("T")
 
 BEAT_SECONDS = doing.LEASE_MS / 3_000
 _numbers = itertools.count(1)
-
-
-def place_of(race: Race, attempt: Attempt) -> str:
-    """The directory in an attempt's worktree that stands for the project's."""
-    return os.path.join(attempt.worktree, race.inside) if race.inside else attempt.worktree
 
 
 def advance(database: Database, round_id: str) -> bool:
@@ -231,12 +234,18 @@ class Driver:
             self._fail(held, attempt, f"there is no port for it: {error}")
             return None
         if race.plan.setup is not None:
-            ended = run_check(
-                race.plan.setup,
-                place_of(race, attempt),
-                timeout_ms=check_ms(self._database, race),
-                environment=environment(race, attempt, port),
-            )
+            try:
+                ended = run_check(
+                    race.plan.setup,
+                    place_in(race, attempt.worktree),
+                    timeout_ms=check_ms(self._database, race),
+                    environment=environment(race, attempt, port),
+                    kept_in=attempt.worktree,
+                    by=keeper_of(race, attempt),
+                )
+            except (Refused, OSError) as error:
+                self._fail(held, attempt, f"its set-up could not be run: {error}")
+                return None
             if ended.exit_code != 0:
                 last = ended.output.strip().rpartition("\n")[2][:200]
                 self._fail(held, attempt, f"its set-up ended with {ended.exit_code}: {last}")
@@ -249,7 +258,7 @@ class Driver:
 
         def begin(tx: Tx) -> Attempt:
             run = asking.ask(tx, self._wish(tx, race, round, prepared, kind))
-            return doing.started(tx, held, attempt, run, port=port, sandbox=kind or "none")
+            return doing.started(tx, held, attempt, run, port=port, sandbox=kind)
 
         try:
             self._write(begin)
@@ -259,7 +268,7 @@ class Driver:
             self._fail(held, attempt, f"its agent could not be started: {error}")
 
     def _wish(
-        self, tx: Tx, race: Race, round: Round, prepared: _Prepared, kind: str | None
+        self, tx: Tx, race: Race, round: Round, prepared: _Prepared, kind: Kind
     ) -> asking.Wish:
         attempt, port = prepared
         budget = None
@@ -269,12 +278,12 @@ class Driver:
             prompt=attempt.prompt,
             agent=attempt.agent,
             project=race.project_id,
-            dir=place_of(race, attempt),
+            dir=place_in(race, attempt.worktree),
             session=_conversation(tx, race, round),
             env=environment(race, attempt, port) | race.plan.env,
             secrets=race.plan.secrets,
             approvals=race.plan.approvals,
-            sandbox=kind,
+            sandbox=None if kind is Kind.NONE else kind,
             timeout_ms=race.plan.timeout_ms,
             budget_micros=budget,
         )
@@ -312,7 +321,7 @@ class Driver:
         """Commit what an agent left, and run the gates on it."""
         try:
             self._keep(race, held, round, attempt)
-            checks = run_gates(self._database, race, place_of(race, attempt), attempt)
+            checks = run_gates(self._database, race, attempt.worktree, attempt)
             left = fingerprint(worktrees.state(race.repository, attempt.worktree))
         except Held:
             raise
@@ -397,15 +406,6 @@ class Driver:
 def keep_commit(race: Race, round: Round, attempt: Attempt, commit: str) -> None:
     """Let the repository keep a winner's commit, whatever becomes of its branch."""
     history.keep(race.repository, f"{race.id}/{round.number}-{attempt.number}", commit)
-
-
-def sandbox_of(race: Race) -> str | None:
-    """What keeps the attempts of a race in their worktrees; None: nothing does."""
-    from corral.adapters.sandbox import Kind, probe
-
-    wanted = race.plan.sandbox
-    kind = probe().kind if wanted == "auto" else Kind(wanted)
-    return None if kind is Kind.NONE else str(kind)
 
 
 def _lost(race: Race, round: Round) -> str | None:

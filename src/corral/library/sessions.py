@@ -1,7 +1,7 @@
 from corral.db.tx import Tx
 from corral.library.operation import Room, read, write
 from corral.rooms.sessions import context as given
-from corral.rooms.sessions import forgetting, ops
+from corral.rooms.sessions import forgetting, looking, ops, standing
 
 
 def forget_project(tx: Tx, project_id: str) -> None:
@@ -25,6 +25,7 @@ class Sessions(Room):
     list = read(ops.list_sessions)
     append = write(ops.append, mode="one", repeatable_by="key")
     append_many = write(ops.append_many)
+    take_back = write(standing.take_back)
     turns = read(ops.turns)
     last = read(ops.last)
     state = read(ops.state)
@@ -38,5 +39,5 @@ class Sessions(Room):
     rename = write(ops.rename, repeatable=True)
     close = write(ops.close)
     reopen = write(ops.reopen)
-    record_retro = write(ops.record_retro)
-    retros = read(ops.retros)
+    record_retro = write(looking.record_retro)
+    retros = read(looking.retros)

@@ -19,6 +19,7 @@ from corral.library.runs import forget as forget_run
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.answers import ops as answers
 from corral.rooms.charges import ops as charges
+from corral.rooms.checkpoints import ops as checkpoints
 from corral.rooms.decisions import ops as decisions
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.events import ops as events
@@ -336,6 +337,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     imports.KEPT,
     delegations.KEPT,
     *plans.KEPT,
+    *checkpoints.KEPT,
     Kept("tasks", "tasks.keep_ms", _prune_tasks),
     Kept("races", "races.keep_ms", _prune_races),
     locks.KEPT,

@@ -278,6 +278,22 @@ class Plain:
         return []
 
 
+# What is raised by reading something of another kind than the platform promises. Whoever writes in
+# a chat may have made up what their client sends, and must not hold up what others say.
+NONSENSE = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+_MAY_BE_NONE = {"place_name", "thread", "message_id", "sender_name", "reply_to", "question"}
+_TEXTS = {"event_id", "place", "sender", "text"} | _MAY_BE_NONE
+
+
+def sound(event: Incoming) -> Incoming:
+    """The same event; TypeError when a part of it that is a text is something else."""
+    for name in _TEXTS:
+        value = getattr(event, name)
+        if not isinstance(value, str) and not (value is None and name in _MAY_BE_NONE):
+            raise TypeError(f"its {name} is no text")
+    return event
+
+
 def size_of(text: str, count: Count = Count.CHARACTERS) -> int:
     """How long a text is, as a platform counts."""
     match count:

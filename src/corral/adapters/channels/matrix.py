@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from corral.adapters.channels.api import PLAIN, SECONDS, Api, Trouble, contents
 from corral.adapters.channels.contract import (
+    NONSENSE,
     Attached,
     Batch,
     Count,
@@ -27,6 +28,7 @@ from corral.adapters.channels.contract import (
     Sent,
     Traits,
     fitting,
+    sound,
     unseen,
 )
 from corral.kernel.clock import MINUTE
@@ -115,10 +117,13 @@ class Matrix(Plain):
         self, room: str, events: list[dict[str, Any]], unreadable: dict[str, str]
     ) -> Iterator[Incoming]:
         for event in events:
-            if event.get("type") == "m.room.encrypted":
-                unreadable[str(event["event_id"])] = f"{room} is encrypted"
-            elif (taken := self._event(room, event)) is not None:
-                yield taken
+            try:
+                if event.get("type") == "m.room.encrypted":
+                    unreadable[str(event["event_id"])] = f"{room} is encrypted"
+                elif (taken := self._event(room, event)) is not None:
+                    yield sound(taken)
+            except NONSENSE:
+                unreadable[_id_of(event)] = f"somebody in {room} sent what makes no sense"
 
     def _learn(self, room: str, joined: dict[str, Any]) -> None:
         count = joined.get("summary", {}).get("m.joined_member_count")
@@ -272,6 +277,10 @@ class Matrix(Plain):
         path = f"{API}/rooms/{quote(place)}/typing/{quote(self._me)}"
         with suppress(Trouble):
             self._web.ask("PUT", path, json={"typing": True, "timeout": 20_000}, seconds=5.0)
+
+
+def _id_of(event: Any) -> str:
+    return str(event.get("event_id")) if isinstance(event, dict) else "an event without an id"
 
 
 def _about(type: str, relation: dict[str, Any]) -> tuple[Kind, str | None]:

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 from corral.adapters.channels.api import PLAIN, Api, Trouble, contents
 from corral.adapters.channels.contract import (
+    NONSENSE,
     Accepted,
     Attached,
     Failed,
@@ -27,6 +28,7 @@ from corral.adapters.channels.contract import (
     Sent,
     Traits,
     Unwelcome,
+    sound,
     unseen,
 )
 from corral.kernel.clock import MINUTE
@@ -85,15 +87,17 @@ class Slack(Plain):
     def accept(self, headers: Mapping[str, str], body: bytes, now: int) -> Accepted:
         self._check(headers, body, now)
         try:
-            told = _decoded(headers, body)
-        except (ValueError, KeyError, IndexError):
-            raise Unwelcome("it is no JSON") from None
+            return self._read(_decoded(headers, body))
+        except NONSENSE:
+            raise Unwelcome("it makes no sense") from None
+
+    def _read(self, told: dict[str, Any]) -> Accepted:
         if told.get("type") == "url_verification":
             return Accepted([], str(told.get("challenge", "")).encode(), "text/plain")
         if told.get("type") == "block_actions":
-            return Accepted(_pressed(told))
+            return Accepted([sound(event) for event in _pressed(told)])
         event = self._event(told)
-        return Accepted([event] if event is not None else [])
+        return Accepted([sound(event)] if event is not None else [])
 
     def _check(self, headers: Mapping[str, str], body: bytes, now: int) -> None:
         seconds = headers.get("x-slack-request-timestamp", "")

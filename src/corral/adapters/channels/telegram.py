@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from corral.adapters.channels.api import FILE_SECONDS, PLAIN, SECONDS, Api, Trouble, contents
 from corral.adapters.channels.contract import (
+    NONSENSE,
     Attached,
     Batch,
     Count,
@@ -22,6 +23,7 @@ from corral.adapters.channels.contract import (
     Sent,
     Traits,
     Unsupported,
+    sound,
 )
 
 BASE = "https://api.telegram.org"
@@ -74,10 +76,17 @@ class Telegram(Plain):
             asked["offset"] = int(cursor)
         told = self._web.ask("POST", "getUpdates", json=asked, seconds=seconds + SECONDS)
         updates = told.get("result", [])
-        events = [event for update in updates if (event := self._event(update)) is not None]
         last = max((int(update["update_id"]) for update in updates), default=None)
+        events: list[Incoming] = []
+        unreadable: dict[str, str] = {}
+        for update in updates:
+            try:
+                if (event := self._event(update)) is not None:
+                    events.append(sound(event))
+            except NONSENSE:
+                unreadable[str(update["update_id"])] = "it makes no sense"
         # Asking from behind the last one is how Telegram is told that it was stored.
-        return Batch(events, cursor if last is None else str(last + 1))
+        return Batch(events, cursor if last is None else str(last + 1), unreadable)
 
     def _event(self, update: dict[str, Any]) -> Incoming | None:
         if pressed := update.get("callback_query"):

@@ -67,7 +67,9 @@ class App:
         if typed is None:
             return None
         projects = self.store.projects
-        return (projects.by_dir(typed) if os.path.isdir(typed) else projects.get(typed)).id
+        if os.path.isdir(typed):  # whole: a store that is served knows no directory of ours
+            return projects.by_dir(os.path.abspath(typed)).id
+        return projects.get(typed).id
 
     def project_here(self) -> str | None:
         """The id of the project that this directory is in, if it is in one."""
@@ -81,6 +83,14 @@ class App:
     def agent_name(self, id: str | None) -> str | None:
         """What an agent is called, for people."""
         return self._name(self.store.agents.get, id)
+
+    def place_name(self, id: str | None) -> str | None:
+        """What a place is called, for people."""
+        return self._name(self.store.places.get, id, "called")
+
+    def channel_name(self, id: str | None) -> str | None:
+        """What a channel is called, for people."""
+        return self._name(self.store.channels.get, id)
 
     def project_name(self, id: str | None) -> str | None:
         """What a project is called, for people."""
@@ -275,6 +285,28 @@ def terminal_size() -> tuple[int, int]:
 DURATION = Duration()
 MOMENT = Moment()
 pass_app = click.make_pass_decorator(App, ensure=True)
+
+
+def sure(question: str) -> None:
+    """Go on only when a person says yes; where nobody can be asked, say how to do without."""
+    if not os.isatty(0):
+        from corral.kernel.errors import Refused
+
+        raise Refused(f"{question} Nobody is there to answer; say --yes if you are sure.")
+    click.confirm(question, abort=True, err=True)
+
+
+def pairs(given: Sequence[str], what: str) -> dict[str, str]:
+    """What was given as NAME=VALUE, by name; `what` is the option, or what comes before it."""
+    from corral.kernel.errors import Invalid
+
+    found = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise Invalid(f"Write {what} NAME=VALUE, not {what} {each}.", value=each)
+        found[name] = value
+    return found
 
 
 def read_body(given: str, as_json: bool) -> Any:

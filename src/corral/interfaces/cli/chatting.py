@@ -12,6 +12,7 @@ import uuid
 
 import click
 
+from corral import config
 from corral.adapters import process
 from corral.adapters.channels.contract import Incoming
 from corral.adapters.channels.terminal import Terminal
@@ -33,7 +34,7 @@ class Talk:
         self._store = app.store_here
         self._timeout = timeout_ms / 1_000 if timeout_ms is not None else None
         self._agent = self._chosen(agent)
-        self._user = os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid())
+        self._user = config.user()
         self._owner = f"chat:{process.host()}:{os.getpid()}:{time.monotonic_ns()}"
         self._adapter = Terminal({}, {}, self._show)
         self._shown: list[str] = []
@@ -44,6 +45,8 @@ class Talk:
 
     def once(self, text: str) -> int:
         """Say one thing, show the answer, and tell by the exit code whether there was one."""
+        if not text.strip():
+            raise Invalid("There is nothing to say; write some words behind --once.")
         said = self._say(text)
         answered = self._wait_for(said)
         if self._app.json:

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "project": ("project", "Directories that agents work in."),
     "agent": ("agent", "Agents: who they are, what they are told, what they may."),
     "session": ("session", "Conversations of agents, turn by turn."),
+    "checkpoint": ("checkpoint", "States that frameworks keep of their threads."),
     "search": ("search", "Find what was said, printed or noted."),
     "task": ("task", "A project's graph of work: who does what, and what waits."),
     "delegation": ("delegation", "Work that one handed to another."),

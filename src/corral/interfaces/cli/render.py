@@ -50,20 +50,27 @@ def console(*, stderr: bool = False) -> "Console":
 # What may be cut, or wrapped, where the terminal is narrow; ids and states never are.
 CUT = frozenset(
     {
+        "BECAUSE",
         "BODY",
         "COMMAND",
         "CONTENT",
         "DATA",
         "DIRECTORY",
+        "EFFECT",
+        "HEARS",
         "LABELS",
         "LAST ERROR",
         "MESSAGE",
         "PATH",
+        "PLACE",
+        "PLATFORM'S ID",
         "REASON",
         "REFERENCE",
         "TARGET",
         "TITLE",
+        "TROUBLE",
         "WHAT",
+        "WHY",
     }
 )
 WRAPPED = frozenset({"FOUND", "MEANING"})
@@ -89,6 +96,17 @@ LEFT_OUT = (
     "COST",
     "REASON",
     "WHAT",
+    "UNHEARD",
+    "LOOKED AT",
+    "STRANGERS",
+    "DIRECT",
+    "SHOWS AS",
+    "DEADLINE",
+    "ASKED",
+    "ASKER",
+    "QUESTION",
+    "WIRING",
+    "OPTIONS",
 )
 GAP = 2
 NARROW = 8  # what may be cut keeps so much

@@ -11,7 +11,7 @@ import click
 
 from corral.adapters import keepers
 from corral.adapters.keepers import KeeperLost, StartingKeeper
-from corral.interfaces.cli.app import App, is_terminal, terminal_size
+from corral.interfaces.cli.app import App, is_terminal, pairs, terminal_size
 from corral.kernel.errors import Invalid, Refused, raised_elsewhere
 
 # What tells who asks: the agent, and the run in which it was called.
@@ -128,8 +128,8 @@ def understand(app: App, *, detach: bool, given: dict[str, Any]) -> dict[str, An
         "idle_ms": given["idle_exit"],
         "grace_ms": given["grace"],
         "restarts": restarts(given["restart"]),
-        "env": dict(_pair(text, "--env") for text in given["env"]),
-        "secrets": dict(_pair(text, "--secret") for text in given["secret"]),
+        "env": pairs(given["env"], "--env"),
+        "secrets": pairs(given["secret"], "--secret"),
         "budget_micros": _micros(given["budget"]) if given["budget"] else None,
         "output_cap": size_of(given["keep"]) if given["keep"] else None,
         "approvals": list(given["approvals"]),
@@ -166,13 +166,6 @@ def _micros(text: str) -> int:
     from corral.kernel.money import parse_usd
 
     return parse_usd(text)
-
-
-def _pair(text: str, option: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise click.UsageError(f"{option} takes NAME=VALUE, not {text!r}.")
-    return name, value
 
 
 def size_of(text: str) -> int:

@@ -1,6 +1,7 @@
 """The API: a request becomes one call of the library, on a thread; its result becomes JSON."""
 
 import hashlib
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from corral.library import Corral
 from corral.library.calls import (
     LOCAL,
     LONGEST_WAIT_MS,
+    PLACES,
     STREAMS,
     WAITS,
     Call,
@@ -43,6 +45,13 @@ SLOW = {
     "db.sql",
     "db.verify",
     "projects.delete",
+    *(
+        f"races.{verb}"
+        for verb in (
+            *("abandon", "advance", "cancel", "changes", "clean", "diff", "graft", "judge"),
+            *("merge", "next", "reclaim", "retry", "select", "so_far", "start"),
+        )
+    ),
     "runs.delete_all",
     "runs.recover",
     "runs.send",
@@ -342,6 +351,9 @@ def _with_records(call: Call, store: Corral, arguments: dict[str, Any]) -> dict[
     for field in call.fields:
         if field.record is not None and field.name in given:
             given[field.name] = getattr(store, call.attribute).get(given[field.name])
+    place = PLACES.get(call.name)
+    if place is not None and not os.path.isabs(given[place]):
+        given[place] = store.projects.get(given[place]).id
     return given
 
 

@@ -12,10 +12,10 @@ import msgspec
 from starlette.responses import Response
 
 from corral.adapters.channels.contract import Incoming, Kind
-from corral.interfaces.web.following import Fate, files_of, follow
+from corral.interfaces.web.following import Fate, follow
 from corral.interfaces.web.visit import Show, Visit
 from corral.kernel.errors import Invalid, NotFound
-from corral.rooms.gateway.model import Channel, Message, Place
+from corral.rooms.gateway.model import Channel, Message, Place, files_of
 from corral.rooms.questions.model import Question
 
 KIND = "web"

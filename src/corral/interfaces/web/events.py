@@ -43,6 +43,7 @@ KINDS = (
     "budget",
     "channel",
     "charge",
+    "checkpoint",
     "decision",
     "delegation",
     "destination",

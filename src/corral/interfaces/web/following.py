@@ -1,7 +1,7 @@
 """What became of messages, for the pages that show them: their own state, and their letters'."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from corral.interfaces.web.visit import Visit
 from corral.rooms.gateway.model import Message, MessageState
@@ -43,12 +43,6 @@ def follow(visit: Visit, messages: Sequence[Message]) -> dict[str, Fate]:
     found = {each.id: each for each in visit.store.mail.get_all(wanted)} if wanted else {}
     now = visit.store.now()
     return {message.id: _fate(message, found, now) for message in messages}
-
-
-def files_of(message: Message) -> list[dict[str, Any]]:
-    """What was attached to a message, or is sent by it: names, and why one was not taken."""
-    data = message.data or {}
-    return [*data.get("files", []), *([data["file"]] if "file" in data else [])]
 
 
 def _letters_of(message: Message) -> Iterable[str]:

@@ -5,7 +5,7 @@ from typing import Any
 from starlette.responses import Response
 
 from corral.adapters.channels import registry
-from corral.interfaces.web.following import files_of, follow
+from corral.interfaces.web.following import follow
 from corral.interfaces.web.visit import Visit
 from corral.kernel.errors import Invalid, NotFound
 from corral.rooms.gateway.letters import chat_of
@@ -19,6 +19,7 @@ from corral.rooms.gateway.model import (
     Scope,
     Trigger,
     Unheard,
+    files_of,
 )
 from corral.rooms.mail.model import Letter
 

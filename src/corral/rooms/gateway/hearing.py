@@ -19,7 +19,6 @@ from corral.rooms.gateway.model import (
     Place,
     Route,
     Sender,
-    Talk,
     Trigger,
     Wiring,
 )
@@ -30,11 +29,9 @@ _channel, _place, _sender = (
     sql.PLACES.by_key.make,
     sql.SENDERS.by_key.make,
 )
-_wiring, _talk = sql.WIRINGS.by_key.make, sql.TALK.make
-_FIELDS = [len(record.__struct_fields__) for record in (Channel, Place, Sender, Wiring)]
-_TO_PLACE, _TO_SENDER = _FIELDS[0], _FIELDS[0] + _FIELDS[1]
-_TO_REST = _TO_SENDER + _FIELDS[2]
-_WIRED = _FIELDS[3]
+_wiring = sql.WIRINGS.by_key.make
+_FIELDS = [len(record.__struct_fields__) for record in (Channel, Place, Wiring)]
+_TO_PLACE, _TO_SENDER, _WIRED = _FIELDS[0], _FIELDS[0] + _FIELDS[1], _FIELDS[2]
 
 
 class Arrival(NamedTuple):
@@ -57,8 +54,20 @@ class Listener(NamedTuple):
     """The agent's; None: it is retired."""
     allowed: bool
     """Whether it has a destination there, granted or taken back."""
-    talk: Talk | None
+    session_id: str | None
     """Its session there; None: none yet, or one that somebody closed."""
+
+
+class Audience(NamedTuple):
+    """Everybody who listens in a place."""
+
+    listeners: dict[str, Listener]
+    """By the ids of their wirings."""
+    wirings: list[Wiring]
+    names: dict[str, str]
+    """Of the agents that can be given work, by their ids."""
+    sticks: bool
+    """Whether it matters to any of them who was addressed before."""
 
 
 class Seat(NamedTuple):
@@ -66,10 +75,9 @@ class Seat(NamedTuple):
 
     route: Route
     wiring: Wiring
-    talk: Talk | None
 
 
-class Desk:
+class Intake:
     """Where a transaction takes in what a channel brought."""
 
     def __init__(self, tx: Tx, channel: str) -> None:
@@ -78,7 +86,7 @@ class Desk:
         self.channel_id = channel if whole else ops.get_channel(tx, channel).id
         self._places: dict[str, tuple[Place, bool]] = {}
         self._senders: dict[str, Sender] = {}
-        self._listeners: dict[tuple[str, str], list[Listener]] = {}
+        self._audiences: dict[tuple[str, str], Audience] = {}
         self._channel: Channel | None = None
         self._numbers: dict[str, int] | None = None
 
@@ -102,7 +110,7 @@ class Desk:
         """Something was changed that decides what is heard; look again."""
         self._places.clear()
         self._senders.clear()
-        self._listeners.clear()
+        self._audiences.clear()
 
     def look(self, event_id: str, place: str, sender: str) -> Arrival:
         """What is known of an event, by the platform's ids."""
@@ -126,84 +134,54 @@ class Desk:
         )
         if not rows:
             raise sql.CHANNELS.missing(self.channel_id)
-        row = rows[0]
-        number, asked = row[_TO_REST:]
-        self._channel = _channel(row[:_TO_PLACE])
-        found = _known(_place, row[_TO_PLACE:_TO_SENDER])
-        who = _known(_sender, row[_TO_SENDER:_TO_REST])
+        number, asked = rows[0][-2:]
+        self._channel, found, who = _people(rows[0][:-2])
         if found is not None and who is not None:
             self._places[place] = found, bool(asked)
             self._senders[sender] = who
         return Arrival(self._channel, found, who, number, bool(asked))
 
-    def listeners(self, place: Place, thread: str | None) -> list[Listener]:
-        """The wirings that cover a place; of two of one agent its own counts."""
-        key = place.id, thread or ""
-        if key not in self._listeners:
-            self._listeners[key] = self._listening(place, thread or "")
-        return self._listeners[key]
-
-    def _listening(self, place: Place, thread: str) -> list[Listener]:
-        rows = self._tx.run(
-            sql.LISTENERS,
-            channel_id=place.channel_id,
-            place_id=place.id,
-            thread=thread,
-            limit=wiring.MAX_WIRINGS,
-        )
-        found = []
-        for row in rows:
-            name, destination, is_open = row[_WIRED : _WIRED + 3]
-            talk = _known(_talk, row[_WIRED + 3 :])
-            usable = talk is not None and (talk.run_id is not None or bool(is_open))
-            found.append(
-                Listener(
-                    _wiring(row[:_WIRED]), name, destination is not None, talk if usable else None
-                )
+    def _audience(self, place: Place, thread: str) -> Audience:
+        key = place.id, thread
+        found = self._audiences.get(key)
+        if found is None:
+            rows = self._tx.run(
+                sql.LISTENERS,
+                channel_id=place.channel_id,
+                place_id=place.id,
+                thread=thread,
+                limit=wiring.MAX_WIRINGS,
             )
-        own = {each.wiring.agent_id for each in found if each.wiring.place_id is not None}
-        return [
-            each
-            for each in found
-            if each.wiring.place_id is not None or each.wiring.agent_id not in own
-        ]
+            found = self._audiences[key] = _audience(tuple(rows))
+        return found
 
     def seats(self, said: Said, place: Place, thread: str | None) -> list[Seat]:
         """What each wiring makes of a message; whoever hears it has a session for it, and may
         answer. Empty: no agent is wired there."""
-        listeners = self.listeners(place, thread)
-        if not listeners:
-            return []
-        wired = {each.wiring.id: each for each in listeners}
-        routes = route(
-            said,
-            [each.wiring for each in listeners],
-            names={each.wiring.agent_id: each.name for each in listeners if each.name is not None},
-            followed=self._followed(listeners, place, thread),
-        )
+        here = self._audience(place, thread or "")
+        followed = self._followed(here.wirings, place, thread) if here.sticks else set()
+        routes = route(said, here.wirings, names=here.names, followed=followed)
         return [
-            self._seat(each, wired[each.wiring_id], place, thread)
+            self._seat(each, here.listeners[each.wiring_id], place, thread)
             if each.heard
-            else Seat(each, wired[each.wiring_id].wiring, None)
+            else Seat(each, here.listeners[each.wiring_id].wiring)
             for each in routes
         ]
 
     def _seat(self, told: Route, listener: Listener, place: Place, thread: str | None) -> Seat:
-        talk = listener.talk
+        session_id = listener.session_id
         if not listener.allowed:
             wiring.allow(self._tx, told.agent_id, place)
-        if talk is None:
-            talk = talking.sit_down(self._tx, listener.wiring, place, thread)
-        if not listener.allowed or listener.talk is None:
-            self._listeners.clear()
-        there = Route(told.wiring_id, told.agent_id, True, told.reason, talk.session_id)
-        return Seat(there, listener.wiring, talk)
+        if session_id is None:
+            session_id = talking.sit_down(self._tx, listener.wiring, place, thread).session_id
+        if not listener.allowed or listener.session_id is None:
+            self._audiences.clear()
+        there = Route(told.wiring_id, told.agent_id, True, told.reason, session_id)
+        return Seat(there, listener.wiring)
 
-    def _followed(self, listeners: list[Listener], place: Place, thread: str | None) -> set[str]:
-        """The agents that were addressed there before, where that matters to anybody."""
-        if not any(each.wiring.trigger is Trigger.STICKY for each in listeners):
-            return set()
-        apart = {each.wiring.agent_id for each in listeners if each.wiring.mode is Mode.THREAD}
+    def _followed(self, wirings: list[Wiring], place: Place, thread: str | None) -> set[str]:
+        """The agents that were addressed there before."""
+        apart = {each.agent_id for each in wirings if each.mode is Mode.THREAD}
         return {
             talk.agent_id
             for talk in talking.talks_of_place(self._tx, place.id)
@@ -229,6 +207,41 @@ def routes_of(seats: Sequence[Seat]) -> str:
 @lru_cache(256)  # most that is said in a place goes the same way
 def _encoded(routes: tuple[Route, ...]) -> str:
     return encode_json(routes, "The routes")
+
+
+# The rows of a place are the same from message to message, mostly; reading them into records costs
+# more than finding them does.
+
+
+@lru_cache(512)
+def _people(row: tuple[Any, ...]) -> tuple[Channel, Place | None, Sender | None]:
+    return (
+        _channel(row[:_TO_PLACE]),
+        _known(_place, row[_TO_PLACE:_TO_SENDER]),
+        _known(_sender, row[_TO_SENDER:]),
+    )
+
+
+@lru_cache(512)
+def _audience(rows: tuple[tuple[Any, ...], ...]) -> Audience:
+    """Of two wirings of one agent, that of the place counts."""
+    found = []
+    for row in rows:
+        name, destination, session_id = row[_WIRED:]
+        found.append(Listener(_wiring(row[:_WIRED]), name, destination is not None, session_id))
+    own = {each.wiring.agent_id for each in found if each.wiring.place_id is not None}
+    listeners = {
+        each.wiring.id: each
+        for each in found
+        if each.wiring.place_id is not None or each.wiring.agent_id not in own
+    }
+    wirings = [each.wiring for each in listeners.values()]
+    return Audience(
+        listeners,
+        wirings,
+        {each.wiring.agent_id: each.name for each in listeners.values() if each.name is not None},
+        any(each.trigger is Trigger.STICKY for each in wirings),
+    )
 
 
 def _known(make: Any, columns: tuple[Any, ...]) -> Any:

@@ -1,32 +1,38 @@
 """What becomes of a message that came in: it is stored with who hears it, or held until an owner
 has said what is to become of it, or turned away."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
 
 from corral.adapters.channels.contract import Incoming, Kind
-from corral.db.moves import create, move
+from corral.db.moves import create, create_each, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Refused
 from corral.kernel.ids import number_of
 from corral.kernel.text import clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.gateway import cards, commands, ops, sending, sql, talking
-from corral.rooms.gateway.hearing import Desk, Seat, routes_of, unheard
+from corral.rooms.gateway.hearing import Intake, Seat, routes_of, unheard
 from corral.rooms.gateway.model import (
     HOST,
     Channel,
     Message,
+    MessageState,
     Person,
     Place,
     PlaceState,
     Policy,
+    Route,
     Sender,
     SenderState,
+    fresh_message,
 )
 from corral.rooms.gateway.routing import Said, command_of
+from corral.rooms.mail import ops as mail
 from corral.rooms.questions import ops as questions
 
 MAX_EVENT = 500
@@ -76,52 +82,92 @@ def store(
     tx: Tx, heard: Heard, verb: str, reason: str | None, seats: Sequence[Seat] = ()
 ) -> Message:
     """Store a message; the verb says how it begins."""
+    row = _row(tx, heard, reason, seats) | {"ended_at": None if verb == "hold" else tx.now}
+    made = create(tx, sql.MESSAGES, row, begin=verb, note=_note(heard.place.id, reason))
+    assert made is not None
+    return made
+
+
+def _row(tx: Tx, heard: Heard, reason: str | None, seats: Sequence[Seat]) -> dict[str, Any]:
     incoming = heard.incoming
-    ended = None if verb == "hold" else tx.now
+    return {
+        "channel_id": heard.channel.id,
+        "place_id": heard.place.id,
+        "thread": _short(incoming.thread),
+        "direction": "in",
+        "kind": incoming.kind,
+        "event_id": f"in:{incoming.event_id}",
+        "platform_ids": encode_json([incoming.message_id], "The ids")
+        if incoming.message_id
+        else "[]",
+        "reply_to": _short(incoming.reply_to),
+        "sender_id": heard.sender.id,
+        "text": heard.text,
+        "data": _data(incoming),
+        "reason": reason,
+        "routes": routes_of(seats),
+        "at": incoming.at if incoming.at is not None else tx.now,
+        "created_at": tx.now,
+        "ended_at": tx.now,
+    }
+
+
+def _data(incoming: Incoming) -> str:
+    if not (incoming.mentioned or incoming.files or incoming.question):
+        return '{"mentioned":false}'
     data: dict[str, Any] = {"mentioned": incoming.mentioned}
     if incoming.files:
         data["files"] = [msgspec.to_builtins(file) for file in incoming.files]
     if incoming.question:
         data["question"] = incoming.question
-    made = create(
-        tx,
-        sql.MESSAGES,
-        {
-            "channel_id": heard.channel.id,
-            "place_id": heard.place.id,
-            "thread": _short(incoming.thread),
-            "direction": "in",
-            "kind": incoming.kind,
-            "event_id": f"in:{incoming.event_id}",
-            "platform_ids": encode_json([incoming.message_id], "The ids")
-            if incoming.message_id
-            else "[]",
-            "reply_to": _short(incoming.reply_to),
-            "sender_id": heard.sender.id,
-            "text": heard.text,
-            "data": encode_json(data, "The data"),
-            "reason": reason,
-            "routes": routes_of(seats),
-            "at": incoming.at if incoming.at is not None else tx.now,
-            "created_at": tx.now,
-            "ended_at": ended,
-        },
-        begin=verb,
-        note={"in": heard.place.id, "reason": reason} if reason else {"in": heard.place.id},
-    )
-    assert made is not None
-    return made
+    return encode_json(data, "The data")
 
 
-def hear(tx: Tx, desk: Desk, heard: Heard) -> Message:
-    """Store words that are clear at once, with who hears them."""
-    seats = desk.seats(_said(heard), heard.place, heard.incoming.thread)
+def _note(place_id: str, reason: str | None) -> dict[str, Any]:
+    return {"in": place_id, "reason": reason} if reason else {"in": place_id}
+
+
+@lru_cache(256)  # of one place, mostly the same
+def _noted(place_id: str, reason: str | None) -> str:
+    return encode_json(_note(place_id, reason), "An event")
+
+
+class Clear(NamedTuple):
+    """Words of which is clear at once who hears them."""
+
+    heard: Heard
+    seats: list[Seat]
+    reason: str | None
+    """Why nobody does."""
+
+
+def clear(intake: Intake, heard: Heard) -> Clear | None:
+    """Who hears what was said; None: it takes more than that to say what becomes of it."""
+    if heard.place.guarded or not is_plain(heard) or says_nothing(heard):
+        return None
+    if heard.is_stranger or turned_away(heard):
+        return None
+    seats = intake.seats(_said(heard), heard.place, heard.incoming.thread)
     if not seats and heard.policy is Policy.ASK:
-        desk.forget()
-        return _ask_for_agent(tx, heard, store(tx, heard, "hold", "it is being judged"))
-    reason = unheard(seats)
-    message = store(tx, heard, "ignore" if reason else "hear", reason, seats)
-    return _told(tx, heard, message, seats)
+        return None
+    return Clear(heard, seats, unheard(seats))
+
+
+def hear(tx: Tx, said: Sequence[Clear]) -> list[Message]:
+    """Store words that are clear at once, in their order, and give them to who hears them."""
+    messages: list[Message] = []
+    for ignored, alike in groupby(said, key=lambda each: each.reason is not None):
+        rows, notes = [], []
+        for heard, seats, reason in alike:
+            rows.append(_row(tx, heard, reason, seats))
+            notes.append(_noted(heard.place.id, reason))
+        verb = "ignore" if ignored else "hear"
+        numbers = create_each(tx, sql.MESSAGES, rows, begin=verb, notes=notes)
+        state = MessageState.UNHEARD if ignored else MessageState.HEARD
+        for number, row in zip(numbers, rows, strict=True):
+            assert number is not None, "its event was looked for before"
+            messages.append(fresh_message(number, row, state))
+    return _told(tx, messages, said)
 
 
 def judge(tx: Tx, heard: Heard, message: Message) -> Message:
@@ -133,23 +179,35 @@ def judge(tx: Tx, heard: Heard, message: Message) -> Message:
             return said
     if message.kind is not Kind.TEXT:
         return let_go(tx, message, "pass_over", f"agents are not woken by a {message.kind}")
-    seats = Desk(tx, heard.channel.id).seats(_said(heard), heard.place, message.thread)
+    seats = Intake(tx, heard.channel.id).seats(_said(heard), heard.place, message.thread)
     if not seats and heard.policy is Policy.ASK:
         return _ask_for_agent(tx, heard, message)
     reason = unheard(seats)
     verb = "pass_over" if reason else "admit"
-    return _told(tx, heard, let_go(tx, message, verb, reason, seats), seats)
+    admitted = let_go(tx, message, verb, reason, seats)
+    return _told(tx, [admitted], [Clear(heard, seats, reason)])[0]
 
 
-def _told(tx: Tx, heard: Heard, message: Message, seats: Sequence[Seat]) -> Message:
-    """Give a message to those who hear it."""
-    routes = [
-        talking.tell(tx, seat.route, seat.wiring, seat.talk, message, heard.place, heard.sender)
-        if seat.talk is not None
-        else seat.route
+def _told(tx: Tx, messages: Sequence[Message], said: Sequence[Clear]) -> list[Message]:
+    """Give messages to those who hear them."""
+    drafts = [
+        talking.draft(seat.route, seat.wiring, message, heard.place, heard.sender)
+        for message, (heard, seats, _) in zip(messages, said, strict=True)
         for seat in seats
+        if seat.route.heard
     ]
-    return msgspec.structs.replace(message, routes=routes)
+    letters = iter(mail.put_each(tx, drafts))
+    return [
+        msgspec.structs.replace(message, routes=[_told_by(seat, letters) for seat in seats])
+        for message, (_, seats, _) in zip(messages, said, strict=True)
+    ]
+
+
+def _told_by(seat: Seat, letters: Iterator[str]) -> Route:
+    """The route, with the letter that tells it."""
+    if not seat.route.heard:
+        return seat.route
+    return msgspec.structs.replace(seat.route, letter_id=next(letters))
 
 
 def _said(heard: Heard) -> Said:
@@ -159,6 +217,12 @@ def _said(heard: Heard) -> Said:
 def is_plain(heard: Heard) -> bool:
     """Whether it is words for agents: no sign on a message, no button, no command."""
     return heard.incoming.kind is Kind.TEXT and command_of(heard.text) not in commands.KNOWN
+
+
+def says_nothing(heard: Heard) -> bool:
+    """Whether there is nothing in it to read, as in that somebody came."""
+    incoming = heard.incoming
+    return incoming.kind is Kind.TEXT and not incoming.files and not heard.text.strip()
 
 
 def let_go(
@@ -216,8 +280,8 @@ def hold(tx: Tx, heard: Heard) -> Message:
     if waiting:
         return message
     text = (
-        f"May {heard.sender.called} ({heard.sender.platform_id}) talk to agents on "
-        f"{heard.channel.name}? It says in {heard.place.called}: {message.text[:200]}"
+        f"May {heard.sender.called} talk to agents on {heard.channel.name}? "
+        f"They say in {heard.place.called}: {message.text[:200]}"
     )
     if not _ask(tx, heard, f"sender:{heard.sender.id}:{message.id}", text, [YES, NO]):
         return let_go(tx, message, "refuse", "too many strangers wait to be let in")

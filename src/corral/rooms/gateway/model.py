@@ -7,6 +7,7 @@ errors. What an agent hears is a letter in its session's mailbox.
 """
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -153,7 +154,12 @@ class Sender(msgspec.Struct, frozen=True):
 
     @property
     def called(self) -> str:
-        return self.person or self.name or self.platform_id
+        """The person that somebody said it is; else what it calls itself, and the platform's own id
+        behind that, so that nobody is taken for somebody else."""
+        if self.person is not None and self.person != self.id:
+            return self.person
+        own = self.platform_id
+        return own if self.name in (None, own) else f"{self.name} ({own})"
 
 
 class WiringState(StrEnum):
@@ -315,6 +321,44 @@ class Message(msgspec.Struct, frozen=True):
     at: int
     created_at: int
     ended_at: int | None
+
+
+def files_of(message: Message) -> list[dict[str, Any]]:
+    """What was attached to a message, or is sent by it: names, and why one was not taken."""
+    data = message.data or {}
+    return [*data.get("files", []), *([data["file"]] if "file" in data else [])]
+
+
+def fresh_message(number: int, values: Mapping[str, Any], state: MessageState) -> Message:
+    """As it is read right after it was stored."""
+    known = values.get
+    return Message(
+        f"msg_{number}",
+        values["channel_id"],
+        values["place_id"],
+        known("thread"),
+        values["direction"],
+        values["kind"],
+        values["event_id"],
+        _IDS.decode(values["platform_ids"]),
+        known("reply_to"),
+        known("sender_id"),
+        known("agent_id"),
+        known("run_id"),
+        values["text"],
+        _DATA.decode(data) if (data := known("data")) is not None else None,
+        state,
+        known("reason"),
+        _ROUTES.decode(values["routes"]),
+        None,
+        values["at"],
+        values["created_at"],
+        known("ended_at"),
+    )
+
+
+_IDS, _DATA = msgspec.json.Decoder(list[str]), msgspec.json.Decoder()
+_ROUTES = msgspec.json.Decoder(list[Route])
 
 
 class Fenced(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -149,19 +149,25 @@ def meet(
 
 def get_place(tx: Tx, place: str) -> Place:
     """A place by its id, which may be shortened, or as CHANNEL/ID with the platform's own id."""
+    found = find_place(tx, place)
+    if isinstance(found, Channel):
+        own = place.partition("/")[2]
+        raise NotFound(
+            f"{found.name} has no place {own!r}; `corral place list --channel {found.name}` shows "
+            "those that were heard of.",
+            channel=found.id,
+        )
+    return found
+
+
+def find_place(tx: Tx, place: str) -> Place | Channel:
+    """The same; the channel, where nothing was heard of such a place on it yet."""
     channel, slash, own = place.partition("/")
     if not slash:
         return sql.PLACES.get(tx, sql.PLACE_IDS.resolve(tx, place))
     whose = get_channel(tx, channel)
     clean_text(own, "The place", most=MAX_PLATFORM_ID)
-    found = tx.one(sql.PLACE_BY_PLATFORM, channel_id=whose.id, platform_id=own)
-    if found is None:
-        raise NotFound(
-            f"{whose.name} has no place {own!r}; `corral place list --channel {whose.name}` shows "
-            "those that were heard of.",
-            channel=whose.id,
-        )
-    return found
+    return tx.one(sql.PLACE_BY_PLATFORM, channel_id=whose.id, platform_id=own) or whose
 
 
 def list_places(

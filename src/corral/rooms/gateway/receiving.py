@@ -11,9 +11,9 @@ from corral.kernel.text import clean_text
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import AgentState
 from corral.rooms.gateway import cards, judging, looking, ops, sending, sql, talking, wiring
-from corral.rooms.gateway.hearing import Arrival, Desk
-from corral.rooms.gateway.judging import MAX_EVENT, MAX_TEXT, Heard
-from corral.rooms.gateway.model import ChannelState, Message, Route, Wiring
+from corral.rooms.gateway.hearing import Arrival, Intake
+from corral.rooms.gateway.judging import MAX_EVENT, MAX_TEXT, Clear, Heard
+from corral.rooms.gateway.model import ChannelState, Message, Place, Route, Wiring
 from corral.rooms.gateway.routing import Said, route
 
 
@@ -33,50 +33,80 @@ def receive_all(
 
     What is to be known of channel, places and people is read once for all of it.
     """
-    desk = Desk(tx, channel)
     ids = [f"in:{clean_text(each.event_id, 'The event', most=MAX_EVENT)}" for each in events]
-    desk.expect(ids)
-    stored = [
-        desk.stored(id, _receive(tx, desk, id, each)) for id, each in zip(ids, events, strict=True)
-    ]
+    batch = _Batch(tx, channel, ids)
+    for id, each in zip(ids, events, strict=True):
+        batch.receive(id, each)
+    stored = batch.stored()
     if cursor is not None:
-        ops.note_cursor(tx, desk.channel_id, cursor)
+        ops.note_cursor(tx, batch.intake.channel_id, cursor)
     return stored
 
 
-def _receive(tx: Tx, desk: Desk, event: str, incoming: Incoming) -> Message:
-    for given, what in ((incoming.place, "The place"), (incoming.sender, "The sender")):
-        clean_text(given, what, most=ops.MAX_PLATFORM_ID)
-    at = desk.look(event, incoming.place, incoming.sender)
-    if at.channel.state is not ChannelState.ACTIVE:
-        raise Refused(f"The channel {at.channel.name} was removed.", channel=at.channel.id)
-    if at.number is not None:
-        return looking.get(tx, f"msg_{at.number}")
-    heard = _met(tx, desk, at, incoming)
-    if heard.place.guarded and cards.is_secret(tx, heard.place, incoming):
-        return _keep_nothing(tx, heard)
-    if why := judging.turned_away(heard):
-        return judging.store(tx, heard, "turn_away", why)
-    if not heard.is_stranger and not at.asked and judging.is_plain(heard):
-        return judging.hear(tx, desk, heard)
-    desk.forget()  # what comes of it may decide what becomes of the next
-    if heard.is_stranger:
-        return judging.hold(tx, heard)
-    return judging.judge(tx, heard, judging.store(tx, heard, "hold", "it is being judged"))
+class _Batch:
+    """Events on their way into the store: of those that are clear at once, all that come one after
+    the other are stored together."""
 
+    def __init__(self, tx: Tx, channel: str, ids: list[str]) -> None:
+        self._tx = tx
+        self.intake = Intake(tx, channel)
+        self.intake.expect(ids)
+        self._stored: list[Message] = []
+        self._clear: dict[str, Clear] = {}
 
-def _met(tx: Tx, desk: Desk, at: Arrival, incoming: Incoming) -> Heard:
-    """An event with its place and sender, under the names that they have now."""
-    on, place, sender = at.channel, at.place, at.sender
-    if place is None or incoming.place_name not in (None, "", place.name):
-        desk.forget()
-        place = ops.meet_place(
-            tx, on, incoming.place, name=incoming.place_name, direct=incoming.direct
-        )
-    if sender is None or incoming.sender_name not in (None, "", sender.name):
-        desk.forget()
-        sender = ops.meet_sender(tx, on, incoming.sender, incoming.sender_name)
-    return Heard(on, place, sender, incoming, judging.clean(incoming.text))
+    def receive(self, event: str, incoming: Incoming) -> None:
+        for given, what in ((incoming.place, "The place"), (incoming.sender, "The sender")):
+            clean_text(given, what, most=ops.MAX_PLATFORM_ID)
+        if event in self._clear:  # it came twice
+            self.stored()
+        at = self.intake.look(event, incoming.place, incoming.sender)
+        if at.channel.state is not ChannelState.ACTIVE:
+            raise Refused(f"The channel {at.channel.name} was removed.", channel=at.channel.id)
+        if at.number is not None:
+            self.stored().append(looking.get(self._tx, f"msg_{at.number}"))
+            return
+        heard = self._met(at, incoming)
+        said = None if at.asked else judging.clear(self.intake, heard)
+        if said is not None:
+            self._clear[event] = said
+        else:
+            self.stored().append(self.intake.stored(event, self._judged(heard)))
+
+    def stored(self) -> list[Message]:
+        """All of them that came so far."""
+        if self._clear:
+            made = judging.hear(self._tx, list(self._clear.values()))
+            for event, message in zip(self._clear, made, strict=True):
+                self._stored.append(self.intake.stored(event, message))
+            self._clear.clear()
+        return self._stored
+
+    def _judged(self, heard: Heard) -> Message:
+        """A message of which something else may come than that agents hear it."""
+        tx = self._tx
+        if heard.place.guarded and cards.is_secret(tx, heard.place, heard.incoming):
+            return _keep_nothing(tx, heard)
+        if why := judging.turned_away(heard):
+            return judging.store(tx, heard, "turn_away", why)
+        if judging.says_nothing(heard):
+            return judging.store(tx, heard, "ignore", "there are no words in it, and no file")
+        self.intake.forget()  # what comes of it may decide what becomes of the next
+        if heard.is_stranger:
+            return judging.hold(tx, heard)
+        return judging.judge(tx, heard, judging.store(tx, heard, "hold", "it is being judged"))
+
+    def _met(self, at: Arrival, incoming: Incoming) -> Heard:
+        """An event with its place and sender, under the names that they have now."""
+        on, place, sender = at.channel, at.place, at.sender
+        if place is None or incoming.place_name not in (None, "", place.name):
+            self.intake.forget()
+            place = ops.meet_place(
+                self._tx, on, incoming.place, name=incoming.place_name, direct=incoming.direct
+            )
+        if sender is None or incoming.sender_name not in (None, "", sender.name):
+            self.intake.forget()
+            sender = ops.meet_sender(self._tx, on, incoming.sender, incoming.sender_name)
+        return Heard(on, place, sender, incoming, judging.clean(incoming.text))
 
 
 def is_secret(tx: Tx, channel: str, incoming: Incoming) -> bool:
@@ -105,11 +135,16 @@ def note_unreadable(tx: Tx, channel: str, event_id: str, reason: str) -> None:
 def try_out(
     tx: Tx, place: str, text: str, *, known: bool = True, mentioned: bool = False
 ) -> list[Route]:
-    """Who would hear a text in a place, and why; nothing is stored."""
-    where = ops.get_place(tx, place)
+    """Who would hear a text in a place, and why; nothing is stored.
+
+    A place of which nothing was heard yet (CHANNEL/ID) is covered by the wirings of its whole
+    channel.
+    """
+    where = ops.find_place(tx, place)
     wirings = wiring.wirings_of(tx, where)
     followed = {talk.agent_id for talk in talking.talks_of_place(tx, where.id)}
-    said = Said(clean_text(text, "The text", most=MAX_TEXT), where.direct, mentioned, known)
+    direct = isinstance(where, Place) and where.direct
+    said = Said(clean_text(text, "The text", most=MAX_TEXT), direct, mentioned, known)
     return route(said, wirings, names=_names(tx, wirings), followed=followed)
 
 

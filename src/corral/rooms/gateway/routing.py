@@ -36,7 +36,11 @@ def route(
     that were addressed in this thread before. An agent that two wirings would wake hears it once,
     by the first of them.
     """
-    called = {name.lower().rstrip(".") for name in _NAMED.findall(said.text)}
+    called = (
+        {name.lower().rstrip(".") for name in _NAMED.findall(said.text)}
+        if "@" in said.text
+        else set()
+    )
     ours = {name.lower() for name in names.values()}
     someone = bool(called & ours)
     heard: set[str] = set()

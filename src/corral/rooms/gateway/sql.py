@@ -18,6 +18,7 @@ from corral.rooms.gateway.model import (
     Sender,
     Talk,
     Wiring,
+    fresh_message,
 )
 
 
@@ -187,7 +188,13 @@ _MESSAGE = """'msg_' || seq AS id, channel_id, place_id, thread, direction, kind
     'let_' || letter AS letter_id, at, created_at, ended_at"""
 
 MESSAGES = StateTable(
-    Message, MESSAGE_MOVES, table="messages", columns=_MESSAGE, key="seq", number_of="msg"
+    Message,
+    MESSAGE_MOVES,
+    table="messages",
+    columns=_MESSAGE,
+    key="seq",
+    number_of="msg",
+    fresh=fresh_message,
 )
 
 MESSAGE_BY_EVENT = Query(
@@ -386,11 +393,12 @@ ARRIVAL = Statement(f"""
 """)
 
 # Each wiring that covers a place, with what else decides who hears there: the agent's name while it
-# can be given work, whether it may have a destination, its session there, and whether that is open.
+# can be given work, whether it may have a destination, and its session there, unless that is over.
 LISTENERS = Statement(f"""
     SELECT {prefixed("wirings", _WIRING)},
         CASE WHEN agents.state = 'active' THEN agents.name END,
-        destinations.id, sessions.state = 'open', {prefixed("talks", _TALK)}
+        destinations.id,
+        CASE WHEN talks.run_id IS NOT NULL OR sessions.state = 'open' THEN talks.session_id END
     FROM wirings
     LEFT JOIN agents ON agents.id = wirings.agent_id
     LEFT JOIN destinations

@@ -8,7 +8,7 @@ from corral.db.tx import Tx
 from corral.kernel.clock import DAY
 from corral.kernel.errors import NotFound
 from corral.kernel.ids import number_of
-from corral.kernel.text import encode_json
+from corral.kernel.text import encode_json, printable
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.gateway import asking_sql, sending, sql
 from corral.rooms.gateway.letters import Chat, asked_in, chat_of, errand_of
@@ -25,7 +25,7 @@ from corral.rooms.gateway.model import (
 from corral.rooms.gateway.routing import seat
 from corral.rooms.mail import looking
 from corral.rooms.mail import ops as mail
-from corral.rooms.mail.model import Letter, LetterState
+from corral.rooms.mail.model import Draft, Letter, LetterState
 from corral.rooms.projects import ops as projects
 from corral.rooms.schedules import history as occurrences
 from corral.rooms.sessions import ops as sessions
@@ -122,19 +122,10 @@ def _is_open(tx: Tx, session_id: str) -> bool:
     return sessions.get(tx, session_id).state is SessionState.OPEN
 
 
-def tell(
-    tx: Tx,
-    route: Route,
-    wiring: Wiring,
-    talk: Talk,
-    message: Message,
-    place: Place,
-    sender: Sender,
-) -> Route:
-    """Put a message into the mailbox of the session in which an agent hears it."""
-    letter = mail.put(
-        tx,
-        talk.mailbox,
+def draft(route: Route, wiring: Wiring, message: Message, place: Place, sender: Sender) -> Draft:
+    """The letter that brings a message to the session in which an agent hears it."""
+    return Draft(
+        f"session:{route.session_id}",
         Chat(
             message=message.id,
             place=place.id,
@@ -149,7 +140,6 @@ def tell(
         key=message.id,
         sender=place.mailbox,  # whoever wrote it is told should nobody answer
     )
-    return Route(route.wiring_id, route.agent_id, True, route.reason, talk.session_id, letter.id)
 
 
 # -- turns ----------------------------------------------------------------------------------------
@@ -313,10 +303,17 @@ def _told(letter: Letter, alone: bool) -> str:
     chat = chat_of(letter)
     if chat is not None:
         listed = [file.get("path") or file.get("reason") for file in chat.files]
-        words = "\n".join([chat.text, *(f"[attached: {each}]" for each in listed)])
-        plain = chat.direct and alone
-        return words if plain else f"{chat.sender} in {chat.place_name}: {words}"
+        attached = [f"[attached: {each}]" for each in listed]
+        if chat.direct and alone:
+            return "\n".join([chat.text, *attached])
+        return "\n".join([_said(f"{chat.sender} in {chat.place_name}", chat.text), *attached])
     return _other(letter)
+
+
+def _said(who: str, text: str) -> str:
+    """Who said what, where several may have spoken: whatever lines somebody writes stand further in
+    than a speaker's name, so that nobody speaks in another's."""
+    return f"{printable(who)}: " + "\n    ".join(text.splitlines() or [""])
 
 
 def _other(letter: Letter) -> str:
@@ -351,7 +348,7 @@ def _context(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:
         sql.MESSAGES_OF_PLACE, place_id=chats[0].place, before=first, limit=MOST_CONTEXT
     )
     lines = [
-        f"{_speaker(tx, message)}: {message.text}"
+        _said(_speaker(tx, message), message.text)
         for message in reversed(between)
         if number_of("msg", message.id) > talk.seen
         and message.direction == "in"

@@ -76,7 +76,10 @@ def add_wiring(
         raise Refused(f"{whose.name} is retired; restore it, or take another.", agent_id=whose.id)
     where = ops.get_place(tx, place) if place else None
     if where is None and channel is None:
-        raise Invalid("Say what it is to hear: a place, or a channel with all its places.")
+        raise Invalid(
+            "Say what it is to hear: one place (--place), or a channel with all its places "
+            "(--channel)."
+        )
     on = ops.get_channel(tx, where.channel_id if where is not None else str(channel))
     if on.state is not ChannelState.ACTIVE:
         raise Refused(f"{on.name} was removed; add it anew.", channel=on.id)
@@ -105,8 +108,8 @@ def add_wiring(
     )
     if made is None:
         raise Conflict(
-            f"{whose.name} is wired there already; remove that wiring first (`corral wiring "
-            "list`).",
+            f"{whose.name} hears that already; `corral wiring list` shows how, and `corral wiring "
+            "change` says it anew.",
             agent_id=whose.id,
         )
     if where is not None:
@@ -162,7 +165,12 @@ def check_pattern(trigger: Trigger, pattern: str | None) -> str | None:
     if trigger is Trigger.COMMAND and pattern:
         return check_word(pattern.removeprefix("/"), "The command").lower()
     if trigger in (Trigger.PATTERN, Trigger.COMMAND):
-        raise Invalid(f"The trigger {trigger} needs a pattern: say which.", trigger=trigger)
+        raise Invalid(
+            f"The trigger {trigger} needs "
+            f"{'a pattern' if trigger is Trigger.PATTERN else 'the word of a command'}; give it "
+            "with --pattern.",
+            trigger=trigger,
+        )
     if pattern:
         raise Invalid(f"The trigger {trigger} has no pattern; leave it out.", trigger=trigger)
     return None
@@ -188,15 +196,11 @@ def list_wirings(
     return page_of(rows, limit, lambda each: (each.id,))
 
 
-def wirings_of(tx: Tx, place: Place) -> list[Wiring]:
+def wirings_of(tx: Tx, where: Place | Channel) -> list[Wiring]:
     """The wirings that cover a place: its own, and those of its whole channel. Of two of one agent
-    its own counts."""
-    found = tx.all(
-        sql.WIRINGS_OF_PLACE,
-        channel_id=place.channel_id,
-        place_id=place.id,
-        limit=MAX_WIRINGS,
-    )
+    its own counts. Of a channel: those that cover whatever place appears on it."""
+    on, place = (where.channel_id, where.id) if isinstance(where, Place) else (where.id, "")
+    found = tx.all(sql.WIRINGS_OF_PLACE, channel_id=on, place_id=place, limit=MAX_WIRINGS)
     own = {wiring.agent_id for wiring in found if wiring.place_id is not None}
     return [each for each in found if each.place_id is not None or each.agent_id not in own]
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -77,6 +77,15 @@ class Letter(msgspec.Struct, frozen=True):
         return {"out": self.is_out(now)}
 
 
+class Draft(NamedTuple):
+    """A letter that is to be put at once."""
+
+    mailbox: str
+    body: Any
+    key: str
+    sender: str | None = None
+
+
 class Exchange(msgspec.Struct, frozen=True):
     """What a letter that an agent wrote to an agent belongs to."""
 
@@ -90,7 +99,7 @@ class Exchange(msgspec.Struct, frozen=True):
     created_at: int
 
 
-def fresh_letter(number: int, values: Mapping[str, Any]) -> Letter:
+def fresh_letter(number: int, values: Mapping[str, Any], state: LetterState) -> Letter:
     """As it is read right after it was put."""
     return Letter(
         f"let_{number}",
@@ -100,7 +109,7 @@ def fresh_letter(number: int, values: Mapping[str, Any]) -> Letter:
         values["key"],
         _BODY.decode(values["body"]),
         -values["rank"],
-        LetterState.WAITING,
+        state,
         values["due_at"],
         values["line_at"],
         values["expires_at"],

@@ -153,6 +153,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """References, never values."""
     approvals: list[str] = []
     sandbox: str = "none"
+    commands_outside: bool = False
+    """Whether set-up and checks run outside of the sandbox."""
     goes_on: bool = False
     """Whether later attempts go on with the winner's conversation."""
     reports: list[str] = []

@@ -20,15 +20,17 @@ from corral.rooms.sessions.turn import MAX_TITLE, check_optional, parse_number
 MAX_GIVEN = 1_000
 
 
-def clear(tx: Tx, session: Session | str) -> Session:
+def clear(tx: Tx, session: Session | str, *, keep_provider_session: bool = False) -> Session:
     """Let the agent start afresh: the values and the provider's pointer are forgotten.
 
-    The turns stay readable, and the context begins behind them.
+    The turns stay readable, and the context begins behind them. A provider that keeps all it knows
+    here may go on under its own id.
     """
     id = whole_id(tx, session)
     tx.serialize(f"session:{id}")
     # The move holds the row: no turn comes between it and the count below.
-    move(tx, sql.SESSIONS, "clear", id, provider_session=None, handoff=None)
+    forgotten = {} if keep_provider_session else {"provider_session": None}
+    move(tx, sql.SESSIONS, "clear", id, handoff=None, **forgotten)
     tx.run(sql.FORGET_STATE, session_id=id)
     cleared = tx.one(sql.CLEARED, id=id, now=tx.now)
     assert cleared is not None

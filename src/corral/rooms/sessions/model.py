@@ -86,6 +86,12 @@ class Turn(msgspec.Struct, frozen=True):
     at: int
 
 
+def taken_back_by(turn: Turn) -> int | None:
+    """The number of the turn that this one takes back; None when it is one like any other."""
+    named = turn.meta.get("takes_back") if isinstance(turn.meta, dict) else None
+    return named if turn.role is Role.SYSTEM and type(named) is int else None
+
+
 class NewTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A turn to be appended; `append` takes the same as its arguments."""
 

@@ -17,7 +17,6 @@ from corral.rooms.sessions import history, sql
 from corral.rooms.sessions.model import (
     NewTurn,
     Passage,
-    Retro,
     Role,
     Session,
     SessionState,
@@ -48,9 +47,18 @@ def open_session(
     project: str | None = None,
     title: str | None = None,
     provider: str | None = None,
+    provider_session: str | None = None,
     reply_to: str | None = None,
 ) -> Session:
-    """Begin a conversation, of an agent or of nobody yet. Answers go to the mailbox `reply_to`."""
+    """Begin a conversation, of an agent or of nobody yet. Answers go to the mailbox `reply_to`.
+
+    With the provider's own id of it, the session that has it already comes back.
+    """
+    if provider and provider_session:
+        tx.serialize(f"provider:{provider}:{provider_session}")
+        known = by_provider(tx, provider, provider_session)
+        if known is not None:
+            return known
     whose = active_agent(tx, agent) if agent else None
     return begin(
         tx,
@@ -58,6 +66,7 @@ def open_session(
         project_id=projects.get(tx, project).id if project else None,
         agent_id=whose.id if whose else None,
         provider=check_optional(provider, "The provider") or (whose.provider if whose else None),
+        provider_session=check_optional(provider_session, "The id", most=2 * MAX_NAME),
         reply_to=check_mailbox(reply_to) if reply_to else None,
     )
 
@@ -326,32 +335,6 @@ def set_provider_session(
         data={"provider": provider, "provider_session": pointer},
     )
     return changed
-
-
-# -- looking back ---------------------------------------------------------------------------------
-
-
-def record_retro(tx: Tx, session: Session | str, body: Any) -> Retro:
-    """Keep a look back at a session: what happened, time, cost, files, failures."""
-    text = encode_json(body, "The retrospective")
-    found = current(tx, session)
-    tx.serialize(f"session:{found.id}")
-    number = int(tx.value(sql.LAST_RETRO, session_id=found.id) or 0) + 1
-    kept = tx.one(sql.ADD_RETRO, session_id=found.id, number=number, body=text, now=tx.now)
-    assert kept is not None
-    tx.note("session", "retro", found.id, project_id=found.project_id, data={"number": number})
-    return kept
-
-
-def retros(
-    tx: Tx, session: Session | str, *, after: str | None = None, limit: int = 50
-) -> Page[Retro]:
-    """The looks back that were kept of a session, newest first."""
-    (before,) = decode_cursor(after, _END)
-    rows = tx.all(
-        sql.RETROS, session_id=current(tx, session).id, before=before, limit=check_limit(limit) + 1
-    )
-    return page_of(rows, limit, lambda retro: (retro.number,))
 
 
 # -- what the verbs share -------------------------------------------------------------------------

@@ -65,6 +65,14 @@ KNOWN: dict[str, Known] = {
     "sessions.keep_ms": Known(
         int, 365 * DAY, MINUTE, TEN_YEARS, "How long a closed session is kept.", ("global",)
     ),
+    "checkpoints.keep_ms": Known(
+        int,
+        90 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long the checkpoints of a thread are kept that nobody goes on with.",
+        ("global",),
+    ),
     "nodes.keep_ms": Known(
         int, 90 * DAY, DAY, TEN_YEARS, "How long a node that is gone is kept.", ("global",)
     ),

@@ -1,19 +1,16 @@
-from typing import Any
-
 import click
 
-from corral.interfaces.cli.app import App, Noun, paging, pass_app
+from corral.interfaces.cli.app import App, Noun, paging, pairs, pass_app
 from corral.interfaces.cli.render import ago
-from corral.kernel.errors import Invalid
 
 COLUMNS = [
-    ("ID", lambda channel: channel.id),
     ("NAME", lambda channel: channel.name),
     ("KIND", lambda channel: channel.kind),
     ("STATE", lambda channel: channel.state),
     ("STRANGERS", lambda channel: channel.policy),
     ("LOOKED AT", lambda channel: ago(channel.looked_at) if channel.looked_at else None),
     ("TROUBLE", lambda channel: channel.trouble),
+    ("ID", lambda channel: channel.id),
 ]
 
 
@@ -50,27 +47,23 @@ def add(
     policy: str,
     in_doubt: str,
 ) -> None:
-    """Connect a channel under NAME: terminal, webhook, matrix, telegram, slack, or another KIND
-    that is installed."""
+    """Connect a platform under NAME.
+
+    KIND is terminal, web, webhook, matrix, telegram, slack, or another one that is installed.
+    """
     made = app.store.channels.add(
         name,
         kind,
-        config=_pairs(config, "--set"),
-        secrets=_pairs(secrets, "--secret"),
+        config=pairs(config, "--set"),
+        secrets=pairs(secrets, "--secret"),
         policy=policy,
         in_doubt=in_doubt,
     )
-    app.say(f"{made.name} is added ({made.id}); `corral channel test {made.name}` tries it.", made)
-
-
-def _pairs(given: tuple[str, ...], option: str) -> dict[str, Any]:
-    pairs = {}
-    for each in given:
-        name, equals, value = each.partition("=")
-        if not equals or not name:
-            raise Invalid(f"{option} wants NAME=VALUE, not {each!r}.", value=each)
-        pairs[name] = value
-    return pairs
+    app.say(
+        f"{made.name} is added ({made.id}); `corral channel test {made.name}` tries it, and "
+        f"`corral wiring add AGENT --channel {made.name}` lets an agent hear it.",
+        made,
+    )
 
 
 @command.command("list")
@@ -78,7 +71,7 @@ def _pairs(given: tuple[str, ...], option: str) -> dict[str, Any]:
 @paging
 @pass_app
 def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
-    """Channels, and whether they could be reached when they were last looked at."""
+    """Channels, and how they were when last looked at."""
     page = app.store.channels.list(all=all_, after=after, limit=limit)
     app.show_page(page, COLUMNS, empty="There is no channel; `corral channel add` connects one.")
 

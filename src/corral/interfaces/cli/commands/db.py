@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from corral.interfaces.cli import render
-from corral.interfaces.cli.app import DURATION, App, Noun, pass_app
+from corral.interfaces.cli.app import DURATION, App, Noun, pass_app, sure
 from corral.kernel.clock import format_duration
 from corral.kernel.errors import StoreUnavailable
 
@@ -84,8 +84,8 @@ def restore(app: App, file: Path, yes: bool) -> None:
         app.close()
         kept: Path | None = replace_damaged(app.url, file)
     else:
-        if not yes:
-            click.confirm(f"Replace all that {app.store.db.url} holds?", abort=True, err=True)
+        if not yes and app.store.events.newest(limit=1).items:
+            sure(f"Replace all that {app.store.db.url} holds?")
         with busy(app, "Restoring …"):
             kept = app.store.db.restore(file)
     before = f" What it held before is in {kept}." if kept else ""

@@ -1,14 +1,17 @@
 import click
 
-from corral.interfaces.cli.app import App, Noun, paging, pass_app
+from corral.interfaces.cli.app import App, Columns, Noun, paging, pass_app
 
-COLUMNS = [
-    ("ID", lambda destination: destination.id),
-    ("STATE", lambda destination: destination.state),
-    ("AGENT", lambda destination: destination.agent_id),
-    ("CALLS IT", lambda destination: destination.name),
-    ("PLACE", lambda destination: destination.place_id),
-]
+
+def columns(app: App) -> Columns:
+    """A destination as people read it: by names."""
+    return [
+        ("ID", lambda destination: destination.id),
+        ("STATE", lambda destination: destination.state),
+        ("WHO", lambda destination: app.agent_name(destination.agent_id)),
+        ("CALLS IT", lambda destination: destination.name),
+        ("PLACE", lambda destination: app.place_name(destination.place_id)),
+    ]
 
 
 @click.group("destination", cls=Noun, help="Where agents may send to.")
@@ -24,7 +27,9 @@ def command() -> None:
 def grant(app: App, agent: str, place: str, name: str | None) -> None:
     """Let AGENT send to PLACE, at once."""
     made = app.store.destinations.grant(agent, place, name=name)
-    app.say(f"{agent} may send to {made.place_id}, which it calls {made.name}.", made)
+    app.say(
+        f"{agent} may send to {app.place_name(made.place_id)}, which it calls {made.name}.", made
+    )
 
 
 @command.command("list")
@@ -34,7 +39,7 @@ def grant(app: App, agent: str, place: str, name: str | None) -> None:
 def list_(app: App, agent: str | None, after: str | None, limit: int) -> None:
     """Where agents may send to."""
     page = app.store.destinations.list(agent=agent, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="Nobody may send anywhere yet.")
+    app.show_page(page, columns(app), empty="Nobody may send anywhere yet.")
 
 
 @command.command()
@@ -44,4 +49,4 @@ def list_(app: App, agent: str | None, after: str | None, limit: int) -> None:
 def revoke(app: App, agent: str, destination: str) -> None:
     """Let AGENT send to DESTINATION no more, at once; what waits is refused."""
     gone = app.store.destinations.revoke(agent, destination)
-    app.say(f"{agent} may not send to {gone.place_id} any more.", gone)
+    app.say(f"{agent} may not send to {app.place_name(gone.place_id)} any more.", gone)

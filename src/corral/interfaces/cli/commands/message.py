@@ -2,19 +2,74 @@ import os
 
 import click
 
-from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
-from corral.interfaces.cli.render import ago
-from corral.kernel.errors import Invalid
+from corral.interfaces.cli.app import DURATION, App, Columns, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.render import ago, moment
+from corral.kernel.errors import Invalid, NotFound
+from corral.rooms.gateway.model import Message, files_of
 
-COLUMNS = [
-    ("ID", lambda message: message.id),
-    ("WHEN", lambda message: ago(message.created_at)),
-    ("PLACE", lambda message: message.place_id),
-    ("WAY", lambda message: message.direction),
-    ("STATE", lambda message: message.state),
-    ("WHY", lambda message: message.reason),
-    ("CONTENT", lambda message: message.text),
-]
+
+def columns(app: App) -> Columns:
+    """A message as people read it: by names."""
+    return [
+        ("ID", lambda message: message.id),
+        ("WHEN", lambda message: ago(message.created_at)),
+        ("PLACE", lambda message: app.place_name(message.place_id)),
+        ("WAY", lambda message: message.direction),
+        ("STATE", lambda message: message.state),
+        ("WHY", lambda message: message.reason),
+        ("CONTENT", lambda message: message.text),
+    ]
+
+
+def whole(app: App) -> Columns:
+    """Everything about a message that a person asks: whose it is, and what became of it."""
+    return [
+        ("id", lambda message: message.id),
+        ("state", lambda message: message.state),
+        ("why", lambda message: message.reason),
+        ("way", lambda message: f"{message.direction}, a {message.kind}"),
+        ("place", lambda message: f"{app.place_name(message.place_id)} ({message.place_id})"),
+        ("channel", lambda message: app.channel_name(message.channel_id)),
+        ("thread", lambda message: message.thread),
+        ("by", lambda message: _speaker(app, message)),
+        ("said", lambda message: f"{moment(message.at)} ({ago(message.at)})"),
+        ("text", lambda message: message.text),
+        ("files", lambda message: [file.get("name") for file in files_of(message)] or None),
+        ("heard by", lambda message: _hearers(app, message)),
+        ("letter", lambda message: _letter(app, message.letter_id)),
+        ("run", lambda message: message.run_id),
+        ("event", lambda message: message.event_id.partition(":")[2]),
+        ("platform's id", lambda message: ", ".join(message.platform_ids) or None),
+        ("about", lambda message: message.reply_to),
+    ]
+
+
+def _speaker(app: App, message: Message) -> str | None:
+    if message.sender_id is None:
+        return app.agent_name(message.agent_id) or "Corral"
+    return app.store.senders.get(message.sender_id).called
+
+
+def _hearers(app: App, message: Message) -> str | None:
+    """What each wiring made of it, and how far whoever heard it is."""
+    lines = []
+    for route in message.routes:
+        said = "yes" if route.heard else "no"
+        letter = f" ({_letter(app, route.letter_id)})" if route.letter_id else ""
+        lines.append(f"{app.agent_name(route.agent_id)}: {said}, {route.reason}{letter}")
+    return "; ".join(lines) or None
+
+
+def _letter(app: App, id: str | None) -> str | None:
+    """How far a letter is; one that is kept no more has its id alone."""
+    if id is None:
+        return None
+    try:
+        letter = app.store.mail.get(id)
+    except NotFound:
+        return id
+    tries = f", {letter.attempts} tries" if letter.attempts > 1 else ""
+    return f"{id} is {letter.state}{tries}{f': {letter.last_error}' if letter.last_error else ''}"
 
 
 @click.group("message", cls=Noun, help="What was said on channels, both ways.")
@@ -30,7 +85,7 @@ def command() -> None:
 def list_(app: App, place: str | None, session: str | None, after: str | None, limit: int) -> None:
     """Messages, newest first."""
     page = app.store.messages.list(place=place, session=session, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="Nothing was said yet.")
+    app.show_page(page, columns(app), empty="Nothing was said yet.")
 
 
 @command.command()
@@ -39,7 +94,7 @@ def list_(app: App, place: str | None, session: str | None, after: str | None, l
 def held(app: App, after: str | None, limit: int) -> None:
     """What waits until somebody says whether it may be heard."""
     page = app.store.messages.held(after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="Nobody waits to be let in.")
+    app.show_page(page, columns(app), empty="Nobody waits to be let in.")
 
 
 @command.command()
@@ -47,7 +102,8 @@ def held(app: App, after: str | None, limit: int) -> None:
 @pass_app
 def show(app: App, message: str) -> None:
     """One message, whole: who heard it and why, or how far it is."""
-    app.show(app.store.messages.get(message))
+    found = app.store.messages.get(message)
+    app.show(found, whole(app))
 
 
 @command.command()

@@ -7,6 +7,17 @@ from corral.interfaces.cli.commands.ps import shown_state
 from corral.interfaces.cli.render import ago, write_line, write_table
 from corral.kernel.money import format_usd
 
+RACES = 50
+"""Races under way that are looked at."""
+FIRST_STEPS = [
+    ("corral run -- make test", "any command, tracked to its end"),
+    ('corral run -d --agent claude "fix the tests"', "an agent; close the terminal, it goes on"),
+    ('corral run --agent scripted "say hi; spend 9 5"', "no agent CLI, no account: to try it"),
+    ("corral import claude", "what you did with Claude Code so far"),
+    ("corral up", "the daemon and the dashboard"),
+    ("corral --help", "everything else"),
+]
+
 
 def show_overview(app: App) -> None:
     found = app.store.insights.overview()
@@ -26,8 +37,9 @@ def show_overview(app: App) -> None:
         write_line("Tasks to accept or reject:")
         write_table(found.submitted, SUBMITTED)
         write_line("")
+    _show_races(app)
     if not found.active:
-        write_line("Nothing runs. `corral --help` says what there is.")
+        _show_what_to_do(new=not (found.recent or found.queued))
     for count, sentence in (
         (found.queued, "Queued: {}."),
         (found.open_questions, "Questions to answer: {} (`corral question list`)."),
@@ -47,6 +59,23 @@ def show_overview(app: App) -> None:
     write_line(_cost(found.today))
     if found.more:
         write_line("There is more than is shown or counted here.")
+
+
+def _show_races(app: App) -> None:
+    active = app.store.insights.races(state="active", limit=RACES).items
+    if undecided := [race for race in active if race.waits]:
+        write_line("Races that wait for somebody:")
+        write_table(undecided, UNDECIDED)
+        write_line("")
+
+
+def _show_what_to_do(*, new: bool) -> None:
+    if not new:
+        write_line("Nothing runs. `corral --help` says what there is.")
+        return
+    write_line("Nothing has run here yet. To begin:")
+    for command, what in FIRST_STEPS:
+        write_line(f"  {command:48} {what}")
 
 
 def _cost(today: Any) -> str:
@@ -84,6 +113,13 @@ SUBMITTED = [
     ("TITLE", lambda task: task.title),
     ("PROJECT", lambda task: task.project),
     ("SINCE", lambda task: ago(task.submitted_at)),
+]
+UNDECIDED = [
+    ("ID", lambda race: race.id),
+    ("ROUND", lambda race: race.rounds),
+    ("STATE", lambda race: race.round_state),
+    ("PASSED", lambda race: f"{race.can_win} of {race.attempts}"),
+    ("RACE", lambda race: race.name),
 ]
 FAILED = [
     ("ID", lambda run: run.id),

@@ -1,16 +1,19 @@
 import click
 
-from corral.interfaces.cli.app import App, Noun, paging, pass_app
+from corral.interfaces.cli.app import App, Columns, Noun, paging, pass_app
 
-COLUMNS = [
-    ("ID", lambda place: place.id),
-    ("NAME", lambda place: place.called),
-    ("CHANNEL", lambda place: place.channel_id),
-    ("STATE", lambda place: place.state),
-    ("DIRECT", lambda place: "yes" if place.direct else "no"),
-    ("STRANGERS", lambda place: place.policy or "as its channel"),
-    ("PLATFORM'S ID", lambda place: place.platform_id),
-]
+
+def columns(app: App) -> Columns:
+    """A place as people read it."""
+    return [
+        ("ID", lambda place: place.id),
+        ("NAME", lambda place: place.called),
+        ("CHANNEL", lambda place: app.channel_name(place.channel_id)),
+        ("STATE", lambda place: place.state),
+        ("DIRECT", lambda place: "yes" if place.direct else "no"),
+        ("STRANGERS", lambda place: place.policy or "as its channel"),
+        ("PLATFORM'S ID", lambda place: place.platform_id),
+    ]
 
 
 @click.group("place", cls=Noun, help="Chats on channels.")
@@ -25,7 +28,7 @@ def command() -> None:
 def list_(app: App, channel: str | None, after: str | None, limit: int) -> None:
     """Places that were heard of."""
     page = app.store.places.list(channel=channel, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="No place was heard of yet.")
+    app.show_page(page, columns(app), empty="No place was heard of yet.")
 
 
 @command.command()

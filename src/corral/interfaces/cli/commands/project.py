@@ -3,7 +3,7 @@ from typing import Any
 
 import click
 
-from corral.interfaces.cli.app import App, Noun, paging, pass_app
+from corral.interfaces.cli.app import App, Noun, paging, pass_app, sure
 from corral.interfaces.cli.render import ago
 
 COLUMNS = [
@@ -89,8 +89,6 @@ def delete(app: App, project: str, yes: bool) -> None:
     """Forget a project, its settings, schedules and sessions; its directory is not touched."""
     found = app.store.projects.get(named(app, project))
     if not yes:
-        click.confirm(
-            f"Forget {found.name} ({found.dir}), its settings, schedules and sessions?", abort=True
-        )
+        sure(f"Forget {found.name} ({found.dir}), its settings, schedules and sessions?")
     gone = app.store.projects.delete(found.id)
     app.say(f"{gone.name} is forgotten.", gone)

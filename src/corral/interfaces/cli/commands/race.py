@@ -1,8 +1,9 @@
+import os
 from typing import Any
 
 import click
 
-from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.app import DURATION, App, Noun, paging, pairs, pass_app, read_body
 from corral.interfaces.cli.commands.race_choosing import CHOOSING
 from corral.interfaces.cli.racing import (
     COLUMNS,
@@ -52,16 +53,10 @@ def _micros(budget: str | None) -> int | None:
     return parse_usd(budget) if budget is not None else None
 
 
-def _pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
-    from corral.kernel.errors import Invalid
-
-    found = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise Invalid(f"Write {option} NAME=VALUE, not {option} {name}.")
-        found[name] = value
-    return found
+def _place(project: str | None) -> str:
+    """Where a race is run, in words that mean the same to a store that is served."""
+    where = "." if project is None else project
+    return os.path.abspath(where) if os.path.isdir(where) else where
 
 
 @command.command()
@@ -92,6 +87,9 @@ def _pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
 @click.option("--secret", multiple=True, metavar="K=REF", help="A variable, by reference.")
 @click.option("--yes", "approvals", multiple=True, metavar="CLASS", help="edit, run, trust or all.")
 @click.option("--sandbox", default="none", show_default=True, help="auto, bubblewrap, landlock.")
+@click.option(
+    "--commands-outside", is_flag=True, help="Set-up and checks run outside of the sandbox."
+)
 @click.option("--fork", "goes_on", is_flag=True, help="Later rounds go on with the winner's talk.")
 @waiting
 @pass_app
@@ -106,6 +104,7 @@ def start(
     secret: tuple[str, ...],
     approvals: tuple[str, ...],
     rubric: str | None,
+    project: str | None,
     wait: bool,
     wait_ms: int | None,
     **options: Any,
@@ -115,10 +114,11 @@ def start(
         read_body(prompt, False),
         variations=_variations(vary, given),
         budget_micros=_micros(budget),
-        env=_pairs(env, "--env"),
-        secrets=_pairs(secret, "--secret"),
+        env=pairs(env, "--env"),
+        secrets=pairs(secret, "--secret"),
         approvals=approvals or ("edit",),
         rubric=read_body(rubric, False) if rubric else None,
+        project=_place(project),
         **options,
     )
     return _end(app, stay_or_leave(app, race, wait, wait_ms))

@@ -1,19 +1,21 @@
 import click
 
 from corral.interfaces.cli import identity
-from corral.interfaces.cli.app import App, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.app import App, Columns, Noun, paging, pairs, pass_app, read_body
 from corral.interfaces.cli.render import ago
-from corral.kernel.errors import Invalid
 
-COLUMNS = [
-    ("ID", lambda request: request.id),
-    ("STATE", lambda request: request.state),
-    ("AGENT", lambda request: request.agent_id),
-    ("ACTION", lambda request: request.action),
-    ("ASKED", lambda request: ago(request.created_at)),
-    ("QUESTION", lambda request: request.question_id),
-    ("EFFECT", lambda request: request.effect),
-]
+
+def columns(app: App) -> Columns:
+    """A request as people read it."""
+    return [
+        ("ID", lambda request: request.id),
+        ("STATE", lambda request: request.state),
+        ("WHO", lambda request: app.agent_name(request.agent_id)),
+        ("ACTION", lambda request: request.action),
+        ("ASKED", lambda request: ago(request.created_at)),
+        ("QUESTION", lambda request: request.question_id),
+        ("EFFECT", lambda request: request.effect),
+    ]
 
 
 @click.group("request", cls=Noun, help="What agents ask of the host; people decide, or grants do.")
@@ -39,12 +41,9 @@ def ask(
 
     from corral import config
 
-    given = {}
-    for each in arguments:
-        name, equals, value = each.partition("=")
-        if not equals:
-            raise Invalid(f"{each!r} is no NAME=VALUE; write it like name=helper.")
-        given[name] = read_body(value, False)
+    given = {
+        name: read_body(value, False) for name, value in pairs(arguments, "arguments as").items()
+    }
     made = app.store.requests.ask(
         identity.required_agent(agent),
         action,
@@ -69,7 +68,7 @@ def _standing(id: str, state: str, question: str | None) -> str:
 def list_(app: App, agent: str | None, after: str | None, limit: int) -> None:
     """What agents asked for, newest first; `corral question answer` decides."""
     page = app.store.requests.list(agent=agent, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="No agent has asked for anything.")
+    app.show_page(page, columns(app), empty="No agent has asked for anything.")
 
 
 @command.command()

@@ -1,15 +1,18 @@
 import click
 
-from corral.interfaces.cli.app import App, Noun, paging, pass_app
+from corral.interfaces.cli.app import App, Columns, Noun, paging, pass_app
 
-COLUMNS = [
-    ("ID", lambda sender: sender.id),
-    ("STATE", lambda sender: sender.state),
-    ("PERSON", lambda sender: sender.person),
-    ("SHOWS AS", lambda sender: sender.name),
-    ("CHANNEL", lambda sender: sender.channel_id),
-    ("PLATFORM'S ID", lambda sender: sender.platform_id),
-]
+
+def columns(app: App) -> Columns:
+    """An account as people read it."""
+    return [
+        ("ID", lambda sender: sender.id),
+        ("STATE", lambda sender: sender.state),
+        ("PERSON", lambda sender: sender.person),
+        ("SHOWS AS", lambda sender: sender.name),
+        ("CHANNEL", lambda sender: app.channel_name(sender.channel_id)),
+        ("PLATFORM'S ID", lambda sender: sender.platform_id),
+    ]
 
 
 @click.group("sender", cls=Noun, help="Accounts that speak on channels, and who is behind them.")
@@ -23,7 +26,7 @@ def command() -> None:
 def list_(app: App, after: str | None, limit: int) -> None:
     """Accounts that have spoken, oldest first."""
     page = app.store.senders.list(after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="Nobody has spoken yet.")
+    app.show_page(page, columns(app), empty="Nobody has spoken yet.")
 
 
 @command.command()

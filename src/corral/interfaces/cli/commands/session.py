@@ -146,6 +146,16 @@ def append(app: App, /, session: str, role: str, content: str, **options: Any) -
     app.say(f"It is turn {turn.number} of {turn.session_id}.", turn)
 
 
+@command.command("take-back")
+@click.argument("session")
+@pass_app
+def take_back(app: App, session: str) -> None:
+    """Take back the latest turn that stands; it stays readable."""
+    turn = app.store.sessions.take_back(session)
+    said = f"Turn {turn.number} of {turn.session_id} is taken back." if turn else "No turn stands."
+    app.say(said, turn)
+
+
 @command.command()
 @click.argument("session")
 @click.argument("name", required=False)

@@ -3,25 +3,39 @@ from typing import Any
 
 import click
 
-from corral.interfaces.cli.app import App, Noun, paging, pass_app
+from corral.interfaces.cli.app import App, Columns, Noun, paging, pass_app
 
-COLUMNS = [
-    ("ID", lambda wiring: wiring.id),
-    ("STATE", lambda wiring: wiring.state),
-    ("AGENT", lambda wiring: wiring.agent_id),
-    ("HEARS", lambda wiring: wiring.place_id or f"all of {wiring.channel_id}"),
-    ("ON", lambda wiring: " ".join(filter(None, [wiring.trigger, wiring.pattern]))),
-    ("FROM", lambda wiring: wiring.scope),
-    ("SESSION", lambda wiring: wiring.mode),
-    ("PRIORITY", lambda wiring: wiring.priority),
-]
 
-ROUTES = [
-    ("AGENT", lambda route: route.agent_id),
-    ("HEARS IT", lambda route: "yes" if route.heard else "no"),
-    ("BECAUSE", lambda route: route.reason),
-    ("WIRING", lambda route: route.wiring_id),
-]
+def columns(app: App) -> Columns:
+    """A wiring as people read it: by names."""
+    return [
+        ("ID", lambda wiring: wiring.id),
+        ("STATE", lambda wiring: wiring.state),
+        ("WHO", lambda wiring: app.agent_name(wiring.agent_id)),
+        ("HEARS", lambda wiring: where(app, wiring)),
+        ("ON", lambda wiring: " ".join(filter(None, [wiring.trigger, wiring.pattern]))),
+        ("FROM", lambda wiring: wiring.scope),
+        ("UNHEARD", lambda wiring: wiring.unheard),
+        ("SESSION", lambda wiring: wiring.mode),
+        ("PRIORITY", lambda wiring: wiring.priority),
+    ]
+
+
+def where(app: App, wiring: Any) -> str:
+    """What a wiring covers, in words."""
+    if wiring.place_id is not None:
+        return str(app.place_name(wiring.place_id))
+    return f"all of {app.channel_name(wiring.channel_id)}"
+
+
+def routes(app: App) -> Columns:
+    """What each wiring makes of a text."""
+    return [
+        ("WHO", lambda route: app.agent_name(route.agent_id)),
+        ("HEARS IT", lambda route: "yes" if route.heard else "no"),
+        ("BECAUSE", lambda route: route.reason),
+        ("WIRING", lambda route: route.wiring_id),
+    ]
 
 
 MANNER = [
@@ -30,7 +44,7 @@ MANNER = [
         "trigger",
         default="always",
         show_default=True,
-        help="What wakes it: always, mention, sticky, pattern, command.",
+        help="What wakes it: always, mention, sticky (then all that follows), pattern, command.",
     ),
     click.option("--pattern", help="The pattern, or the command's word."),
     click.option("--from", "scope", default="all", show_default=True, help="all, or known people."),
@@ -71,7 +85,7 @@ def command() -> None:
 def add(app: App, /, agent: str, project: str | None, **options: Any) -> None:
     """Let AGENT hear a place, or a whole channel, and answer there."""
     made = app.store.wirings.add(agent, project=app.project_id(project), **options)
-    app.say(f"{agent} hears {made.place_id or 'the whole channel'} now ({made.id}).", made)
+    app.say(f"{agent} hears {where(app, made)} now, on {made.trigger} ({made.id}).", made)
 
 
 @command.command("list")
@@ -81,7 +95,9 @@ def add(app: App, /, agent: str, project: str | None, **options: Any) -> None:
 def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
     """Which agents hear which places."""
     page = app.store.wirings.list(all=all_, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="No agent hears anything; `corral wiring add` lets one.")
+    app.show_page(
+        page, columns(app), empty="No agent hears anything; `corral wiring add` lets one."
+    )
 
 
 @command.command()
@@ -110,6 +126,12 @@ def remove(app: App, wiring: str) -> None:
 @click.option("--mentioned", is_flag=True, help="As if the platform said that we are meant.")
 @pass_app
 def try_out(app: App, place: str, text: str, stranger: bool, mentioned: bool) -> None:
-    """Who would hear TEXT in PLACE, and why; nothing is stored."""
-    routes = app.store.wirings.try_out(place, text, known=not stranger, mentioned=mentioned)
-    app.show_all(routes, ROUTES, empty="No agent is wired to that place.")
+    """Who would hear TEXT in PLACE, and why; nothing is stored.
+
+    PLACE is a place's id, or CHANNEL/ID; one that nobody has spoken in yet is judged by the wirings
+    of its whole channel.
+    """
+    found = app.store.wirings.try_out(place, text, known=not stranger, mentioned=mentioned)
+    app.show_all(
+        found, routes(app), empty="No agent hears that place; `corral wiring add` lets one."
+    )

@@ -1,0 +1,104 @@
+"""Checks: what they print and how they end, and that nobody of them is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import sandbox
+from corral.adapters.checks import TIMED_OUT, run_check
+from corral.adapters.sandbox import Kind
+from tests.support.keeping import lives, until
+
+FAR = 60_000
+# One that leaves its parent, its session and its environment, and ignores whoever asks it to end.
+ESCAPES = (
+    "setsid env -i /bin/sh -c "
+    '\'trap "" TERM; echo $$ > "{file}"; while :; do sleep 1; done\' >/dev/null 2>&1 &'
+    ' while ! [ -s "{file}" ]; do sleep 0.01; done'
+)
+
+
+def pid_in(file: Path) -> int:
+    return int(until(lambda: file.exists() and file.read_text().strip(), "somebody is there"))
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "printed"),
+    [
+        ("echo fine", 0, "fine\n"),
+        ("echo bad >&2; exit 7", 7, "bad\n"),
+        ("kill -9 $$", 137, ""),
+        ("exec no-such-program", 127, "not found"),
+        ("exec >&- 2>&-; sleep 0.2; exit 3", 3, ""),
+        ("pwd", 0, "a place\n"),
+    ],
+)
+def test_a_check_is_told_as_a_shell_tells_it(
+    tmp_path: Path, command: str, code: int, printed: str
+) -> None:
+    place = tmp_path / "a place"
+    place.mkdir()
+    ended = run_check(command, str(place), timeout_ms=FAR)
+    assert ended.exit_code == code
+    assert printed in ended.output
+
+
+def test_a_check_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    escaped = tmp_path / "escaped"
+    ended = run_check(
+        f"trap '' TERM; {ESCAPES.format(file=escaped)}; echo began; sleep 600 & wait",
+        str(tmp_path),
+        timeout_ms=700,
+    )
+    assert ended.exit_code == TIMED_OUT
+    assert "began" in ended.output
+    assert "It was ended after 0.7 s." in ended.output
+    assert not lives(pid_in(escaped))
+
+
+def test_nobody_is_left_behind_a_check_that_has_ended(tmp_path: Path) -> None:
+    escaped = tmp_path / "escaped"
+    ended = run_check(f"{ESCAPES.format(file=escaped)}; exit 0", str(tmp_path), timeout_ms=FAR)
+    assert ended.exit_code == 0
+    assert not lives(pid_in(escaped))
+
+
+def test_a_check_does_not_outlive_whoever_runs_it(tmp_path: Path) -> None:
+    mine, escaped = tmp_path / "mine", tmp_path / "escaped"
+    command = f"{ESCAPES.format(file=escaped)}; echo $$ > {mine}; sleep 600"
+    script = (
+        f"from corral.adapters.checks import run_check as r\nr({command!r}, '/', timeout_ms=10**6)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script]) as runner:
+        found = [pid_in(mine), pid_in(escaped)]
+        assert all(map(lives, found))
+        os.kill(runner.pid, signal.SIGKILL)
+    until(lambda: not any(map(lives, found)), "all of the check have ended")
+
+
+def test_a_folder_that_is_gone_is_no_failed_check(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        run_check("true", str(tmp_path / "gone"), timeout_ms=FAR)
+
+
+@pytest.mark.parametrize("kind", [Kind.BUBBLEWRAP, Kind.LANDLOCK])
+def test_a_sandbox_keeps_a_check_in_its_folder(tmp_path: Path, kind: Kind) -> None:
+    trouble, _ = sandbox._tried(kind, True)
+    if trouble is not None:
+        pytest.skip(f"{kind} does not work here: {trouble}")
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    (inside / "deep").mkdir(parents=True)
+    ended = run_check(
+        f'echo 1 > ../made; echo 2 > "$TMPDIR/x" && cat "$TMPDIR/x"; echo 3 > {outside}',
+        str(inside / "deep"),
+        timeout_ms=FAR,
+        kept_in=str(inside),
+        by=kind,
+    )
+    assert ended.output.startswith("2\n")
+    assert (inside / "made").read_text() == "1\n"
+    assert not outside.exists()

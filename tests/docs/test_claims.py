@@ -1,0 +1,123 @@
+"""What the pages say of the code is so: codes, reasons, tests that are named, links, commands."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from corral.interfaces.cli.main import EXIT_CODES, root
+from corral.interfaces.http.problems import STATUS
+from corral.kernel.errors import CorralError, StoreUnavailable
+
+TOP = Path(__file__).parent.parent.parent
+DOCS = TOP / "docs"
+PAGES = [TOP / "README.md", *sorted(DOCS.rglob("*.md"))]
+WRITTEN = [page for page in PAGES if "Written by `make docs`" not in page.read_text("utf-8")[:100]]
+
+
+def named(pages: list[Path]) -> list[str]:
+    return [str(page.relative_to(TOP)) for page in pages]
+
+
+def codes(kind: type[CorralError] = CorralError) -> Iterator[str]:
+    yield kind.code
+    for below in kind.__subclasses__():
+        yield from codes(below)
+
+
+@pytest.mark.parametrize("code", sorted(set(codes())))
+def test_every_error_code_is_explained_with_what_it_gives(code: str) -> None:
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    numbers = f"Exit code {EXIT_CODES.get(code, 1)}, HTTP {STATUS.get(code, 500)}."
+    assert f"\n## {code}\n\n{numbers}" in text
+
+
+def test_every_reason_of_a_store_that_cannot_be_used_is_explained() -> None:
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    said = (StoreUnavailable.__doc__ or "").removeprefix("Reasons:")
+    known = set(re.findall(r"\w+", said))
+    used = set()
+    for file in (TOP / "src").rglob("*.py"):
+        used |= set(re.findall(r'\breason="([a-z_]+)"', file.read_text(encoding="utf-8")))
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) == known
+    assert known <= used
+
+
+@pytest.mark.parametrize("page", ["security.md", "reliability.md"])
+def test_a_test_that_a_page_names_exists(page: str) -> None:
+    claimed = set(re.findall(r"`(test_\w+)`", (DOCS / page).read_text(encoding="utf-8")))
+    there = set()
+    for file in (TOP / "tests").rglob("test_*.py"):
+        there |= set(re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8")))
+    assert claimed, "the page says what shows it"
+    assert claimed - there == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named(PAGES))
+def test_a_link_between_pages_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", text):
+        if target and ":" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=named(WRITTEN))
+def test_a_command_that_a_page_names_exists_with_its_options(page: Path) -> None:
+    for line in commands(page.read_text(encoding="utf-8")):
+        words = [word for word in split(line) if word not in ("…", "...")]
+        command, rest = resolved(words[1:])
+        known = {"-h", "--help"}
+        for param in command.params:
+            known |= {*param.opts, *param.secondary_opts}
+        for word in rest:
+            if word == "--":
+                break
+            if re.match(r"--?[a-z]", word):
+                option = word.partition("=")[0]
+                assert option in known, f"{line}: {command.name} has no {option}"
+
+
+def commands(text: str) -> Iterator[str]:
+    """Command lines of a page: in blocks of a shell, and in backticks."""
+    for language, block in re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.M | re.S):
+        if language in ("", "sh", "console"):
+            lines = block.replace("\\\n", " ").splitlines()
+            for line in lines:
+                line = re.sub(r"\s#\s.*", "", line.removeprefix("$ ").strip())
+                yield from (part for part in parted(line) if part.startswith("corral "))
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    for quoted in re.findall(r"`(corral [^`]+)`", text):
+        yield from (part for part in parted(quoted) if part.startswith("corral "))
+
+
+def parted(line: str) -> list[str]:
+    return [part.strip() for part in re.split(r" && |; | \| | · |\s;\s", line)]
+
+
+def split(line: str) -> list[str]:
+    line = line.replace("\\|", "|")
+    try:
+        return shlex.split(line.replace("[", " ").replace("]", " "))
+    except ValueError:
+        return line.split()
+
+
+def resolved(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that words lead to, and those that are left."""
+    command: click.Command = root
+    context = click.Context(root)
+    rest = list(words)
+    while isinstance(command, click.Group) and rest:
+        if rest[0].startswith("--"):
+            del rest[: 2 if rest[0] == "--store" else 1]
+            continue
+        if not re.fullmatch(r"[a-z][a-z-]*(\|[a-z-]+)*", rest[0]):
+            break
+        verbs = [command.get_command(context, name) for name in rest[0].split("|")]
+        assert None not in verbs, f"corral {' '.join(words)}: there is no {rest[0]}"
+        command = verbs[0] or command
+        del rest[0]
+    return command, rest

@@ -1,0 +1,212 @@
+"""langgraph's checkpointer: its own conformance suite, and real graphs that stop and go on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from operator import add
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.conformance.capabilities import Capability
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, interrupt
+
+from corral.integrations.langgraph import CorralSaver
+from corral.kernel.clock import DAY, SetClock
+from corral.kernel.errors import Invalid
+from corral.library import Corral
+from tests.support.served import serving
+from tests.support.store import rows
+
+ASKED = {"configurable": {"thread_id": "trip"}}
+
+
+class Sync(BaseCheckpointSaver[int]):
+    """The methods without `a`, so that the suite, which calls those with it, tests these too."""
+
+    def __init__(self, saver: CorralSaver) -> None:
+        super().__init__(serde=saver.serde)
+        self._saver = saver
+
+    async def alist(self, *args: Any, **named: Any) -> AsyncIterator[Any]:
+        for each in self._saver.list(*args, **named):
+            yield each
+
+
+def _plain(name: str) -> Callable[..., Any]:
+    async def call(self: Sync, *args: Any, **named: Any) -> Any:
+        return getattr(self._saver, name)(*args, **named)
+
+    return call
+
+
+for _name in ("get_tuple", "put", "put_writes", "delete_thread", "delete_for_runs", "copy_thread",
+              "prune"):  # fmt: skip
+    setattr(Sync, f"a{_name}", _plain(_name))
+
+
+@pytest.mark.parametrize("seen_as", [lambda saver: saver, Sync], ids=["async", "sync"])
+def test_it_passes_the_conformance_suite(
+    store: Corral, seen_as: Callable[[CorralSaver], BaseCheckpointSaver[int]]
+) -> None:
+    async def made() -> AsyncIterator[BaseCheckpointSaver[int]]:
+        yield seen_as(CorralSaver(store))
+
+    report = asyncio.run(validate(checkpointer_test(name="CorralSaver")(made)))
+    failures = {name: found.failures for name, found in report.results.items() if found.failures}
+    assert failures == {}
+    assert {name for name, found in report.results.items() if found.passed} == set(Capability)
+    assert sum(found.tests_passed for found in report.results.values()) >= 75
+
+
+class Trip(TypedDict):
+    places: Annotated[list[str], add]
+
+
+def travel(saver: BaseCheckpointSaver[Any], seen: list[str]) -> Any:
+    """A graph that goes to two places at once, asks somebody, and goes on."""
+
+    def go(place: str) -> Callable[[Trip], Trip]:
+        def node(_: Trip) -> Trip:
+            seen.append(place)
+            return {"places": [place]}
+
+        return node
+
+    def ask(_: Trip) -> Trip:
+        return {"places": [interrupt("where to?")]}
+
+    builder = StateGraph(Trip)
+    for name, node in {"rome": go("rome"), "oslo": go("oslo"), "ask": ask}.items():
+        builder.add_node(name, node)
+        builder.add_edge(START, name)
+    builder.add_edge("ask", END)
+    return builder.compile(checkpointer=saver)
+
+
+def test_a_graph_goes_on_in_another_process_where_it_was_interrupted(
+    store: Corral, url: str, clock: SetClock
+) -> None:
+    seen: list[str] = []
+    travel(CorralSaver(store), seen).invoke({"places": ["home"]}, ASKED)
+    assert sorted(seen) == ["oslo", "rome"]
+    with CorralSaver(url) as another:
+        found = travel(another, seen).invoke(Command(resume="paris"), ASKED)
+    assert sorted(found["places"]) == ["home", "oslo", "paris", "rome"]
+    assert sorted(seen) == ["oslo", "rome"], "what was done was not done again"
+
+
+def story(saver: BaseCheckpointSaver[Any]) -> list[Any]:
+    """What a graph tells that is interrupted, resumed, taken back, changed and forked."""
+    graph = travel(saver, [])
+    told = [graph.invoke({"places": ["home"]}, ASKED), graph.invoke(Command(resume="a"), ASKED)]
+    (asked,) = [
+        state
+        for state in graph.get_state_history(ASKED)
+        if state.next and state.values.get("places")
+    ]
+    told.append(graph.invoke(None, asked.config))
+    changed = graph.update_state(asked.config, {"places": ["elsewhere"]}, as_node="rome")
+    told += [graph.invoke(None, changed), graph.get_state(ASKED).values]
+    history = list(graph.get_state_history(ASKED))
+    told += [
+        (state.values, state.next, state.metadata["source"], state.metadata["step"])
+        for state in history
+    ]
+    return [repr(each).partition("Interrupt(")[0] for each in told]
+
+
+def test_a_graph_is_taken_back_and_forked_as_with_langgraphs_own_saver(store: Corral) -> None:
+    assert story(CorralSaver(store)) == story(InMemorySaver())
+
+
+def test_graphs_run_beside_each_other_in_one_event_loop(store: Corral) -> None:
+    graph = travel(CorralSaver(store), [])
+
+    async def one(name: str) -> int:
+        config = {"configurable": {"thread_id": name}}
+        await graph.ainvoke({"places": [name]}, config)
+        return len((await graph.ainvoke(Command(resume="x"), config))["places"])
+
+    async def all_of_them() -> list[int]:
+        return await asyncio.gather(*(one(f"t{n}") for n in range(8)))
+
+    assert asyncio.run(all_of_them()) == [4] * 8
+
+
+def test_threads_that_nobody_goes_on_with_are_forgotten_as_a_whole(
+    store: Corral, clock: SetClock
+) -> None:
+    saver = CorralSaver(store)
+    for thread in ("old", "young"):
+        config = saver.put(
+            {"configurable": {"thread_id": thread}}, empty_checkpoint(), {"step": 0}, {}
+        )
+        saver.put_writes(config, [("channel", 1)], "task")
+    clock.advance(90 * DAY + 1)
+    saver.put(config, empty_checkpoint(), {"step": 1}, {})
+    counted = {each.table: each.rows for each in store.db.prune(dry_run=True)}
+    gone = {each.table: each.rows for each in store.db.prune()}
+    assert counted == gone
+    assert (gone["checkpoints"], gone["checkpoint_writes"]) == (1, 1)
+    assert [
+        len(list(saver.list({"configurable": {"thread_id": t}}))) for t in ("old", "young")
+    ] == [
+        0,
+        2,
+    ]
+
+
+def test_pruning_keeps_what_a_state_of_changes_is_built_from(store: Corral) -> None:
+    saver = CorralSaver(store)
+    config: Any = ASKED
+    for step in range(6):
+        checkpoint = empty_checkpoint()
+        if step == 2:
+            checkpoint["channel_values"] = {"log": "whole"}
+        changes = {"log": (step - 2, step - 2)}
+        config = saver.put(
+            config, checkpoint, {"step": step, "counters_since_delta_snapshot": changes}, {}
+        )
+        saver.put_writes(config, [("log", step)], "task")
+    saver.prune(["trip"])
+    assert [each.metadata["step"] for each in saver.list(ASKED)] == [5, 4, 3, 2]
+    history = saver.get_delta_channel_history(config=config, channels=["log"])["log"]
+    assert (history["seed"], [value for _, _, value in history["writes"]]) == ("whole", [2, 3, 4])
+
+
+def test_a_config_without_a_thread_is_refused_in_a_sentence(store: Corral) -> None:
+    saver = CorralSaver(store)
+    with pytest.raises(Invalid, match="names no thread"):
+        saver.put({"configurable": {}}, empty_checkpoint(), {}, {})
+    with pytest.raises(Invalid, match="name it in the config"):
+        saver.put_writes(ASKED, [("c", 1)], "task")
+    with pytest.raises(Invalid, match="keep_latest or delete"):
+        saver.prune(["trip"], strategy="some")
+    assert rows(store, "SELECT * FROM checkpoints") == []
+
+
+def test_the_command_line_shows_what_is_kept_and_deletes_a_thread(store: Corral) -> None:
+    saver = CorralSaver(store)
+    first = saver.put(ASKED, empty_checkpoint(), {"step": 0}, {})
+    saver.put(first, empty_checkpoint(), {"step": 1}, {})
+    page = store.checkpoints.list(limit=1)
+    older = store.checkpoints.list(after=page.next).items
+    assert [each.parent for each in (*page.items, *older)] == [
+        first["configurable"]["checkpoint_id"],
+        None,
+    ]
+    assert store.checkpoints.delete("trip") == 2
+    assert store.checkpoints.delete("trip") == 0
+    assert store.events.newest(subject="trip").items[-1].data == {"checkpoints": 2}
+
+
+def test_it_works_through_a_daemon_too(store: Corral) -> None:
+    with serving(store) as served, CorralSaver(served.url, token=served.token) as afar:
+        assert story(afar) == story(InMemorySaver())
+        afar.prune(["trip"])
+        assert len(list(afar.list(ASKED))) == 1
+        afar.delete_thread("trip")
+    assert store.checkpoints.list().items == []

@@ -1,0 +1,292 @@
+"""openai-agents' memory: its protocol, and a real Runner against the model stub."""
+
+import asyncio
+import json
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from agents import Agent, OpenAIResponsesModel, RunConfig, Runner, SQLiteSession, function_tool
+from agents.memory import Session as Protocol
+from agents.memory import SessionSettings
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import AsyncOpenAI
+
+from corral.integrations.openai_agents import CorralSession, item_of, turn_of
+from corral.kernel.errors import IllegalMove, Invalid, NotFound
+from corral.library import Corral
+from corral.rooms.sessions.turn import row_of
+from corral.rooms.sessions.turn import turn_of as kept
+from tests.support.served import serving
+from tests.support.stub_model import Stub
+
+HELLO = {"role": "user", "content": "hello"}
+ANSWER = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": "a zebra", "annotations": []}],
+}
+CALL = {
+    "type": "function_call",
+    "call_id": "call_1",
+    "name": "weather",
+    "arguments": '{"city": "Oslo"}',
+}
+OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "rain"}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
+IMAGE = {"role": "user", "content": [{"type": "input_image", "image_url": "data:,x"}]}
+ODD = {"role": "user", "content": "a\0b \ud83d", "n": 1.5, "deep": {"z": 1, "a": [None]}}
+ITEMS: list[Any] = [HELLO, ANSWER, CALL, OUTPUT, THOUGHT, IMAGE, {"role": "user", "content": ""}]
+
+
+def wait(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+@pytest.fixture
+def session(store: Corral) -> CorralSession:
+    return CorralSession("talk", store)
+
+
+def test_it_is_a_session_as_the_framework_defines_it(session: CorralSession) -> None:
+    assert isinstance(session, Protocol)
+
+
+def test_items_come_back_in_order_and_to_the_letter(session: CorralSession) -> None:
+    wait(session.add_items([*ITEMS, ODD]))
+    wait(session.add_items([HELLO]))
+    wait(session.add_items([]))
+    assert wait(session.get_items()) == [*ITEMS, ODD, HELLO]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 7, 8, 100])
+def test_a_limit_gives_the_latest_in_their_order(session: CorralSession, limit: int) -> None:
+    wait(session.add_items(ITEMS))
+    found = wait(session.get_items(limit))
+    assert found == (ITEMS[-limit:] if limit else [])
+    session.session_settings = SessionSettings(limit=limit)
+    assert wait(session.get_items()) == found
+
+
+def test_it_behaves_as_the_frameworks_own_session_does(store: Corral) -> None:
+    def story(session: Any) -> list[Any]:
+        async def told() -> list[Any]:
+            seen = [await session.get_items(), await session.pop_item()]
+            await session.add_items([*ITEMS, ODD])
+            seen += [await session.pop_item(), await session.pop_item(), await session.get_items(3)]
+            await session.add_items([HELLO])
+            seen += [await session.pop_item(), await session.pop_item(), await session.get_items()]
+            await session.clear_session()
+            seen += [await session.get_items(), await session.pop_item()]
+            await session.add_items([ANSWER])
+            seen += [await session.get_items(), await session.get_items(1)]
+            return seen
+
+        return list(asyncio.run(told()))
+
+    own = SQLiteSession("talk")
+    assert story(CorralSession("talk", store)) == story(own)
+    own.close()
+
+
+def test_what_was_taken_back_or_cleared_stays_readable(
+    session: CorralSession, store: Corral
+) -> None:
+    wait(session.add_items([HELLO, ANSWER]))
+    assert wait(session.pop_item()) == ANSWER
+    assert [turn.content for turn in store.sessions.turns(session.corral_id).items] == [
+        "hello",
+        "a zebra",
+        "Turn 2 was taken back.",
+    ]
+    wait(session.clear_session())
+    again = CorralSession("talk", store)
+    assert (wait(again.get_items()), again.corral_id) == ([], session.corral_id)
+    assert store.sessions.get(session.corral_id).turns == 3
+
+
+def test_people_find_what_the_framework_wrote(session: CorralSession, store: Corral) -> None:
+    wait(session.add_items(ITEMS))
+    found = store.sessions.turns(session.corral_id).items
+    assert [(turn.role, turn.content, turn.tool_name, turn.arguments) for turn in found[:5]] == [
+        ("user", "hello", None, None),
+        ("assistant", "a zebra", None, None),
+        ("assistant", "", "weather", {"city": "Oslo"}),
+        ("tool", "rain", None, None),
+        ("assistant", "hm", None, None),
+    ]
+    assert [hit.place for hit in store.search.find("zebra").items] == [2]
+    assert [hit.place for hit in store.search.find("oslo").items] == [3]
+    opened = store.sessions.by_provider("openai-agents", "talk")
+    assert opened is not None
+    assert (opened.id, opened.title) == (session.corral_id, "talk")
+
+
+def test_any_session_of_the_store_is_gone_on_with(store: Corral) -> None:
+    talk = store.sessions.open(title="begun by hand")
+    store.sessions.append(talk, "user", "from elsewhere")
+    store.sessions.append(talk, "tool", "", tool_name="Bash", result={"out": 1})
+    store.sessions.append(talk, "tool", "it rains", tool_name="weather")
+    session = CorralSession(talk.id, store)
+    wait(session.add_items([ANSWER]))
+    assert wait(session.get_items()) == [
+        {"role": "user", "content": "from elsewhere"},
+        {"role": "assistant", "content": "it rains"},
+        ANSWER,
+    ]
+    store.sessions.close(talk)
+    with pytest.raises(IllegalMove, match="takes nothing new"):
+        wait(session.add_items([HELLO]))
+    with pytest.raises(NotFound):
+        wait(CorralSession("ses_7z", store).get_items())
+
+
+def test_a_role_that_does_not_exist_adds_nothing(session: CorralSession) -> None:
+    wait(session.add_items([HELLO]))
+    with pytest.raises(Invalid, match="speaks in no session"):
+        wait(session.add_items([HELLO, {"role": "critic", "content": "x"}]))
+    assert wait(session.get_items()) == [HELLO]
+
+
+def test_an_agent_and_a_project_of_corrals_have_it(store: Corral, tmp_path: Any) -> None:
+    ada = store.agents.create("ada", provider="claude")
+    project = store.projects.register(tmp_path)
+    session = CorralSession("talk", store, agent="ada", project=project.id)
+    wait(session.add_items([HELLO, ANSWER]))
+    talk = store.sessions.get(session.corral_id)
+    assert (talk.agent_id, talk.project_id) == (ada.id, project.id)
+    assert [turn.agent_id for turn in store.sessions.turns(talk).items] == [None, ada.id]
+
+
+def test_many_who_add_at_once_lose_nothing_and_share_one_session(store: Corral, url: str) -> None:
+    def add(name: str) -> None:
+        session = CorralSession("talk", store)
+        pairs = [{"role": "user", "content": f"{name} {n}"} for n in range(10)]
+        for first in range(0, 10, 2):
+            wait(session.add_items(pairs[first : first + 2]))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, "abcd"))
+    assert len(store.sessions.list().items) == 1
+    found = [item["content"] for item in wait(CorralSession("talk", store).get_items())]
+    assert len(found) == 40
+    for name in "abcd":
+        own = [words for words in found if words.startswith(name)]
+        assert own == [f"{name} {n}" for n in range(10)]
+    pairs = [words for words in found if int(words[2:]) % 2 == 0]
+    assert all(found[found.index(words) + 1][0] == words[0] for words in pairs), "pairs together"
+
+
+def test_two_who_pop_at_once_get_two_items(store: Corral) -> None:
+    items = [{"role": "user", "content": str(n)} for n in range(8)]
+    wait(CorralSession("talk", store).add_items(items))
+
+    def pop(_: int) -> str:
+        return str(wait(CorralSession("talk", store).pop_item())["content"])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(pop, range(8))) == [item["content"] for item in items]
+    assert wait(CorralSession("talk", store).get_items()) == []
+
+
+def test_an_add_that_is_cancelled_is_waited_for(session: CorralSession) -> None:
+    async def cancelled() -> list[Any]:
+        task = asyncio.create_task(session.add_items([HELLO]))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await session.get_items()
+
+    assert wait(cancelled()) == [HELLO]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["type", "arguments", "name", "call_id", "output", "x"]), JSON),
+    st.sampled_from(["user", "assistant", "system", "developer", None]),
+    JSON,
+)
+def test_any_item_becomes_a_turn_that_can_be_kept_and_back(
+    item: dict[str, Any], role: str | None, content: Any
+) -> None:
+    item = {**item, "content": content, **({"role": role} if role else {})}
+    row = row_of(turn_of(item))
+    turn = kept({**row, "session_id": "ses_1", "now": 1}, 1, 1, None)
+    assert item_of(turn) == json.loads(json.dumps(item))
+
+
+# -- a real Runner --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    stub = Stub(full=True).start()
+    yield stub
+    stub.shutdown()
+    stub.server_close()
+
+
+@function_tool
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"it rains in {city}"
+
+
+def test_a_runner_remembers_across_processes_and_its_words_are_found(
+    store: Corral, stub: Stub
+) -> None:
+    steps = {"steps": [{"tool": "weather", "args": {"city": "Oslo"}}, {"text": "Take a zebra."}]}
+
+    async def ask(words: str) -> str:
+        async with AsyncOpenAI(base_url=f"{stub.url}/v1", api_key="none") as client:
+            model = OpenAIResponsesModel("stub", client)
+            agent = Agent("ada", instructions="Be brief.", model=model, tools=[weather])
+            result = await Runner.run(
+                agent,
+                words,
+                session=CorralSession("trip", store),
+                run_config=RunConfig(tracing_disabled=True),
+            )
+            return str(result.final_output)
+
+    assert wait(ask(f"What now? STUB:{json.dumps(steps)}")) == "Take a zebra."
+    wait(ask("And then?"))
+    sent = [entry for entry in stub.seen if "responses" in entry["path"]][-1]
+    asked = json.dumps(sent)
+    for words in ("What now?", "it rains in Oslo", "Take a zebra.", "And then?"):
+        assert words in asked, "the model was given what was said before"
+    trip = store.sessions.by_provider("openai-agents", "trip")
+    assert trip is not None
+    found = store.sessions.turns(trip).items
+    assert [turn.role for turn in found] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+    ]
+    assert (found[1].tool_name, found[2].content) == ("weather", "it rains in Oslo")
+    assert [hit.place for hit in store.search.find("zebra").items] == [4, 1]
+
+
+def test_it_works_through_a_daemon_too(store: Corral) -> None:
+    with serving(store) as served:
+        session = CorralSession("talk", served.url, token=served.token)
+        wait(session.add_items(ITEMS))
+        assert wait(session.pop_item()) == ITEMS[-1]
+        assert wait(session.get_items()) == ITEMS[:-1]
+        wait(session.clear_session())
+        assert wait(session.get_items()) == []
+        session.close()

@@ -1,0 +1,132 @@
+"""Pages of the documentation, read as scripts: what stands after `$ ` is run, what stands below it
+is compared.
+
+    ```console                        commands and what they print
+    $ corral ps                       a line that begins with `$ ` is a command
+    $ corral show nope   # exits 3    it ends with 0, unless it says otherwise
+    run_…  completed                  `…` stands for anything within a line
+    …                                 and alone for any lines
+    ```
+    ```yaml title="plan.yaml"         a file, written where the commands run
+    <!-- given                        commands that a reader need not see, a line each
+    -->
+
+A command with nothing below it may print what it likes.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+_BLOCK = re.compile(
+    r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$|^<!-- given\n(.*?)^-->$", re.M | re.S
+)
+_CODE = re.compile(r"#\s*exits (\d+)\b")
+_END = "-- end of the command:"
+
+
+class Step(NamedTuple):
+    line: int
+    command: str
+    shown: list[str]
+
+    @property
+    def code(self) -> int:
+        said = _CODE.search(self.command)
+        return int(said[1]) if said else 0
+
+
+class NewFile(NamedTuple):
+    name: str
+    text: str
+
+
+def read(page: Path) -> Iterator[Step | NewFile]:
+    """What a page asks for, in its order."""
+    text = page.read_text(encoding="utf-8")
+    for block in _BLOCK.finditer(text):
+        language, title, body, given = block.groups()
+        line = text.count("\n", 0, block.start()) + 2
+        if given is not None:
+            yield from (Step(line, command, []) for command in given.splitlines())
+        elif language == "console":
+            yield from _steps(line, body.splitlines())
+        elif title is not None:
+            yield NewFile(title, body)
+
+
+def _steps(first: int, lines: list[str]) -> Iterator[Step]:
+    step: Step | None = None
+    for number, line in enumerate(lines, first):
+        if line.startswith("$ "):
+            if step is not None:
+                yield step
+            step = Step(number, line[2:], [])
+        elif step is None:
+            raise ValueError(f"line {number}: output of no command: {line}")
+        elif line.startswith("> ") and not step.shown:
+            step = step._replace(command=f"{step.command}\n{line[2:]}")
+        else:
+            step.shown.append(line)
+    if step is not None:
+        yield step
+
+
+def fits(shown: list[str], said: list[str]) -> bool:
+    """Whether what a command said is what the page shows, however wide its columns are."""
+    lines = []
+    for line in shown:
+        words = "[^\n]*".join(re.escape(part) for part in re.split(" ?… ?", _narrow(line)))
+        lines.append(r"(?:[^\n]*\n)*" if line.strip() == "…" else words + r"\n")
+    return re.fullmatch("".join(lines), "".join(f"{_narrow(line)}\n" for line in said)) is not None
+
+
+def _narrow(line: str) -> str:
+    return " ".join(line.split())
+
+
+class Shell:
+    """One shell for a whole page, so that `cd` and `export` count for what follows."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, command: str) -> tuple[int, list[str]]:
+        """The exit code of a command, and the lines that it printed."""
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._bash.stdin.write(f"{{ {command}\n}} </dev/null\nprintf '\\n%s %s\\n' '{_END}' $?\n")
+        self._bash.stdin.flush()
+        said: list[str] = []
+        for line in self._bash.stdout:
+            if line.startswith(_END):
+                return int(line.removeprefix(_END)), _trimmed(said)
+            said.append(line.rstrip())
+        raise AssertionError(f"the shell ended in the middle of: {command}\n" + "\n".join(said))
+
+    def write(self, file: NewFile) -> None:
+        (self._folder / file.name).write_text(file.text, encoding="utf-8")
+
+    def close(self) -> None:
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._bash.stdin.close()
+        self._bash.wait(10)
+        self._bash.stdout.close()
+
+
+def _trimmed(lines: list[str]) -> list[str]:
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines

@@ -1,0 +1,1 @@
+"""Everything at once, and everything that can go wrong: see `main.py`."""

@@ -1,0 +1,255 @@
+"""The judgement: a function of what the store recorded and of what the world shows, and of nothing
+else. It gives back what cannot be, in words; nothing: every promise was kept.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from corral.rooms.mail.model import keeps_order
+from tests.torture.chaos.record import History, Note, Ran, Told
+
+LETTER_ENDS = ("ack", "bury", "refuse", "expire", "confirm", "drop")
+RUN_ENDS = ("complete", "fail", "crash", "cancel", "time_out", "interrupt")
+# Of these a test that kills and stops, a keeper that ends what another machine has, and a terminal
+# that closes each send some at any time.
+ALWAYS_POSSIBLE = (1, 9, 15)
+
+
+def judge(history: History) -> list[str]:
+    """What cannot be."""
+    checks = (
+        legal_moves,
+        rising_fences,
+        one_owner,
+        letters_end_once,
+        order_in_mailboxes,
+        acts_in_doubt,
+        timers_once,
+        series_whole,
+        one_holder,
+        runs_end_truly,
+        outputs_whole,
+        nobody_harmed,
+    )
+    return [wrong for check in checks for wrong in check(history)]
+
+
+# -- states and fences -----------------------------------------------------------------------------
+
+
+def legal_moves(history: History) -> Iterator[str]:
+    """Every thing was made once, and moved only as its table allows."""
+    reached: dict[tuple[str, str], str] = {}
+    for event in history.events:
+        moves = history.moves.get(event.kind)
+        if moves is None:
+            continue
+        thing = event.kind, event.subject
+        if event.verb in moves.entries and thing not in reached:
+            reached[thing] = moves.entries[event.verb]
+        elif event.verb in moves.entries and event.verb not in moves.verbs:
+            yield f"{event.subject} was made twice"
+        elif event.verb in moves.verbs:
+            sources, to = moves[event.verb]
+            was = reached.get(thing)
+            if was not in sources:
+                yield f"{event.subject}: {event.verb} from {was or 'nothing'}"
+            reached[thing] = to
+
+
+def rising_fences(history: History) -> Iterator[str]:
+    """Whoever looked never saw a fence go back; each claim of a task has a higher one."""
+    latest: dict[str, int] = {}
+    for subject, fence in history.seen:
+        if fence < latest.get(subject, 0):
+            yield f"the fence of {subject} went from {latest[subject]} back to {fence}"
+        latest[subject] = fence
+    claims: dict[str, int] = {}
+    for event in history.events:
+        if (event.kind, event.verb) == ("task", "claim"):
+            fence = int(event.data["fence"])
+            if fence <= claims.get(event.subject, 0):
+                yield f"{event.subject} was claimed with fence {fence} again"
+            claims[event.subject] = fence
+
+
+def one_owner(history: History) -> Iterator[str]:
+    """Once a later owner was heard, no earlier one is; and no two own it with one fence."""
+    owners: dict[tuple[str, int], str] = {}
+    said: dict[str, list[Note]] = defaultdict(list)
+    for note in history.notes:
+        if note.fence is None:
+            continue
+        said[note.subject].append(note)
+        if owners.setdefault((note.subject, note.fence), note.who) != note.who:
+            yield f"{note.subject} was given to two with fence {note.fence}"
+    for subject, notes in said.items():
+        # In the order in which the calls began: the highest fence of those over by then.
+        over = sorted(notes, key=lambda note: note.ended)
+        place, highest = 0, 0
+        for note in sorted(notes, key=lambda note: note.began):
+            while over[place].ended < note.began:
+                highest = max(highest, over[place].fence or 0)
+                place += 1
+            if (note.fence or 0) < highest:
+                yield (
+                    f"{subject}: {note.what} of {note.who} with fence {note.fence} was taken "
+                    f"after {highest} was given out"
+                )
+
+
+# -- letters ---------------------------------------------------------------------------------------
+
+
+def letters_end_once(history: History) -> Iterator[str]:
+    """Every accepted letter is there, and has ended, once."""
+    ends: Counter[str] = Counter()
+    put: set[str] = set()
+    for event in history.events:
+        if event.kind == "letter":
+            put |= {event.subject} if event.verb == "put" else set()
+            ends[event.subject] += event.verb in LETTER_ENDS
+            ends[event.subject] -= event.verb == "resend"
+    keys: dict[tuple[str | None, str | None], str] = {}
+    for note in _of(history, "put"):
+        if note.subject not in put:
+            yield f"{note.subject} was accepted, and the record does not know it"
+        if keys.setdefault((note.mailbox, note.key), note.subject) != note.subject:
+            yield f"the key {note.key} made two letters"
+    for letter in put:
+        if ends[letter] != 1:
+            yield f"{letter} ended {ends[letter]} times"
+
+
+def order_in_mailboxes(history: History) -> Iterator[str]:
+    """Of two letters of which one was accepted before the other was put, it also ended before."""
+    ended: dict[str, int] = {}
+    for place, event in enumerate(history.events):
+        if event.kind == "letter" and event.verb in LETTER_ENDS:
+            ended.setdefault(event.subject, place)
+    boxes: dict[str, list[Note]] = defaultdict(list)
+    for note in _of(history, "put"):
+        if note.mailbox is not None and keeps_order(note.mailbox) and note.subject in ended:
+            boxes[note.mailbox].append(note)
+    for mailbox, notes in boxes.items():
+        notes.sort(key=lambda note: note.began)
+        for number, note in enumerate(notes):
+            for earlier in notes[max(0, number - 50) : number]:
+                before = earlier.ended < note.began and earlier.after <= note.before
+                if before and ended[earlier.subject] > ended[note.subject]:
+                    yield f"{mailbox}: {note.subject} ended before {earlier.subject}"
+
+
+def acts_in_doubt(history: History) -> Iterator[str]:
+    """What must not be done twice, and was said so, was done once at the most."""
+    acts = Counter(note.subject for note in _of(history, "act in doubt"))
+    yield from (f"{letter} was acted on {n} times" for letter, n in acts.items() if n > 1)
+
+
+# -- timers ----------------------------------------------------------------------------------------
+
+
+def timers_once(history: History) -> Iterator[str]:
+    """Every timer that was accepted has put exactly one letter; none has put more."""
+    fired: dict[str, list[str]] = defaultdict(list)
+    once: set[str] = set()
+    for event in _told(history, "schedule", "fire", "finish"):
+        fired[event.subject] += event.data["letters"]
+        once |= {event.subject} if event.verb == "finish" else set()
+    wanted = {note.subject for note in _of(history, "timer")}
+    for timer in wanted | once:
+        if len(fired[timer]) != 1 and (timer in wanted or len(fired[timer]) > 1):
+            yield f"{timer} put {len(fired[timer])} letters"
+    put = {event.subject for event in _told(history, "letter", "put")}
+    made = [letter for letters in fired.values() for letter in letters]
+    yield from (f"a timer tells of {letter}, which is not there" for letter in {*made} - put)
+    yield from (f"{letter} was put by two" for letter, n in Counter(made).items() if n > 1)
+
+
+def series_whole(history: History) -> Iterator[str]:
+    """No moment of a series is missing, and none came twice."""
+    moments: dict[str, list[int]] = defaultdict(list)
+    for event in _told(history, "schedule", "fire"):
+        moments[event.subject] += event.data["moments"]
+        if len(event.data["moments"]) != len(event.data["letters"]):
+            yield f"{event.subject}: {event.data['moments']} put {event.data['letters']}"
+    for series, all_of in moments.items():
+        steps = {later - earlier for earlier, later in pairwise(all_of)}
+        if len(steps) > 1 or any(step <= 0 for step in steps):
+            yield f"{series}: steps of {sorted(steps)} ms"
+
+
+# -- locks -----------------------------------------------------------------------------------------
+
+
+def one_holder(history: History) -> Iterator[str]:
+    """From the record alone: a path is held by one at a time."""
+    holds: dict[str, str] = {}
+    paths: dict[str, str] = {}
+    for event in _told(history, "lock", *history.moves["lock"].verbs, "acquire", "ask"):
+        data = event.data if isinstance(event.data, dict) else {}
+        path = paths.setdefault(event.subject, str(data.get("path")))
+        if event.verb in ("acquire", "grant"):
+            if path in holds:
+                yield f"{path} was given to {event.subject} while {holds[path]} held it"
+            holds[path] = event.subject
+        elif holds.get(path) == event.subject:
+            del holds[path]
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def runs_end_truly(history: History) -> Iterator[str]:
+    """Every accepted run is over, once, and no exit code or signal was made up."""
+    last: dict[str, int] = {}
+    ended: dict[str, Told] = {}
+    for event in _told(history, "run", "start", "restart", *RUN_ENDS):
+        if event.verb not in RUN_ENDS:
+            last[event.subject] = int(event.data["pid"])
+        elif ended.setdefault(event.subject, event) is not event:
+            yield f"{event.subject} ended twice"
+    for note in _of(history, "run"):
+        if note.subject not in ended:
+            yield f"{note.subject} was accepted and is not over"
+    meant = {(ran.run, ran.pid): ran.end for ran in history.runs}
+    for run, event in ended.items():
+        yield from _true_end(event, meant.get((run, last.get(run, 0))))
+
+
+def _true_end(event: Told, meant: str | None) -> Iterator[str]:
+    run, code, number = event.subject, event.data["exit_code"], event.data["signal"]
+    if code is not None and meant != f"exit{code}":
+        yield f"{run}: exit code {code} was never returned; it meant {meant}"
+    if number is not None and number not in ALWAYS_POSSIBLE and meant != f"signal{number}":
+        yield f"{run}: signal {number} was sent by nobody; it meant {meant}"
+    if event.verb == "complete" and code != 0:
+        yield f"{run} is completed with {code}"
+
+
+def outputs_whole(history: History) -> Iterator[str]:
+    """What the last attempt of a run has written is shown, every line, in order."""
+    latest: dict[str, Ran] = {ran.run: ran for ran in history.runs}
+    for ran in history.runs:
+        if ran.shown is None:
+            continue
+        if ran.shown != list(range(1, len(ran.shown) + 1)):
+            yield f"{ran.run}: lines out of order, twice or missing in attempt {ran.pid}"
+        is_last = latest[ran.run] is ran
+        if is_last and not ran.is_lossy and len(ran.shown) < ran.wrote:
+            yield f"{ran.run}: {len(ran.shown)} of {ran.wrote} lines of attempt {ran.pid}"
+
+
+def nobody_harmed(history: History) -> Iterator[str]:
+    """Nobody is left behind, and nobody was signalled who is no part of it."""
+    yield from (f"left: {who}" for who in history.left)
+    yield from history.signalled
+
+
+def _of(history: History, what: str) -> Iterable[Note]:
+    return (note for note in history.notes if note.what == what)
+
+
+def _told(history: History, kind: str, *verbs: str) -> Iterable[Told]:
+    return (event for event in history.events if event.kind == kind and event.verb in verbs)

@@ -1,0 +1,231 @@
+"""The judge of `python -m tests.torture --chaos` finds every kind of wrong, and nothing in what is
+right: a checker that cannot fail proves nothing.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from corral.db.moves import StateTable
+from corral.library.catalogue import declared
+from tests.torture.chaos import faults
+from tests.torture.chaos.checker import judge
+from tests.torture.chaos.record import History, Note, Ran, Told
+
+MOVES = {table.moves.kind: table.moves for table in declared(StateTable).values()}
+
+
+def told(kind: str, subject: str, *verbs: str, **data: object) -> list[Told]:
+    return [Told(kind, verb, subject, data or None) for verb in verbs]
+
+
+def good() -> History:
+    """A short story in which everything is as it should be."""
+    ended = {"exit_code": 0, "signal": None}
+    events = [
+        *told("letter", "let_1", "put"),
+        *told("letter", "let_2", "put"),
+        *told("letter", "let_1", "fail", "ack"),
+        *told("letter", "let_2", "doubt", "ack"),
+        *told("schedule", "sch_1", "create"),
+        *told("letter", "let_3", "put"),
+        *told("schedule", "sch_1", "finish", moments=[5], letters=["let_3"]),
+        *told("schedule", "sch_2", "create"),
+        *told("letter", "let_4", "put"),
+        *told("letter", "let_5", "put"),
+        *told("schedule", "sch_2", "fire", moments=[10], letters=["let_4"]),
+        *told("schedule", "sch_2", "fire", moments=[15], letters=["let_5"]),
+        *(Told("letter", "ack", f"let_{n}") for n in (3, 4, 5)),
+        *told("task", "tsk_1", "declare", "promote"),
+        *told("task", "tsk_1", "claim", fence=1),
+        *told("task", "tsk_1", "release", "promote"),
+        *told("task", "tsk_1", "claim", fence=2),
+        *told("lock", "lck_1", "acquire", path="a", owner="agent:w0"),
+        *told("lock", "lck_1", "release", path="a"),
+        *told("lock", "lck_2", "acquire", path="a", owner="agent:w1"),
+        *told("run", "run_1", "queue"),
+        *told("run", "run_1", "start", pid=7),
+        *told("run", "run_1", "launch"),
+        *told("run", "run_1", "complete", **ended),
+    ]
+    notes = [
+        Note("put", "let_1", "w0", 1, 2, mailbox="agent:a", key="k1", before=100, after=101),
+        Note("put", "let_2", "w0", 3, 4, mailbox="agent:a", key="k2", before=102, after=103),
+        Note("claim", "let_1", "w0", 5, 6, fence=1),
+        Note("claim", "let_1", "w1", 7, 8, fence=2),
+        Note("ack", "let_1", "w1", 9, 10, fence=2),
+        Note("claim", "let_2", "w0", 11, 12, fence=1),
+        Note("act in doubt", "let_2", "w0", 13, 13),
+        Note("ack", "let_2", "w0", 14, 15, fence=1),
+        Note("timer", "sch_1", "w0", 1, 2),
+        Note("acquire", "lock:a", "w0", 1, 2, fence=1),
+        Note("acquire", "lock:a", "w1", 3, 4, fence=2),
+        Note("run", "run_1", "w0", 1, 2, key="pipe"),
+    ]
+    ran = [Ran("run_1", 7, wrote=2, end="exit0", shown=[1, 2])]
+    return History(MOVES, events, notes, ran, seen=[("run_1", 1), ("run_1", 2)])
+
+
+def test_nothing_is_found_in_what_is_right() -> None:
+    assert judge(good()) == []
+
+
+def gone(history: History, kind: str, verb: str, subject: str) -> None:
+    history.events = [
+        event
+        for event in history.events
+        if (event.kind, event.verb, event.subject) != (kind, verb, subject)
+    ]
+
+
+def change(history: History, kind: str, verb: str, **data: object) -> None:
+    event = next(each for each in history.events if (each.kind, each.verb) == (kind, verb))
+    event.data = (event.data or {}) | data
+
+
+def moved_first(history: History, verb: str, subject: str) -> None:
+    event = next(each for each in history.events if (each.verb, each.subject) == (verb, subject))
+    history.events.remove(event)
+    history.events.insert(2, event)
+
+
+WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
+    "a letter that was lost": (
+        "let_1 was accepted, and the record does not know it",
+        lambda h: [gone(h, "letter", verb, "let_1") for verb in ("put", "fail", "ack")],
+    ),
+    "a letter that never ended": (
+        "let_3 ended 0 times",
+        lambda h: gone(h, "letter", "ack", "let_3"),
+    ),
+    "a letter that ended twice": (
+        "let_3 ended 2 times",
+        lambda h: h.events.extend(told("letter", "let_3", "ack")),
+    ),
+    "a key that made two letters": (
+        "the key k1 made two letters",
+        lambda h: h.notes.append(Note("put", "let_2", "w0", 1, 2, mailbox="agent:a", key="k1")),
+    ),
+    "an order that was not kept": (
+        "agent:a: let_2 ended before let_1",
+        lambda h: moved_first(h, "ack", "let_2"),
+    ),
+    "an act that was done twice": (
+        "let_2 was acted on 2 times",
+        lambda h: h.notes.append(Note("act in doubt", "let_2", "w1", 16, 16)),
+    ),
+    "a fence that went back": (
+        "the fence of run_1 went from 2 back to 1",
+        lambda h: h.seen.append(("run_1", 1)),
+    ),
+    "a claim with an old fence": (
+        "tsk_1 was claimed with fence 2 again",
+        lambda h: change(h, "task", "claim", fence=2),
+    ),
+    "an old owner that was heard": (
+        "let_1: ack of w0 with fence 1 was taken after 2 was given out",
+        lambda h: h.notes.append(Note("ack", "let_1", "w0", 9, 10, fence=1)),
+    ),
+    "one fence for two owners": (
+        "let_1 was given to two with fence 2",
+        lambda h: h.notes.append(Note("claim", "let_1", "w3", 7, 8, fence=2)),
+    ),
+    "a lock that came back": (
+        "lock:a: renew of w0 with fence 1 was taken after 2 was given out",
+        lambda h: h.notes.append(Note("renew", "lock:a", "w0", 5, 6, fence=1)),
+    ),
+    "a path with two holders": (
+        "a was given to lck_2 while lck_1 held it",
+        lambda h: gone(h, "lock", "release", "lck_1"),
+    ),
+    "an illegal move": (
+        "let_1: fail from done",
+        lambda h: h.events.extend(told("letter", "let_1", "fail")),
+    ),
+    "a move of nothing": (
+        "let_9: ack from nothing",
+        lambda h: h.events.extend(told("letter", "let_9", "ack")),
+    ),
+    "a thing that was made twice": (
+        "run_1 was made twice",
+        lambda h: h.events.extend(told("run", "run_1", "queue")),
+    ),
+    "a timer that never fired": (
+        "sch_1 put 0 letters",
+        lambda h: gone(h, "schedule", "finish", "sch_1"),
+    ),
+    "a timer that fired twice": (
+        "sch_1 put 2 letters",
+        lambda h: change(h, "schedule", "finish", letters=["let_3", "let_4"]),
+    ),
+    "a timer whose letter is not there": (
+        "a timer tells of let_9, which is not there",
+        lambda h: change(h, "schedule", "finish", letters=["let_9"]),
+    ),
+    "a moment that came twice": (
+        "sch_2: steps of [0] ms",
+        lambda h: change(h, "schedule", "fire", moments=[15]),
+    ),
+    "a moment that is missing": (
+        "sch_2: steps of [5, 10] ms",
+        lambda h: h.events.extend(
+            [
+                *told("letter", "let_6", "put", "ack"),
+                *told("schedule", "sch_2", "fire", moments=[25], letters=["let_6"]),
+            ]
+        ),
+    ),
+    "an exit code that nobody returned": (
+        "run_1: exit code 3 was never returned; it meant exit0",
+        lambda h: change(h, "run", "complete", exit_code=3),
+    ),
+    "a signal that nobody sent": (
+        "run_1: signal 11 was sent by nobody; it meant exit0",
+        lambda h: change(h, "run", "complete", exit_code=None, signal=11),
+    ),
+    "a run that is completed and did not exit": (
+        "run_1 is completed with None",
+        lambda h: change(h, "run", "complete", exit_code=None),
+    ),
+    "a run that is not over": (
+        "run_1 was accepted and is not over",
+        lambda h: gone(h, "run", "complete", "run_1"),
+    ),
+    "a run with two ends": (
+        "run_1 ended twice",
+        lambda h: h.events.append(Told("run", "crash", "run_1", {"exit_code": None})),
+    ),
+    "output that is cut off": (
+        "run_1: 1 of 2 lines of attempt 7",
+        lambda h: setattr(h.runs[0], "shown", [1]),
+    ),
+    "output that was lost": (
+        "run_1: 0 of 2 lines of attempt 7",
+        lambda h: setattr(h.runs[0], "shown", []),
+    ),
+    "a line of output that came twice": (
+        "run_1: lines out of order, twice or missing in attempt 7",
+        lambda h: setattr(h.runs[0], "shown", [1, 1, 2]),
+    ),
+    "somebody left behind": ("left: 9 corral.keeper", lambda h: h.left.append("9 corral.keeper")),
+    "a stranger who was signalled": (
+        "bystander 9 got ['15']",
+        lambda h: h.signalled.append("bystander 9 got ['15']"),
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_each_kind_of_wrong_is_found(wrong: str) -> None:
+    said, spoil = WRONG[wrong]
+    history = good()
+    spoil(history)
+    assert said in judge(history)
+
+
+def test_what_goes_wrong_follows_from_the_seed() -> None:
+    kinds = set(faults.KINDS)
+    assert faults.plan(7, 60, kinds) == faults.plan(7, 60, kinds)
+    assert faults.plan(7, 60, kinds) != faults.plan(8, 60, kinds)
+    assert {fault.kind for fault in faults.plan(7, 900, kinds)} == kinds
+    assert {fault.kind for fault in faults.plan(7, 900, {"clock"})} == {"clock"}
