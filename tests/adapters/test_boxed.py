@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from corral.adapters.boxed import inbound, inside, outbound
+from corral.adapters.boxed.files import Files, acknowledge
 from corral.adapters.boxed.outbound import Busy, Damaged, Torn
 from corral.adapters.boxed.rows import Outcome, Picture, Row, Snapshot, Target
 from corral.adapters.boxed.schema import OUTBOUND, Folder
@@ -50,7 +51,7 @@ def sql(path: str, *statements: str) -> list[tuple[object, ...]]:
 
 
 def say(folder: Folder, text: str) -> tuple[str, int]:
-    files = inside.Files(folder.top)
+    files = Files(folder.top)
     with files.writing() as connection:
         return files.put(connection, "chat", {"text": text})
 
@@ -189,8 +190,8 @@ def test_new_numbers_are_above_all_that_were_taken_over(folder: Folder) -> None:
 def test_messages_acks_and_state_are_read_in_order(folder: Folder) -> None:
     first, number = say(folder, "one")
     second, _ = say(folder, "two")
-    with inside.Files(folder.top).writing() as connection:
-        inside.acknowledge(connection, ["let_1.1"], "completed")
+    with Files(folder.top).writing() as connection:
+        acknowledge(connection, ["let_1.1"], "completed")
         connection.execute("INSERT INTO session_state VALUES ('k', 'v', 't')")
     found = read(folder)
     assert [row.id for row in found.rows] == [first, second]

@@ -607,6 +607,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "events_pkey",
             "groups_ended",
             "imports_pkey",
+            "origins_by_row",
             "letters_pkey",
             "locks_pkey",
             "outputs_sealed",

@@ -108,6 +108,39 @@ def test_the_agents_own_commands_go_through_the_files(home: Home, kind: Kind) ->
             assert store.sessions.state(session.id) == {"boxed:count": "2"}
 
 
+def test_files_and_wishes_go_through_the_files_too(home: Home, kind: Kind) -> None:
+    secret = home.folder / "secret"
+    secret.write_text("precious")
+    script = f"""
+        echo "all is well" > report.txt
+        corral message send "look" --file report.txt > /dev/null
+        corral message send "mine?" --file {secret} 2>/dev/null || echo "secret: hidden"
+        corral request ask create_agent name=helper instructions=Help. > /dev/null
+        mkdir -p "$CORRAL_BOXED/out/outbox"
+        ln -s {secret.parent} "$CORRAL_BOXED/out/outbox/out-x"
+        {sys.executable} - <<'END'
+        import json, os, sqlite3
+        said = json.dumps({{"text": "x", "files": ["secret"]}})
+        with sqlite3.connect(os.environ["CORRAL_BOXED"] + "/out/outbound.db") as db:
+            db.execute("INSERT INTO messages_out (id, seq, timestamp, kind, content) "
+                       "VALUES ('out-x', 901, 't', 'chat', ?)", (said,))
+        END
+    """
+    with agent(home, kind, textwrap.dedent(script)), home.store() as store:
+        assert ask(home, "go")[0] == "look"
+        messages = store.messages.list().items
+        sent = [each.data["file"]["path"] for each in messages if each.kind == "file"]
+        assert [Path(path).read_text() for path in sent] == ["all is well\n"]
+        (request,) = store.requests.list().items
+        assert (request.action, request.state) == ("create_agent", "waiting")
+        assert f"boxed as that is: {kind}" in request.effect
+        refused = [
+            each.data for each in store.events.newest(limit=200).items if each.verb == "refuse"
+        ]
+        assert [each["message"] for each in refused] == ["out-x"]
+        assert "link" in refused[0]["reason"]
+
+
 def test_a_question_of_the_agents_is_answered_while_it_waits(home: Home, kind: Kind) -> None:
     script = 'echo "so: $(corral ask "Really?" --option yes --option no --timeout 60)"'
     with agent(home, kind, script), home.store() as store:

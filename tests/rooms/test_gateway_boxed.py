@@ -344,11 +344,11 @@ def test_an_answer_that_the_inside_did_not_live_to_hear_is_told_to_the_next(
     assert "yes" in again.prompt()
 
 
-def test_the_host_sets_a_timer_and_does_nothing_else_for_the_inside(talk: Talk) -> None:
+def test_the_host_sets_a_timer_and_does_nothing_that_it_does_not_know(talk: Talk) -> None:
     talk.chat.says("hello")
     ada = talk.begin()
     ada.say("look again", kind="system", action="timer_set", in_seconds=60)
-    for action in ("create_agent", "install_packages", "rm -rf"):
+    for action in ("create_agent", "install_packages", "rm -rf"):  # the first without arguments
         ada.say("x", kind="system", action=action)
     ada.say("x", kind="webhook")
     looked = talk.store.gateway.exchange(ada.run.id)

@@ -115,3 +115,43 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
         while any(t.name.endswith((" sends", " receives")) for t in threading.enumerate()):
             assert time.monotonic() < deadline + 30, "a thread goes on"
             time.sleep(0.02)
+
+
+def test_a_line_of_which_one_thread_ended_while_the_loop_was_silent_is_opened_anew(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Shared):
+        """Asked for news, it takes its time: it does not notice that the loop was silent."""
+
+        kind = "slow"
+        gate = threading.Event()
+
+        def receive(self, cursor: str | None, seconds: float) -> Batch:
+            self.gate.wait(60)
+            return super().receive(cursor, seconds)
+
+    Shared.place = Platform()
+    monkeypatch.setitem(channels.KINDS, Slow.kind, Slow)
+    bring_in(monkeypatch)
+    loop = Delivery()
+    with corral.open(url) as store:
+        store.channels.add("slow", "slow", policy="public")
+        loop.round(store)
+        (line,) = loop._lines.values()
+        (sends,) = [thread for thread in line._threads if thread.name.endswith("sends")]
+        line._woken -= 2 * delivery.ALONE
+        line._due.set()
+        sends.join(30)
+        assert not sends.is_alive()
+        store.messages.say(store.places.meet("slow", "room").id, "after the silence")
+        deadline = time.monotonic() + 30
+        while "after the silence" not in Shared.place.words():
+            assert time.monotonic() < deadline, "nobody sends any more"
+            loop.round(store)
+            time.sleep(0.02)
+        Slow.gate.set()
+        store.channels.remove("slow")
+        loop.round(store)
+        while any(t.name.startswith("slow ") for t in threading.enumerate()):
+            assert time.monotonic() < deadline + 30, "a thread goes on"
+            time.sleep(0.02)

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from corral.adapters.boxed import inside
+from corral.adapters.boxed.files import Files, acknowledge
 from corral.adapters.boxed.schema import Folder
 from corral.library import Corral
 from corral.library.exchanging import folder_of
@@ -24,7 +25,7 @@ class Inside:
         self.run = run
         self.session = str(run.session_id)
         self.folder: Folder = folder_of(self.session)
-        self.files = inside.Files(self.folder.top)
+        self.files = Files(self.folder.top)
 
     def pending(self) -> list[dict[str, Any]]:
         return [row for row in self.files.pending() if "text" in row["content"]]
@@ -46,7 +47,7 @@ class Inside:
         with self.files.writing() as connection:
             if text is not None:
                 inside._answer(self.files, connection, rows, text)
-            inside.acknowledge(connection, [row["id"] for row in rows], "completed")
+            acknowledge(connection, [row["id"] for row in rows], "completed")
 
     def write(self, statement: str, *values: Any) -> None:
         """Write what an agent likes into its own file."""

@@ -72,8 +72,12 @@ class Delivery(Plain):
             if id not in wanted:
                 self._lines.pop(id).end()
         for id, channel in wanted.items():
-            if id not in self._lines or not self._lines[id].lives:
-                self._lines[id] = Line(store, channel, self._owner)
+            line = self._lines.get(id)
+            if line is not None and line.lives:
+                continue
+            if line is not None:
+                line.end()  # one of its threads may have found our loop silent, and the other not
+            self._lines[id] = Line(store, channel, self._owner)
 
 
 def channels_of_daemon(store: Corral) -> Iterator[Channel]:
@@ -118,7 +122,8 @@ class Line:
 
     @property
     def lives(self) -> bool:
-        return any(thread.is_alive() for thread in self._threads)
+        """Whether it does all that it is for; half a line would never be missed."""
+        return all(thread.is_alive() for thread in self._threads)
 
     def wake(self) -> None:
         """There may be something to send."""

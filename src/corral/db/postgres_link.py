@@ -2,6 +2,7 @@
 
 import select
 from collections.abc import Sequence
+from typing import Any
 
 import psycopg
 
@@ -9,7 +10,23 @@ from corral.db.dialect import Engine
 from corral.db.statement import Params, Row, Statement
 from corral.db.tx import NOTE
 
+# A line that is dead without a word (a cable, a machine without power) is noticed within about ten
+# seconds: a keeper that waits for it for longer than its lease could not end its agent in time.
+NOTICED = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+
 _HAS_ROWS = psycopg.pq.ExecStatus.TUPLES_OK
+
+
+def noticed(conninfo: str) -> dict[str, Any]:
+    """When a dead line is noticed, where the store's URL does not say it."""
+    chosen = psycopg.conninfo.conninfo_to_dict(conninfo)
+    return {name: value for name, value in NOTICED.items() if name not in chosen}
 
 
 class Gone(Exception):
@@ -34,16 +51,16 @@ class Link:
         self._cursor.execute(text, values(params), prepare=True)
         return self._rows()
 
-    def note(self, values: Row) -> None:
-        self.execute(NOTE, dict(zip(NOTE.postgres.names, values, strict=True)))
-
-    def events_written(self, count: int) -> None:
-        pass  # its indexes are always full
-
     def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
         text, _, values = statement.postgres
         self._cursor.executemany(text, map(values, given), returning=True)
         return [self._rows() for _ in self._cursor.results()]
+
+    def note(self, values: Row) -> None:
+        self.execute(NOTE, dict(zip(NOTE.postgres.names, values, strict=True)))
+
+    def noted(self, count: int) -> None:
+        pass  # its indexes are always full
 
     def begin(self) -> None:
         # Whatever the server's default is: `Tx.serialize` needs each statement to see anew.

@@ -33,16 +33,6 @@ class Link:
         rows: list[Row] = self._fetch()
         return rows
 
-    def note(self, values: Row) -> None:
-        self.run(_NOTE, values)
-        if self.connection.last_insert_rowid() % EVERY == 0:
-            file_behind(self.run)
-
-    def events_written(self, count: int) -> None:
-        # Whether a number that is a multiple was among the last that were given.
-        if self.connection.last_insert_rowid() % EVERY < count:
-            file_behind(self.run)
-
     def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
         text, _, values = statement.sqlite
         if not statement.numbers:
@@ -58,6 +48,16 @@ class Link:
     def _number(self) -> list[Row]:
         """Of the row that was inserted, if it was."""
         return [(self.connection.last_insert_rowid(),)] if self.connection.changes() else []
+
+    def note(self, values: Row) -> None:
+        self.run(_NOTE, values)
+        if self.connection.last_insert_rowid() % EVERY == 0:
+            file_behind(self.run)
+
+    def noted(self, count: int) -> None:
+        # Whether a number that is a multiple was among the last that were given.
+        if self.connection.last_insert_rowid() % EVERY < count:
+            file_behind(self.run)
 
     def begin(self) -> None:
         self.run("BEGIN IMMEDIATE")

@@ -30,8 +30,8 @@ class Link(Protocol):
     def note(self, values: Row) -> None:
         """Write an event: what NOTE takes, in its order."""
 
-    def events_written(self, count: int) -> None:
-        """Told when other statements have just written so many."""
+    def noted(self, count: int) -> None:
+        """Told that another statement has just written so many events."""
 
 
 class Tx:
@@ -102,11 +102,19 @@ class Tx:
         told = encode_json(data, "An event") if data else None
         self._link.note((self.now, self.actor, kind, verb, subject, project_id, told))
 
-    def events_written(self, count: int) -> None:
-        """So many events were written, right now, by statements of the caller's own."""
+    def note_each(self, events: Sequence[Params]) -> None:
+        """Write several events, each as NOTE takes it."""
+        if events:
+            self.noted = True
+            self.execute_each(NOTE, events)
+            self._link.noted(len(events))
+
+    def note_all(self, statement: Statement, params: Params, count: int) -> None:
+        """Write the events of so many changes by one statement."""
         if count:
             self.noted = True
-            self._link.events_written(count)
+            self._execute(statement, params)
+            self._link.noted(count)
 
     def several(self) -> None:
         """From here on, several statements belong together, also in mode "one"."""

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from corral import config
 from corral.adapters import attachments
 from corral.adapters.channels.contract import File
-from corral.kernel.errors import Invalid
+from corral.kernel.errors import Invalid, NotFound
 from corral.rooms.gateway import attaching
+from corral.rooms.gateway.model import Message, files_of
 from corral.rooms.settings import ops as settings
 
 if TYPE_CHECKING:
@@ -19,6 +22,23 @@ def sent_folder() -> Path:
     return config.home() / "channels" / "sent"
 
 
+def read(message: Message, number: int) -> tuple[File, bytes]:
+    """A file of a message, counted from 1, with its bytes; only what Corral keeps is read."""
+    found = files_of(message)
+    if not 1 <= number <= len(found):
+        raise NotFound(f"{message.id} has no file {number}; it has {len(found)}.", id=message.id)
+    file = msgspec.convert(found[number - 1], File)
+    if file.path is None:
+        raise NotFound(f"{file.name!r} was not taken: {file.reason}.", id=message.id)
+    try:
+        return file, attachments.read_kept(file, config.home() / "channels")
+    except OSError:
+        raise NotFound(
+            f"{file.name!r} is not on this machine any more, or never was; it was at {file.path}.",
+            id=message.id,
+        ) from None
+
+
 def take(
     database: "Database", files: list[str], *, agent: str, session: str | None, run: str | None
 ) -> list[File]:
@@ -28,9 +48,13 @@ def take(
         raise Invalid(f"Send between 1 and {attaching.MOST_FILES} files at once.")
     id, folders = database.read(lambda tx: attaching.folders(tx, agent, session, run))
     own = config.home() / "workspaces" / id
-    places = [*folders, str(own)]
+    return keep(database, files, [*folders, str(own)], id)
+
+
+def keep(database: "Database", files: list[str], folders: list[str], agent_id: str) -> list[File]:
+    """Private copies of an agent's files, which must lie in one of these folders."""
     most = int(database.read(lambda tx: settings.value(tx, "gateway.max_file_bytes")))
     read = [
-        (file, attachments.take(file, places, most=most, never=config.home())) for file in files
+        (file, attachments.take(file, folders, most=most, never=config.home())) for file in files
     ]
-    return [attachments.keep_sent(sent_folder() / id, file, data) for file, data in read]
+    return [attachments.keep_sent(sent_folder() / agent_id, file, data) for file, data in read]

@@ -1,8 +1,9 @@
 """What passes between the store and the two files of a boxed session.
 
 The host's file is a picture of the store and is shown as often as one likes; the agent's file is
-read with distrust, and each message of it taken over once (`rooms/gateway/boxing.py`). Between the
-two there is no state of its own: whoever dies here leaves nothing that the next look would not do.
+read with distrust, and each message of it taken over once (`rooms/gateway/unboxing.py`). Between
+the two there is no state of its own: whoever dies here leaves nothing that the next look would not
+do.
 """
 
 import json
@@ -11,7 +12,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,15 +23,17 @@ import msgspec
 import corral
 from corral import config
 from corral.adapters import sandbox
-from corral.adapters.boxed.rows import Outcome, Picture, Shown, Snapshot
-from corral.adapters.boxed.schema import Folder
+from corral.adapters.boxed.rows import Out, Outcome, Picture, Shown, Snapshot
+from corral.adapters.boxed.schema import OUTBOX, Folder
+from corral.adapters.channels.contract import File
 from corral.adapters.sandbox import Bounds, Kind, Wrapped
 from corral.kernel.clock import MINUTE
-from corral.kernel.errors import CorralError, Refused
-from corral.rooms.gateway import boxing, talking
+from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
+from corral.rooms.gateway import boxing, talking, unboxing
 from corral.rooms.gateway.letters import chat_of
 from corral.rooms.runs.model import Run
 from corral.rooms.runs.order import BOXED
+from corral.rooms.sessions import ops as sessions
 
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import Start
@@ -74,6 +79,7 @@ def prepare(database: "Database", session: str) -> Folder:
     folder = folder_of(session)
     for path in (folder.top, folder.inside, folder.outside, folder.home):
         config.make_private_folder(Path(path))
+    config.write_private_file(Path(folder.mark), _mark_of(database))
     _hand_over_files(database, session, folder)
     picture = database.read(lambda tx: boxing.picture(tx, session, folder))
     taken = _taken(database, session)
@@ -130,6 +136,40 @@ def _write_command(folder: Folder) -> None:
     config.make_private_folder(path.parent)
     config.write_private_file(path, f'#!/bin/sh\nexec "{sys.executable}" -P -m {INSIDE} "$@"\n')
     path.chmod(0o700)
+
+
+def _mark_of(database: "Database") -> str:
+    """By which a folder is known as this store's: several may share a home."""
+    return sha256(database.address.encode()).hexdigest()
+
+
+def forget(database: "Database") -> int:
+    """Remove the folders of sessions that the store has forgotten; gives how many there were."""
+    gone = 0
+    mark = _mark_of(database)
+    for path in (config.home() / "boxed").glob("ses_*"):
+        folder = Folder(str(path))
+        try:
+            own = Path(folder.mark).read_text(encoding="utf-8") == mark
+            database.read(partial(sessions.get, session=path.name))
+        except (OSError, Invalid):
+            continue  # nobody knows whose it is
+        except NotFound:
+            if own:
+                _let_in(path)
+                shutil.rmtree(path, ignore_errors=True)
+                gone += not path.exists()
+    return gone
+
+
+def _let_in(path: Path) -> None:
+    """Whoever was inside may have closed its own folders to everybody."""
+    for top, folders, _ in os.walk(path):
+        for name in folders:
+            with suppress(OSError):
+                inner = os.path.join(top, name)
+                if not os.path.islink(inner):
+                    os.chmod(inner, 0o700, follow_symlinks=False)
 
 
 # -- the sandbox ----------------------------------------------------------------------------------
@@ -247,17 +287,35 @@ def _take_over(
     taken = refused = 0
     for row in found.rows:
         try:
-            taken += database.write(partial(boxing.take, session=session, run=run, row=row))
+            files = _files(database, session, run, row)
+            take = partial(unboxing.take, session=session, run=run, row=row, files=files)
+            taken += database.write(take)
         except CorralError as error:
-            why = partial(boxing.refuse, session=session, row=row, reason=error.message)
+            why = partial(unboxing.refuse, session=session, row=row, reason=error.message)
             refused += database.write(partial(why, tell=not refused))
     for id, reason in [*found.strange, *_unexplained(database, session, found, shown)]:
         if shown is None or id not in shown.known:
-            why = partial(boxing.refuse, session=session, row=id, reason=reason)
+            why = partial(unboxing.refuse, session=session, row=id, reason=reason)
             refused += database.write(partial(why, tell=not refused))
     if any(id.startswith("qst_") for id in found.acks):
         database.write(lambda tx: boxing.hear(tx, run, found.acks))
     return Looked(found.acks, taken, refused)
+
+
+def _files(database: "Database", session: str, run: Run, row: Out) -> list[File]:
+    """Private copies of the files that a message brings, from the folder that it has for them."""
+    names = unboxing.files_of(row)
+    if not names:
+        return []
+    from corral.library import attaching
+
+    steps = os.path.join(OUTBOX, row.id)
+    return attaching.keep(
+        database,
+        [os.path.join(steps, name) for name in names],
+        [folder_of(session).outside],
+        str(run.agent_id),
+    )
 
 
 def _unexplained(
@@ -306,7 +364,7 @@ def close(database: "Database", session: str, run: Run, sandbox_by: str) -> Look
         from corral.adapters.boxed import outbound
 
         reason = looked.trouble
-        database.write(lambda tx: boxing.condemn(tx, session, reason))
+        database.write(lambda tx: unboxing.condemn(tx, session, reason))
         outbound.put_aside(folder)
         return looked
     if not looked.busy:

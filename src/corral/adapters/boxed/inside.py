@@ -2,11 +2,12 @@
 
     python -m corral.adapters.boxed.inside run ORDER      answer what is there, and end
     python -m corral.adapters.boxed.inside mend OUTBOUND  play back what a dead writer left
-    corral message send TEXT [--to NAME] [--edit N | --react N]
+    corral message send TEXT [--to NAME] [--edit N | --react N | --file PATH…]
     corral ask TEXT [--option ANSWER]… [--timeout SECONDS] [--no-wait]
+    corral request ask ACTION [NAME=VALUE…]
     corral session state [NAME [VALUE]]
 
-The last three are for the agent: the same words as outside, as far as the two files reach. An
+The last four are for the agent: the same words as outside, as far as the two files reach. An
 answer and the acknowledgement of what it answers are one transaction, so whoever is killed has done
 both or neither. Only the standard library is needed, and for an agent CLI the parser of its lines.
 """
@@ -18,138 +19,18 @@ import sqlite3
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
-from corral.adapters.boxed.schema import BUSY_MS, OUTBOUND, Folder, moment, next_odd
-from corral.kernel.clock import SystemClock
+from corral.adapters.boxed.files import Files, acknowledge, new_id, now
+from corral.adapters.boxed.schema import BUSY_MS
 
 MARK = "\x02what was said\x03"
 """Stands in an order where the words of a turn go."""
 MOST_ANSWER = 64_000
 MOST_VARIABLE = 100_000
-KEPT = 200  # messages whose outcome is known, to be named in a later one
 LOOK = 0.2
 UNREADABLE = 75  # try again later, as mail says it
-
-
-class Files:
-    """The two files, as the inside may use them."""
-
-    def __init__(self, top: str) -> None:
-        self.folder = Folder(top)
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """`inbound.db`, opened for one look: a page that was kept would be an old one."""
-        uri = f"file:{_quoted(self.folder.inbound)}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_MS / 1_000)) as connection:
-            connection.execute("PRAGMA mmap_size = 0")
-            yield connection
-
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """`outbound.db`, for one transaction."""
-        path = self.folder.outbound
-        with closing(sqlite3.connect(path, timeout=BUSY_MS / 1_000)) as connection:
-            connection.isolation_level = None
-            connection.execute("PRAGMA journal_mode = DELETE")
-            connection.execute("BEGIN IMMEDIATE")
-            for statement in OUTBOUND.split(";"):
-                connection.execute(statement)
-            yield connection
-            connection.execute("COMMIT")
-
-    def pending(self) -> list[dict[str, Any]]:
-        """What waits to be dealt with, oldest first: due, and not yet acknowledged."""
-        with self.reading() as connection:
-            connection.row_factory = sqlite3.Row
-            rows = connection.execute(
-                "SELECT id, seq, kind, platform_id, channel_type, thread_id, content "
-                "FROM messages_in WHERE status = 'pending' "
-                "AND (process_after IS NULL OR process_after <= ?) ORDER BY seq",
-                (now(),),
-            ).fetchall()
-        with self.writing() as connection:
-            known = {id for (id,) in connection.execute("SELECT message_id FROM processing_ack")}
-        return [
-            dict(row) | {"content": json.loads(row["content"])}
-            for row in rows
-            if row["id"] not in known
-        ]
-
-    def begin(self) -> None:
-        """Let go what a predecessor had begun, and forget messages that have long arrived."""
-        delivered = self._delivered()
-        with self.writing() as connection:
-            connection.execute("DELETE FROM processing_ack WHERE status = 'processing'")
-            old = connection.execute(
-                "SELECT id FROM messages_out ORDER BY seq DESC LIMIT -1 OFFSET ?", (KEPT,)
-            ).fetchall()
-            gone = [row for row in old if row[0] in delivered]
-            connection.executemany("DELETE FROM messages_out WHERE id = ?", gone)
-            connection.execute(
-                "DELETE FROM processing_ack WHERE rowid <= (SELECT max(rowid) FROM processing_ack) "
-                "- ?",
-                (10 * KEPT,),
-            )
-
-    def _delivered(self) -> set[str]:
-        with self.reading() as connection:
-            return {id for (id,) in connection.execute("SELECT message_out_id FROM delivered")}
-
-    def put(
-        self,
-        connection: sqlite3.Connection,
-        kind: str,
-        content: dict[str, Any],
-        *,
-        address: tuple[str | None, str | None, str | None] = (None, None, None),
-        in_reply_to: str | None = None,
-    ) -> tuple[str, int]:
-        """Add a message for the host, under the next odd number; its id and number."""
-        with self.reading() as other:
-            (theirs,) = other.execute("SELECT coalesce(max(seq), 0) FROM messages_in").fetchone()
-        (ours,) = connection.execute("SELECT coalesce(max(seq), 0) FROM messages_out").fetchone()
-        id, number = f"out-{uuid.uuid4().hex}", next_odd(max(theirs, ours))
-        channel_type, platform_id, thread_id = address
-        connection.execute(
-            "INSERT INTO messages_out (id, seq, in_reply_to, timestamp, kind, platform_id, "
-            "channel_type, thread_id, content) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                id,
-                number,
-                in_reply_to,
-                now(),
-                kind,
-                platform_id,
-                channel_type,
-                thread_id,
-                json.dumps(content),
-            ),
-        )
-        return id, number
-
-
-def acknowledge(connection: sqlite3.Connection, ids: Sequence[str], status: str) -> None:
-    """Say on our own side how far messages of the host are."""
-    connection.executemany(
-        "INSERT INTO processing_ack VALUES (?, ?, ?) ON CONFLICT (message_id) "
-        "DO UPDATE SET status = excluded.status, status_changed = excluded.status_changed",
-        [(id, status, now()) for id in ids],
-    )
-
-
-def now() -> str:
-    return moment(SystemClock().now())
-
-
-def _quoted(path: str) -> str:
-    from urllib.parse import quote
-
-    return quote(path)
 
 
 # -- turns ----------------------------------------------------------------------------------------
@@ -290,7 +171,7 @@ def mend(path: str) -> int:
 
 
 def tool(words: list[str]) -> int:
-    """A command of the agent's: `message send`, `ask`, `session state`."""
+    """A command of the agent's: `message send`, `ask`, `request ask`, `session state`."""
     files = Files(os.environ["CORRAL_BOXED"])
     top = argparse.ArgumentParser(
         prog="corral", description="You are in a sandbox: this is what Corral does for you here."
@@ -303,6 +184,7 @@ def tool(words: list[str]) -> int:
     about = send.add_mutually_exclusive_group()
     about.add_argument("--edit", type=int, metavar="NUMBER")
     about.add_argument("--react", type=int, metavar="NUMBER")
+    about.add_argument("--file", dest="files", action="append", default=[], metavar="PATH")
     send.set_defaults(does=_send)
     ask = nouns.add_parser("ask", help="Ask a person, and wait for the answer.")
     ask.add_argument("text")
@@ -310,6 +192,11 @@ def tool(words: list[str]) -> int:
     ask.add_argument("--timeout", type=float, default=300.0)
     ask.add_argument("--no-wait", action="store_true")
     ask.set_defaults(does=_question)
+    verbs = nouns.add_parser("request").add_subparsers(required=True)
+    want = verbs.add_parser("ask", help="Ask the host for something; you are told how it ends.")
+    want.add_argument("action")
+    want.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
+    want.set_defaults(does=_request)
     verbs = nouns.add_parser("session").add_subparsers(required=True)
     state = verbs.add_parser("state", help="What you remember from turn to turn.")
     state.add_argument("name", nargs="?")
@@ -336,11 +223,32 @@ def _send(files: Files, given: argparse.Namespace) -> int:
         kind, channel, place, agent = found
         address = (channel, place, None) if kind == "channel" else ("agent", agent, None)
     content: dict[str, Any] = {"text": given.text}
+    id = new_id()
+    if given.files:
+        try:
+            content["files"] = files.lay_out(id, given.files)
+        except OSError as error:
+            sys.stderr.write(f"{error.filename}: {error.strerror}\n")
+            return 2
     with files.writing() as connection:
         for operation in ("edit", "react"):
             if (number := getattr(given, operation)) is not None:
                 content |= {"operation": operation, "message": _id_of(files, connection, number)}
-        _, number = files.put(connection, "chat", content, address=address)
+        _, number = files.put(connection, "chat", content, address=address, id=id)
+    sys.stdout.write(f"{number}\n")
+    return 0
+
+
+def _request(files: Files, given: argparse.Namespace) -> int:
+    pairs = [each.partition("=") for each in given.arguments]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        sys.stderr.write(f"{wrong[0]!r} is no NAME=VALUE; write it like name=helper.\n")
+        return 2
+    arguments = {name: value for name, _, value in pairs}
+    with files.writing() as connection:
+        _, number = files.put(
+            connection, "system", {"action": given.action, "arguments": arguments}
+        )
     sys.stdout.write(f"{number}\n")
     return 0
 

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 BUSY_MS = 5_000
+OUTBOX = "outbox"
+"""The folder beside `outbound.db` in which each message with files has one of its id."""
 
 INBOUND = """
     CREATE TABLE IF NOT EXISTS messages_in (
@@ -94,6 +96,11 @@ class Folder(NamedTuple):
     def home(self) -> str:
         """The home of whoever is inside: what it keeps from turn to turn."""
         return os.path.join(self.top, "home")
+
+    @property
+    def mark(self) -> str:
+        """Says of which store the session is."""
+        return os.path.join(self.top, "store")
 
     @property
     def inbound(self) -> str:

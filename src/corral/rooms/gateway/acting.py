@@ -53,9 +53,21 @@ def _about_agent(tx: Tx, who: Asking, wish: CreateAgent) -> str:
     return (
         f"An agent {wish.name} is created, which runs as {like.name} does "
         f"({like.command or like.provider or 'the default command'}, model "
-        f"{wish.model or like.model or 'as it comes'}, role {wish.role or 'none'}), with these "
-        f"instructions:\n{wish.instructions}"
+        f"{wish.model or like.model or 'as it comes'}, role {wish.role or 'none'}"
+        f"{_boxed_too(tx, who)}), with these instructions:\n{wish.instructions}"
     )
+
+
+def _box_of(tx: Tx, who: Asking) -> str:
+    """What keeps the agent in a box where it asks; off: nothing does."""
+    session = sessions.get(tx, who.session_id) if who.session_id else None
+    project = session.project_id if session is not None else None
+    return str(settings.value(tx, "gateway.sandbox", agent=who.agent.name, project=project))
+
+
+def _boxed_too(tx: Tx, who: Asking) -> str:
+    by = _box_of(tx, who)
+    return "" if by == "off" else f", boxed as that is: {by}"
 
 
 def _create_agent(tx: Tx, who: Asking, wish: CreateAgent) -> dict[str, Any]:
@@ -70,6 +82,8 @@ def _create_agent(tx: Tx, who: Asking, wish: CreateAgent) -> dict[str, Any]:
         instructions=wish.instructions,
         limits=like.limits,
     )
+    if (by := _box_of(tx, who)) != "off":  # else it would be a way out of the box
+        settings.set_value(tx, "gateway.sandbox", by, scope=f"agent:{made.name}")
     return {"agent": made.name, "agent_id": made.id}
 
 
@@ -77,6 +91,10 @@ def _about_task(tx: Tx, who: Asking, wish: ScheduleTask) -> str:
     clean_text(wish.text, "The text", most=MAX_TEXT)
     zone(wish.time_zone)
     check_script(wish.script, None)
+    if wish.script and _box_of(tx, who) != "off":
+        raise Refused(
+            f"{who.agent.name} is boxed, and a script would run outside of its box; leave it out."
+        )
     if (wish.cron is None) == (wish.every_seconds is None):
         raise Invalid("Say when: cron, or every_seconds.")
     if wish.cron is not None:
@@ -143,8 +161,9 @@ def _about_secret(tx: Tx, who: Asking, wish: GiveSecret) -> str:
     settings.check_secret_name(wish.name)
     clean_text(wish.reason, "The reason", most=MAX_REASON)
     return (
-        f"Never type it into a chat. Give it where the store is: `corral secret set {wish.name} "
-        f"--keep file` asks for it, `corral secret set {wish.name} REFERENCE` says where it is. "
+        "Never type it into a chat. Give it in the form that the dashboard has for it, or where "
+        f"the store is: `corral secret set {wish.name} --keep file` asks for it, `corral secret "
+        f"set {wish.name} REFERENCE` says where it is. "
         f"{who.agent.name} learns that it is there, and not what it is."
     )
 

@@ -192,7 +192,7 @@ def hear(tx: Tx, question: Question, id: str) -> None:
         end(tx, found, "refuse", RULE, reason="a rule forbids it")
     else:
         done = _do(tx, found, Asking(agent, found.session_id), question.answered_by)
-        _tell(tx, done)
+        tell(tx, done)
 
 
 def _do(tx: Tx, found: Request, who: Asking, by: str | None) -> Request:
@@ -214,7 +214,7 @@ def fail(tx: Tx, id: str, reason: str) -> None:
 
 def end(tx: Tx, found: Request, verb: str, by: str | None, **columns: Any) -> Request:
     """End a request, and tell the agent."""
-    return _tell(tx, _end(tx, found, verb, by, **columns))
+    return tell(tx, _end(tx, found, verb, by, **columns))
 
 
 def _end(tx: Tx, found: Request, verb: str, by: str | None, **columns: Any) -> Request:
@@ -231,7 +231,7 @@ def _end(tx: Tx, found: Request, verb: str, by: str | None, **columns: Any) -> R
     )
 
 
-def _tell(tx: Tx, ended: Request) -> Request:
+def tell(tx: Tx, ended: Request) -> Request:
     """The agent learns how it ended: in the conversation in which it asked, where that is woken by
     letters, else in its mailbox."""
     name = agents.get(tx, ended.agent_id).name
@@ -284,7 +284,7 @@ def secrets_given(tx: Tx) -> list[Request]:
     for found in wanted_secrets(tx):
         done = _there(tx, found)
         if done is not None:
-            given.append(_tell(tx, done))
+            given.append(tell(tx, done))
             if done.question_id is not None:
                 _close_question(tx, done.question_id)
     return given

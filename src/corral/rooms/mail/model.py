@@ -32,6 +32,7 @@ MOVES = Moves(
     LetterState,
     begin="put",
     initial=L.WAITING,
+    imports=(L.DONE, L.DEAD, L.REFUSED, L.EXPIRED),
     verbs={
         # Said before an act that must not be done twice: a crash from here on leaves `unknown`.
         "doubt": move(L.WAITING, to=L.UNKNOWN),
