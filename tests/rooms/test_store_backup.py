@@ -23,7 +23,7 @@ from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.library.once import Key, once
 from corral.rooms.checkpoints.model import NewWrite
-from corral.rooms.gateway import boxing
+from corral.rooms.gateway import unboxing
 from corral.rooms.imports.ops import Part, add_origins
 from corral.rooms.races import sql as races
 from corral.rooms.runs.model import Sample
@@ -112,7 +112,7 @@ def chat(store: Corral) -> None:
             store.senders.approve("ünï/eve", person="eve", role="owner")
         store.messages.receive("ünï", said)
     with store.transaction() as tx:
-        boxing.refuse(tx, "ses_1", "out-1", "ünï", tell=False)
+        unboxing.refuse(tx, "ses_1", "out-1", "ünï", tell=False)
 
 
 def race(store: Corral) -> None:
