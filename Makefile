@@ -89,8 +89,11 @@ bench: setup ## measure the hot paths against the raw drivers and against peers
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m bench
 
-torture: setup ## kill keepers, guards, agents and hosts, and see that the store and the chats tell the truth
+torture: setup ## kill, stop, cut off and fill whatever there is, and see that the store and the chats tell the truth
 	@$(BIN)/python -m tests.torture --count 500
+	@$(BIN)/python -m tests.torture --count 500 --postgres
+	@$(BIN)/python -m tests.torture --chaos
+	@$(BIN)/python -m tests.torture --chaos --postgres
 	@$(BIN)/python -m tests.torture --storm
 	@CORRAL_CRASH=all $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/crash
 

@@ -6,7 +6,7 @@ and no round trips either. No other code in Corral writes a state column.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from corral.db.dialect import Engine
 from corral.db.intake import insertion
 from corral.db.statement import Query, Row, Statement
-from corral.db.tx import NOTE, Tx
+from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, IllegalMove, Invalid, NotFound
 from corral.kernel.lease import taken_over
 from corral.kernel.states import Moves
@@ -126,8 +126,11 @@ def create(
     """
     verb = begin or table.moves.begin
     query = table.insertion(values, unless, verb, tx.engine)
-    make = partial(_fresh, table, verb, values) if query.numbers else query.make
-    return _write(tx, table, query, make, values, verb, note)
+    fresh = table.fresh
+    if fresh is None or not query.numbers:
+        return _write(tx, table, query, query.make, values, verb, note)
+    state = table.moves.entries[verb]
+    return _write(tx, table, query, lambda row: fresh(row[0], values, state), values, verb, note)
 
 
 def create_each(
@@ -168,14 +171,9 @@ def create_each(
             for number, row, each in zip(numbers, rows, data, strict=True)
             if number is not None
         ]
-        tx.execute_each(NOTE, events)
+        tx.note_each(events)
     tx.noted = True
     return numbers
-
-
-def _fresh(table: StateTable[R], verb: str, values: Mapping[str, Any], row: Row) -> R:
-    assert table.fresh is not None, "only a table that has it answers with numbers"
-    return table.fresh(row[0], values, table.moves.entries[verb])
 
 
 def move(
@@ -275,8 +273,8 @@ def import_many(
     # Numbers are given in the order of the rows, and nothing takes the place of a numbered one.
     keys = sorted(written) if table.number_of else [row[table.key] for row in rows]
     noted = [written[key] for key in keys if key in written]
-    tx.run(_note_imports(moves.kind), at=tx.now, actor=tx.actor, rows=encode_rows(noted))
-    tx.noted = True
+    events = {"at": tx.now, "actor": tx.actor, "rows": encode_rows(noted)}
+    tx.note_all(_note_imports(moves.kind), events, len(noted))
     return [written[key][0] if key in written else None for key in keys]
 
 
@@ -297,14 +295,12 @@ def _write_many(
     if tx.engine == "postgres":
         params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": None}
         written = tx.execute(query, params)
+        tx.noted = tx.noted or bool(written)
     else:
         tx.several()
         written = tx.execute(query, params)
-        tx.execute(
-            _note_many(table),
-            {"at": tx.now, "actor": tx.actor, "verb": verb, "rows": encode_rows(written)},
-        )
-    tx.noted = tx.noted or bool(written)
+        events = {"at": tx.now, "actor": tx.actor, "verb": verb, "rows": encode_rows(written)}
+        tx.note_all(_note_many(table), events, len(written))
     return [row[0] for row in written]
 
 
