@@ -147,7 +147,8 @@ agent tool. PATH is the file, or a folder in which it lies where the tool says; 
 
 - **The source is not touched.** It is copied first, as it was at one moment, also while its tool
   goes on writing; nothing is made or changed beside it.
-- **One transaction.** All of it is there, or nothing is.
+- **One transaction.** All of it is there, or nothing is. In a store of one file others who write
+  wait meanwhile, so more than 100,000 rows are refused while runs are going.
 - **Each row once.** A row is known by the tool, the source, its table and its own key. A second
   import changes nothing and says so; that of a source that has grown takes what is new. A row that
   has changed since is kept as it is now beside what it became, which stays. A source is known by

@@ -1,15 +1,17 @@
 """Databases of other tools, brought in: what becomes of them, once, and nothing is lost."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from corral.kernel.errors import Refused
 from corral.library import Corral
+from corral.library.foreign import bringing
 from corral.library.foreign.tools import NAMES
 from tests.support import foreign
 from tests.support.invariants import check_store
-from tests.support.store import contents, rows
+from tests.support.runs import add_run
+from tests.support.store import contents, refuses, rows
 
 EACH_TOOL = pytest.mark.parametrize("tool", NAMES)
 
@@ -296,5 +298,15 @@ def test_a_moved_database_is_the_same_by_its_name(store: Corral, tmp_path: Path)
     assert (again.new, again.known) == (0, 6)
 
 
-def told(taken: Any) -> dict[tuple[str, str], int]:
-    return {(each.table, each.what): each.rows for each in taken.troubles}
+def test_a_large_source_does_not_make_the_keepers_of_runs_wait(
+    store: Corral, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bringing, "MOST_BESIDE_RUNS", 5)
+    path = foreign.make_agent_yes(tmp_path)
+    run = add_run(store, "running")
+    if engine == "sqlite":
+        with refuses(store, Refused) as caught:
+            store.imports.take("agent-yes", path)
+        assert run in caught.value.message
+    else:
+        assert store.imports.take("agent-yes", path).new == 6, "there others write beside it"

@@ -6,14 +6,18 @@ from pathlib import Path
 
 from corral.adapters.foreign.database import Foreign, opened
 from corral.db.database import Database
+from corral.kernel.errors import Refused
 from corral.kernel.text import clean_text
 from corral.library.foreign.mapping import Member, Tool
 from corral.library.foreign.report import Taken
 from corral.library.foreign.taking import Part, Taking
 from corral.library.foreign.tools import check_is_of, tool_of
+from corral.rooms.runs import ops as runs
 
 OnRows = Callable[[int, int], object]
 MAX_SOURCE = 1_000
+MOST_BESIDE_RUNS = 100_000
+"""Rows that come in within the time for which a writer waits, with room to spare."""
 
 
 def bring(
@@ -29,6 +33,7 @@ def bring(
         first = open_files.enter_context(opened(members[0].path))
         check_is_of(first, tool, members[0].signature)
         counter = _Counter(on_rows, _rows_of(first))
+        _check_nobody_waits_too_long(database, counter.total)
         with database.transaction() as tx:
             taking = Taking(tx, tool, called, on_rows=counter)
             taking.take(Part(first, members[0]))
@@ -38,6 +43,19 @@ def bring(
                     counter.total += 0 if member.partly else _rows_of(foreign)
                     taking.take(Part(foreign, member))
             return taking.report()
+
+
+def _check_nobody_waits_too_long(database: Database, rows: int) -> None:
+    """A store in one file has one writer at a time, and whoever waits for it gives up in the end: a
+    keeper must not, or its run would be taken for lost."""
+    if rows <= MOST_BESIDE_RUNS or database.engine != "sqlite":
+        return
+    if going := database.read(lambda tx: runs.list_runs(tx, live=True, limit=1)).items:
+        raise Refused(
+            f"{rows:,} rows take the store for too long while runs are going, as {going[0].id}; "
+            "import them when nothing runs.",
+            rows=rows,
+        )
 
 
 def _members(tool: Tool, main: Path) -> Iterator[Member]:
