@@ -53,6 +53,11 @@ def find(database: Database) -> Relocation | None:
     return database.read(lambda tx: tx.one(_FIND), mode="one")
 
 
+def seek(database: Database) -> Relocation | None:
+    """The same in a place that may hold no store yet, or an older one."""
+    return find(database) if database.schema_version() % fencing.AWAY == newest() else None
+
+
 class Move:
     """One store's move. `open_target` opens the place that it goes to, whatever is there."""
 
@@ -84,8 +89,7 @@ class Move:
                 f"{known.url}`, or give it up with `corral db move --cancel`.",
                 url=known.url,
             )
-        version = self.target.schema_version()
-        found = find(self.target) if version % fencing.AWAY == newest() else None
+        found = seek(self.target)
         if found is not None and found.move == self.id and found.phase != "gone":
             return
         ours = found is not None and found.url == self.source.pointer

@@ -5,7 +5,7 @@ import msgspec
 from corral import config
 from corral.db import connect
 from corral.db.database import Database
-from corral.db.relocation import Move, Told, find
+from corral.db.relocation import Move, Told, find, seek
 from corral.db.relocation import stay as remain
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
 from corral.library.runs import Runs
@@ -67,7 +67,7 @@ def stay(database: Database) -> bool:
             ) from error
     else:
         try:
-            there = find(target) if target.schema_version() else None
+            there = seek(target)
         finally:
             target.close()
         if there is not None and (there.move, there.phase) == (found.move, "arrived"):
