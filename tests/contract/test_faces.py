@@ -84,6 +84,7 @@ ELSEWHERE = {
     "destinations.get": "`corral show DESTINATION`",
     "wirings.get": "`corral show WIRING`",
     "wirings.try_out": "`corral wiring try`",
+    "db.stay": "`corral db move --cancel`",
     "db.schema_version": "`corral db check` says it",
     "events.after": "`corral events --after`",
     "events.follow": "`corral events -f`",

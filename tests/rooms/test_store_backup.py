@@ -15,6 +15,7 @@ from corral.adapters.channels.contract import Incoming
 from corral.adapters.providers.facts import Said, Used
 from corral.adapters.transcripts.transcript import Head, Item
 from corral.db.copy import FENCE_LEAP
+from corral.db.fencing import OWN
 from corral.db.schema import tables
 from corral.db.statement import Statement
 from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
@@ -23,7 +24,7 @@ from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.library.once import Key, once
 from corral.rooms.checkpoints.model import NewWrite
-from corral.rooms.gateway import boxing
+from corral.rooms.gateway import unboxing
 from corral.rooms.imports.ops import Part, add_origins
 from corral.rooms.races import sql as races
 from corral.rooms.runs.model import Sample
@@ -112,7 +113,7 @@ def chat(store: Corral) -> None:
             store.senders.approve("ünï/eve", person="eve", role="owner")
         store.messages.receive("ünï", said)
     with store.transaction() as tx:
-        boxing.refuse(tx, "ses_1", "out-1", "ünï", tell=False)
+        unboxing.refuse(tx, "ses_1", "out-1", "ünï", tell=False)
 
 
 def race(store: Corral) -> None:
@@ -195,7 +196,7 @@ def content(store: Corral) -> dict[str, list[list[Any]]]:
     found = {}
     with store.transaction() as tx:
         for table in tables():
-            if table.name not in ("migrations", "store"):
+            if table.name not in OWN:
                 names = ", ".join(column.name for column in table.columns)
                 rows = tx.run(Statement(f"SELECT {names} FROM {table.name} ORDER BY 1, 2"))
                 found[table.name] = [[_plain(cell) for cell in row] for row in rows]

@@ -19,6 +19,14 @@ def _keep_newest(table: str) -> str:
     )
 
 
+# The transaction of the event that a cursor names. A cursor that was given out before the store was
+# moved here names another server's, or none; the event's number is the same everywhere.
+_PLACE = (
+    "coalesce((SELECT named.xid FROM events AS named WHERE named.seq = :seq),"
+    " CAST(CAST(:xid AS TEXT) AS XID8))"
+)
+
+
 def _filed(table: str, column: str, *others: str) -> str:
     """An index that is filled behind the writer, see `db/filing.py`, and a view that reads it
     together with the rows that are not filed yet."""
@@ -206,18 +214,18 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     },
     "feed_after": {
         "sqlite": "seq > :seq",
-        "postgres": "(xid, seq) > (CAST(CAST(:xid AS TEXT) AS XID8), :seq)"
+        "postgres": f"(xid, seq) > ({_PLACE}, :seq)"
         " AND xid < pg_snapshot_xmin(pg_current_snapshot())",
     },
     "feed_before": {
         "sqlite": "seq < :seq",
-        "postgres": "(xid, seq) < (CAST(CAST(:xid AS TEXT) AS XID8), :seq)"
+        "postgres": f"(xid, seq) < ({_PLACE}, :seq)"
         " AND xid < pg_snapshot_xmin(pg_current_snapshot())",
     },
     # Committed, but behind a transaction that still runs.
     "feed_held_back": {
         "sqlite": "FALSE",
-        "postgres": "(xid, seq) > (CAST(CAST(:xid AS TEXT) AS XID8), :seq)"
+        "postgres": f"(xid, seq) > ({_PLACE}, :seq)"
         " AND xid >= pg_snapshot_xmin(pg_current_snapshot())",
     },
     "feed_settled": {

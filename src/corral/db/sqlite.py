@@ -1,16 +1,16 @@
 """SQLite through APSW: one file, many processes, many threads."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import apsw
 
 from corral.db import filesystem
-from corral.db.database import Database, Finding, Listener, Probe, Table, Work
+from corral.db.database import Database, Finding, Listener, Probe, RowsOf, Table, Work
 from corral.db.group import MAX_BATCH, Job, Line, Spoilt
-from corral.db.sqlite_care import check_file, run_query
+from corral.db.sqlite_care import check_file, reading, run_query
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_link import Link
 from corral.db.statement import Statement
@@ -56,7 +56,7 @@ class SqliteDatabase(Database):
                 "that process's locks for ours; start this process with exec or spawn instead"
             )
         self.path = path
-        self.url = self.address = f"sqlite:///{path}"
+        self.url = self.address = self.pointer = f"sqlite:///{path}"
         self.clock = clock
         self.actor = actor
         self._probe = probe
@@ -418,6 +418,9 @@ class SqliteDatabase(Database):
                 from_file.close()
             self._writer.run("PRAGMA journal_mode = WAL").fetchall()
         self._obey_durability(self._writer)
+
+    def reading(self) -> AbstractContextManager[RowsOf]:
+        return reading(self._connect_reader().connection)
 
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
         link = self._connect_reader()
