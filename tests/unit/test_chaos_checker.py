@@ -65,7 +65,7 @@ def good() -> History:
     ran = [Ran("run_1", 7, wrote=2, end="exit0", shown=[1, 2])]
     talk = [("hall", 1), ("hall", 2)]
     seen = [("run_1", 1), ("run_1", 2)]
-    return History(MOVES, events, notes, ran, seen=seen, said=[*talk], shown=[*talk])
+    return History(MOVES, events, notes, ran, seen=seen, said=[*talk], heard=[1, 2], shown=[*talk])
 
 
 def test_nothing_is_found_in_what_is_right() -> None:

@@ -249,15 +249,17 @@ def outputs_whole(history: History) -> Iterator[str]:
 
 
 def answered_once(history: History) -> Iterator[str]:
-    """Everybody who spoke was answered where they spoke, once, and in the order of the place."""
+    """Everybody who spoke was answered where they spoke, once, and in the order of the place as it
+    was heard."""
     answers = Counter(history.shown)
+    turn = {number: place for place, number in enumerate(history.heard)}
     for place, number in {*history.said, *answers}:
         times, wanted = answers[place, number], int((place, number) in history.said)
         if times != wanted:
             yield f"#{number} in {place} was answered {times} times"
     for where in {place for place, _ in history.shown}:
         numbers = [number for place, number in history.shown if place == where]
-        if numbers != sorted(numbers):
+        if numbers != sorted(numbers, key=lambda number: turn.get(number, 0)):
             yield f"{where} was answered out of order: {numbers}"
 
 

@@ -311,6 +311,7 @@ class Chaos:
         found.signalled = self.bystanders.judge()
         found.said, found.shown = self.talk.said, self.talk.shown
         with corral.open(self.url, actor="user:chaos") as store:
+            found.heard = self.talk.heard(store)
             cursor = None
             while items := (page := store.events.after(cursor, limit=1_000)).items:
                 cursor = page.next

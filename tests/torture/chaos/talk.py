@@ -79,6 +79,19 @@ class Talk:
         self.look()
         return [f"#{n} in {place}" for place, n in self.said if (place, n) not in self.shown]
 
+    @staticmethod
+    def heard(store: Corral) -> list[int]:
+        """What was said, in the order in which it was stored."""
+        found, after = {}, None
+        while True:
+            page = store.messages.list(after=after, limit=200)
+            for each in page.items:
+                if each.direction == "in":
+                    found[int(each.id.removeprefix("msg_"))] = each.event_id
+            if (after := page.next) is None:
+                break
+        return [int(found[number].removeprefix("in:e")) for number in sorted(found)]
+
     def close(self) -> None:
         self._platform.kill()
         self._platform.wait()
