@@ -272,6 +272,22 @@ def test_new_rows_after_a_restore_get_fresh_numbers(
 
 
 @EACH_WAY
+def test_every_numbered_table_goes_on_after_a_restore(
+    open_on: Open, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    project = old.projects.register(tmp_path).id
+    first = old.locks.acquire(project, "a", "user:eve")
+    old.locks.touch(project, "a", "user:eve")
+    old.checkpoints.put("t", "1", "json", b"{}")
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert new.locks.acquire(project, "b", "user:eve").id > first.id
+    new.locks.touch(project, "b", "user:eve")
+    new.checkpoints.put("t", "2", "json", b"{}")
+    assert [each.seq for each in new.checkpoints.list().items] == [2, 1]
+
+
+@EACH_WAY
 def test_money_goes_on_after_a_restore(
     open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
 ) -> None:
