@@ -1,8 +1,9 @@
 """What was held goes on, or is turned away: as owners answer, or as somebody says without being
 asked."""
 
+from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Concatenate, ParamSpec
 
 from corral.adapters.channels.contract import Incoming
 from corral.db.tx import Tx
@@ -13,6 +14,8 @@ from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question, QuestionState
+
+P = ParamSpec("P")
 
 
 def hear_owner(tx: Tx, letter: Letter) -> None:
@@ -65,9 +68,24 @@ def _hear_about_place(tx: Tx, question: Question, id: str) -> None:
     _replay(tx, held, question.answer in (None, NOBODY))
 
 
-@wraps(wiring.add_wiring)
-def add_wiring(tx: Tx, agent: str, **how: Any) -> Wiring:
-    made = wiring.add_wiring(tx, agent, **how)
+def _heard_from_now_on(
+    add: Callable[Concatenate[Tx, P], Wiring],
+) -> Callable[Concatenate[Tx, P], Wiring]:
+    """What was held because no agent heard a place goes on as soon as one does."""
+
+    @wraps(add)
+    def added(tx: Tx, /, *args: P.args, **how: P.kwargs) -> Wiring:
+        made = add(tx, *args, **how)
+        _release_waiting(tx, made)
+        return made
+
+    return added
+
+
+add_wiring = _heard_from_now_on(wiring.add_wiring)
+
+
+def _release_waiting(tx: Tx, made: Wiring) -> None:
     if made.place_id is not None:
         held = tx.all(sql.HELD_OF_PLACE, place_id=made.place_id, limit=MAX_HELD)
     else:
@@ -76,7 +94,6 @@ def add_wiring(tx: Tx, agent: str, **how: Any) -> Wiring:
     for message in waited:  # of each place, the first of them has a question
         _ask_nobody(tx, f"place:{message.place_id}:{message.id}", "an agent hears it now")
     _replay(tx, waited, False)
-    return made
 
 
 def approve(tx: Tx, sender: str, *, person: str | None = None, role: str | None = None) -> Sender:
