@@ -8,7 +8,7 @@ NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
 OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \
 	|| { unshare -rn true 2>/dev/null && echo 'unshare -rn tests/real/offline'; })
 
-.PHONY: help setup demo test test-real up check lint types layers docs site docs-check bench torture fmt \
+.PHONY: help setup demo test test-real up check lint types layers docs site pictures docs-check bench torture fmt \
 	clean
 
 help: ## show this list
@@ -21,14 +21,14 @@ setup: .venv/ready ## make .venv with all that development needs
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@$(BIN)/python -m compileall -q src
+	@$(BIN)/python -m compileall -q src tests
 	@touch $@
 
 demo: setup ## the story in a minute, in a temporary home
 	@$(BIN)/python -m corral.demo
 
 test: setup .venv/browser ## every test, on SQLite and on a PostgreSQL that it starts itself
-	@$(BIN)/pytest -n $(WORKERS) --dist worksteal
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 # One that is there, Debian's, or playwright's own.
 .venv/browser: .venv/ready
@@ -76,18 +76,31 @@ site: setup ## docs/ as a site that can be read without a network, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
 
+pictures: setup .venv/browser ## the pictures of the README, from what really happens
+	@$(BIN)/python -m tests.docs.pictures
+
 docs-check: setup
 	@$(BIN)/python tools/docs.py --check
 
-check: lint types layers docs-check test ## what CI runs
+check: setup ## what CI runs
+	@$(MAKE) --no-print-directory -j2 lint types layers docs-check .venv/collected
+	@$(MAKE) --no-print-directory test
+
+# Rewriting the asserts of all tests takes longer than many of them; done once, all workers have it.
+.venv/collected: .venv/ready
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --collect-only -qq >$@.log || { cat $@.log; false; }
+	@touch $@
 
 bench: setup ## measure the hot paths against the raw drivers and against peers
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m bench
 
-torture: setup ## kill keepers, guards, agents and hosts, and see that the store and the chats tell the truth
+torture: setup ## kill, stop, cut off and fill whatever there is, and see that the store and the chats tell the truth
 	@$(BIN)/python -m tests.torture --count 500
+	@$(BIN)/python -m tests.torture --count 500 --postgres
+	@$(BIN)/python -m tests.torture --chaos
+	@$(BIN)/python -m tests.torture --chaos --postgres
 	@$(BIN)/python -m tests.torture --storm
 	@CORRAL_CRASH=all $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/crash
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import traceback
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -16,24 +17,33 @@ def main() -> int:
     wanted = _arguments()
     chosen = [case for case in CASES if not wanted.cases or case.name in wanted.cases]
     found: dict[str, list[Row]] = {}
+    failed: list[str] = []
     with _progress() as progress:
         bar = progress.add_task("", total=len(chosen), case="")
         bench = Bench(quick=wanted.quick, told=lambda text: progress.update(bar, description=text))
         try:
             for case in chosen:
                 progress.update(bar, case=case.name)
-                found[case.name] = _measure(case, bench)
+                try:
+                    found[case.name] = _measure(case, bench)
+                except Exception:
+                    # The others are worth their time all the same.
+                    failed.append(case.name)
+                    traceback.print_exc()
+                    continue
                 progress.advance(bar)
                 print(report.as_text(case, found[case.name]), flush=True)
-            if not wanted.quick and not wanted.cases:
-                report.write(report.Results(facts(bench), found))
+                if not wanted.quick:
+                    report.add(facts(bench), case.name, found[case.name])
         finally:
             bench.close()
-    if wanted.quick or wanted.cases:
-        print("\nA quick or partial run is no report; nothing was written.")
+    if failed:
+        print(f"\nNot measured, for the errors above: {', '.join(failed)}.")
+    if wanted.quick:
+        print("\nA quick run is no report; nothing was written.")
     else:
         print(f"\nWritten: {report.RESULTS.name} and {report.PAGE.name}.")
-    return 0 if all(row.holds for rows in found.values() for row in rows) else 1
+    return 1 if failed or not all(row.holds for rows in found.values() for row in rows) else 0
 
 
 def _measure(case: Case, bench: Bench) -> list[Row]:

@@ -22,8 +22,9 @@ HEAD = """\
 {verdict}
 
 All figures are ratios inside one run, so they say what Corral costs and not how fast a
-machine is. To repeat them: `make bench` (about ten minutes), or `python -m bench --quick CASE …`
-for a first look; the raw results are in `bench/results.json`.
+machine is. To repeat them: `make bench`, or `python -m bench CASE …` for some of them, which
+leaves the others as they were measured before; with `--quick` for a first look that writes
+nothing. The raw results are in `bench/results.json`.
 
 **What is compared.** Corral is always called through its public library or its command, as users
 call it. Its opponents do the same work: the raw driver, by hand, on the very same tables, shows
@@ -54,7 +55,13 @@ class Results(msgspec.Struct, frozen=True):
         return [row for rows in self.cases.values() for row in rows if row.bar is not None]
 
 
-def write(results: Results) -> None:
+def add(facts: dict[str, str], name: str, rows: list[Row]) -> None:
+    """Write what a case has found into the report. Other cases stay as they were measured before,
+    if that was with the same machine and programs."""
+    before = msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else None
+    cases = dict(before.cases) if before is not None and before.facts == facts else {}
+    cases[name] = rows
+    results = Results(facts, {case.name: cases[case.name] for case in CASES if case.name in cases})
     RESULTS.write_text(as_json(results))
     PAGE.write_text(as_page(results))
 

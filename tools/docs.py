@@ -13,6 +13,7 @@ from corral.db.moves import StateTable
 from corral.db.schema import tables
 from corral.interfaces.cli.main import COMMANDS, SECTIONS, root
 from corral.library.catalogue import declared
+from corral.library.foreign.tools import NAMES, tool_of
 from corral.library.operations import operations, rooms
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -137,6 +138,39 @@ what runs wrote
 what the daemon has to say"""
 
 
+IMPORTS = """\
+# Bringing in other tools' data
+
+`corral import agent-yes|agents|flightdeck|multishot|nanoclaw PATH` reads the database of another
+agent tool. PATH is the file, or a folder in which it lies where the tool says; nanoclaw's
+`v2-sessions` beside its database come along, and one session's folder can be given alone.
+
+- **The source is not touched.** It is copied first, as it was at one moment, also while its tool
+  goes on writing; nothing is made or changed beside it.
+- **One transaction.** All of it is there, or nothing is. In a store of one file others who write
+  wait meanwhile, so more than 100,000 rows are refused while runs are going.
+- **Each row once.** A row is known by the tool, the source, its table and its own key. A second
+  import changes nothing and says so; that of a source that has grown takes what is new. A row that
+  has changed since is kept as it is now beside what it became, which stays. A source is known by
+  its path; give `--name` where the same database may lie elsewhere the next time.
+- **Nothing is dropped in silence.** What has no place here is kept as it was, in `origins.rest`:
+  columns and tables that nobody here knows, values that do not fit, rows whose parent is missing.
+  What was not as it should be is told, with a count and an example: broken JSON, unknown states,
+  times that are none, text that is no UTF-8 or holds NUL bytes, values that are too long, keys that
+  occur twice. `corral import rows` shows what became of each row, `--kept` what became nothing.
+- **Nothing is live.** What was running there ended here, with a reason; what waited is over or
+  paused; channels and wirings are removed, destinations revoked; nobody gets a right.
+- **No secrets.** What looks like one is blanked before it is stored, and credentials are not taken.
+- **Times** may count seconds, milliseconds or finer, or be texts, in one column: a number's size
+  tells which. A moment in the future counts as now.
+
+Ended things are forgotten here after the time that the settings say (`corral setting list`),
+counted from their own end: raise those before an import of old data that is to be kept longer.
+
+Below, every table and column of each tool and its home here. `origins.row_id` means that the row is
+known by it; several columns are named where it stands in both."""
+
+
 def schema() -> str:
     lines = [SCHEMA]
     for table in tables():
@@ -168,12 +202,19 @@ def states() -> str:
         lines += [f"    {state} --> [*]" for state in moves.terminal]
         lines += ["```", "", "| state | when |", "|---|---|"]
         lines += [f"| {state} | {meaning} |" for state, meaning in _meanings(moves.states)]
+        if moves.imports:
+            lines += ["", f"From another tool's database it may come in as {_any(moves.imports)}."]
         lines += ["", "| verb | from | to |", "|---|---|---|"]
         lines += [
             f"| {verb} | {', '.join(move.sources)} | {move.to} |"
             for verb, move in moves.verbs.items()
         ]
     return "\n".join(lines) + "\n"
+
+
+def _any(states: Any) -> str:
+    *others, last = states
+    return f"{', '.join(others)} or {last}" if others else str(last)
 
 
 def _meanings(states: Any) -> Iterator[tuple[str, str]]:
@@ -219,6 +260,24 @@ def _commands(command: click.Command, parent: click.Context, path: str) -> list[
         return ["", "```", command.get_help(context), "```"]
 
 
+def imports() -> str:
+    lines = [IMPORTS]
+    for name in NAMES:
+        tool = tool_of(name)
+        about = " ".join((inspect.getdoc(sys.modules[_module_of(name)]) or "").split())
+        lines += ["", f"## {name}", "", about]
+        for table in tool.tables:
+            if table.part:
+                continue
+            lines += ["", f"### {table.name}", "", "| column | here |", "|---|---|"]
+            lines += [f"| {column} | {home} |" for column, home in table.homes.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _module_of(tool: str) -> str:
+    return f"corral.library.foreign.{tool.replace('-', '_')}"
+
+
 def manual() -> str:
     """The page that `man corral` shows."""
     lines = ['.\\" Written by `make docs` from the code. Do not edit.', MANUAL_HEAD]
@@ -236,6 +295,7 @@ PAGES = {
     "states.md": states,
     "library.md": library,
     "cli.md": cli,
+    "imports.md": imports,
     "corral.1": manual,
 }
 

@@ -10,6 +10,7 @@ import psycopg
 
 from bench.harness import Bar, Bench, Rates, Rival, Row
 from bench.opponents import BODY, MAILBOX, CorralQueue, now_ms, open_store
+from corral.db.sqlite_filing import file_behind
 from corral.kernel.page import encode_cursor
 from corral.library import Corral
 
@@ -80,7 +81,9 @@ def loaded(bench: Bench, engine: Engine, load: Callable[[Callable[[str], Any]], 
     if engine == "sqlite":
         path = bench.new_file()
         store = open_store(f"sqlite:///{path}")
-        load(apsw.Connection(str(path)).execute)
+        run = apsw.Connection(str(path)).execute
+        load(run)
+        file_behind(run)
     else:
         url = bench.server.new_database()
         store = open_store(url)

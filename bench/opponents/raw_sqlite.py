@@ -14,6 +14,8 @@ import apsw
 import msgspec
 
 from bench.opponents import ACTOR, BODY, LEASE_MS, MAILBOX, OWNER, now_ms, open_store
+from corral.db.sqlite import LOG_PAGES
+from corral.db.sqlite_filing import EVERY, file_behind
 
 PUT = """
     INSERT INTO letters
@@ -84,13 +86,15 @@ def connect(path: Path) -> apsw.Connection:
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     for pragma in ("synchronous = NORMAL", "temp_store = MEMORY", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
+    connection.wal_autocheckpoint(LOG_PAGES)
     return connection
 
 
 class RawSqlite:
     def __init__(self, path: Path, *, claim: str = CLAIM) -> None:
         open_store(f"sqlite:///{path}").close()  # makes the tables
-        self._run: Callable[..., Any] = connect(path).execute
+        self._connection = connect(path)
+        self._run: Callable[..., Any] = self._connection.execute
         self._claim = claim
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder().decode
@@ -100,7 +104,7 @@ class RawSqlite:
         run("BEGIN IMMEDIATE")
         letter = {"mailbox": MAILBOX, "body": self._encode(BODY).decode(), "now": now}
         ((seq,),) = run(PUT, letter).fetchall()
-        run(NOTE, {"now": now, "actor": ACTOR, "verb": "put", "subject": f"let_{seq}"})
+        self._note({"now": now, "actor": ACTOR, "verb": "put", "subject": f"let_{seq}"})
         run("COMMIT")
 
     def claim(self) -> tuple[int, int, Any] | None:
@@ -117,8 +121,13 @@ class RawSqlite:
         run, now = self._run, now_ms()
         run("BEGIN IMMEDIATE")
         assert run(ACK, {"now": now, "seq": seq, "fence": fence}).fetchall()
-        run(NOTE, {"now": now, "actor": ACTOR, "verb": "ack", "subject": f"let_{seq}"})
+        self._note({"now": now, "actor": ACTOR, "verb": "ack", "subject": f"let_{seq}"})
         run("COMMIT")
+
+    def _note(self, event: dict[str, Any]) -> None:
+        self._run(NOTE, event)
+        if self._connection.last_insert_rowid() % EVERY == 0:
+            file_behind(self._run)
 
     def take(self) -> None:
         claimed = self.claim()

@@ -1,5 +1,6 @@
 """Merges and grafts in real repositories: whole or not at all."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from corral.adapters import git as adapter
 from corral.adapters import history, merging, worktrees
 from corral.kernel.errors import Conflict, Invalid, Refused
+from tests.support.disks import fill
+from tests.support.racing import tree_of
 from tests.support.repositories import commit, git, new_repository, write
 
 pytestmark = pytest.mark.usefixtures("plain_git")
@@ -42,6 +45,29 @@ def test_a_branch_with_nothing_of_its_own_is_moved_forward_with_its_files(
     assert git(repository, "status", "--porcelain") == ""
     assert (repository / "README").read_text() == "better\n"
     assert merged(repository, work).outcome == "already"
+
+
+def test_a_disk_that_fills_while_files_are_written_leaves_the_checkout_as_it_was(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    text = "".join(f"{number}\n" for number in range(2_000))
+    repository = new_repository(small_disk / "repository", {"kept": text, "src/gone": text})
+    folder = tmp_path / "elsewhere"
+    worktrees.make(str(repository), str(folder), "corral/one")
+    (folder / "src/gone").unlink()
+    work = commit(folder, {"kept": "short\n", "a": "x" * 400_000, "new/deep/z": "x" * 900_000})
+    write(repository, {"untracked": "mine"})
+    before = tree_of(repository)
+    fill(small_disk / "ballast")
+    os.truncate(small_disk / "ballast", (small_disk / "ballast").stat().st_size - 500_000)
+    with pytest.raises(Refused, match="is as it was"):
+        merged(repository, work)
+    assert tree_of(repository) == before
+    assert git(repository, "status", "--porcelain") == "?? untracked"
+    (small_disk / "ballast").unlink()
+    assert merged(repository, work).outcome == "merged"
+    assert git(repository, "status", "--porcelain") == "?? untracked"
+    assert not (repository / "src").exists()
 
 
 def test_both_sides_are_merged_and_what_is_uncommitted_elsewhere_stays(repository: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import leftovers, worktrees
+from corral.adapters import leftovers, places, worktrees
 from corral.kernel.errors import Refused
 from tests.support.repositories import commit, git, new_repository, write
 
@@ -151,11 +151,11 @@ def test_what_a_killed_git_left_half_made_is_made_whole(repository: Path) -> Non
 
 def test_many_processes_add_worktrees_of_one_repository_at_once(repository: Path) -> None:
     program = (
-        "import sys; from corral.adapters import worktrees\n"
+        "import sys; from corral.adapters import places, worktrees\n"
         "for number in range(4):\n"
         "    name = f'{sys.argv[2]}-{number}'\n"
         "    worktrees.make(sys.argv[1], f'{sys.argv[1]}-trees/{name}', f'corral/{name}')\n"
-        "    worktrees.trees(sys.argv[1])\n"
+        "    places.trees(sys.argv[1])\n"
         "same = worktrees.make(sys.argv[1], f'{sys.argv[1]}-trees/same', 'corral/same')\n"
     )
     children = [
@@ -167,7 +167,7 @@ def test_many_processes_add_worktrees_of_one_repository_at_once(repository: Path
     for child in children:
         _, said = child.communicate()
         assert child.returncode == 0, said.decode()
-    trees = worktrees.registered(str(repository))
+    trees = places.registered(str(repository))
     assert len(trees) == 25
     for tree in trees:
         assert worktrees.state(str(repository), tree.folder).clean
@@ -269,17 +269,17 @@ def test_all_worktrees_are_listed_and_their_room_is_told(repository: Path) -> No
     write(two, {"big": b"x" * 200_000})
     os.link(two / "big", two / "again")
     (two / "link").symlink_to("/")
-    assert [tree.folder for tree in worktrees.trees(str(repository))] == [
+    assert [tree.folder for tree in places.trees(str(repository))] == [
         str(repository),
         str(one),
         str(two),
     ]
     shutil.rmtree(one)
-    assert [tree.branch for tree in worktrees.registered(str(repository))] == [
+    assert [tree.branch for tree in places.registered(str(repository))] == [
         "corral/one",
         "corral/two",
     ]
-    assert len(worktrees.trees(str(repository))) == 2
+    assert len(places.trees(str(repository))) == 2
     assert 200_000 <= leftovers.disk_use(str(two)) < 300_000
     assert leftovers.disk_use(str(one)) == 0
 
@@ -301,7 +301,7 @@ def test_only_what_loses_nothing_is_removed(repository: Path) -> None:
     worktrees.remove(str(repository), str(folder))
     assert not folder.exists()
     assert git(repository, "rev-parse", "corral/one") == done, "the branch keeps the commits"
-    assert worktrees.registered(str(repository)) == []
+    assert places.registered(str(repository)) == []
     made(repository, base=done)
     git(repository, "merge", "-q", "--ff-only", done)
     worktrees.remove(str(repository), str(folder), delete_branch=True)
@@ -376,7 +376,7 @@ def test_a_removal_that_is_cut_short_is_finished_later(
     assert worktrees.remove(str(repository), str(folder)).missing
     assert len(leftovers.sweep(root)) == 1
     assert leftovers.orphans([str(repository)], root, []) == []
-    assert worktrees.registered(str(repository)) == []
+    assert places.registered(str(repository)) == []
     made(repository, base=done)
 
 

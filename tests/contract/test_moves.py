@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from corral.db.moves import StateTable, create, create_many, move, move_many
+from corral.db.moves import StateTable, create, create_many, import_many, move, move_many
 from corral.db.statement import Row
-from corral.kernel.errors import Held, IllegalMove, NotFound
+from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from corral.library import Corral
 from tests.support.state_rows import NAMES, ROWS, has_lease, insert, state_tables, tied_to
 from tests.support.store import contents, record, refuses, rows
@@ -237,3 +237,31 @@ def _checked_states(store: Corral, table: str) -> list[str]:
     ]
     (definition,) = definitions
     return sorted(re.findall(r"'(\w+)'", definition))
+
+
+IMPORTED = [pytest.param(table, id=name) for name, table in TABLES.items() if table.moves.imports]
+
+
+def foreign_row(table: Table, state: str, nth: int) -> dict[str, Any]:
+    values = {**ROWS[table.table], **tied_to(table, state), "state": state}
+    return values | {name: f"{values[name]}{nth}" for name in NAMES if name in values}
+
+
+@pytest.mark.parametrize("table", IMPORTED)
+def test_rows_of_another_program_come_in_with_one_event_each(store: Corral, table: Table) -> None:
+    states = table.moves.imports
+    given = [foreign_row(table, state, nth) for nth, state in enumerate(states)]
+    with store.transaction() as tx:
+        ids = import_many(tx, table, given)
+    for id, state in zip(ids, states, strict=True):
+        key = id and (int(id.partition("_")[2]) if table.number_of else id)
+        found = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
+        assert found == [(str(state),)]
+        assert events_of(store, id or "") == [(table.moves.kind, "import")]
+
+
+@pytest.mark.parametrize("table", IMPORTED)
+def test_rows_of_another_program_come_in_in_no_other_state(store: Corral, table: Table) -> None:
+    for state in {*table.moves.states} - {*table.moves.imports}:
+        with refuses(store, Invalid), store.transaction() as tx:
+            import_many(tx, table, [foreign_row(table, state, 1)])

@@ -3,7 +3,7 @@
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -200,9 +200,49 @@ def test_a_disk_that_fills_leaves_a_clear_state(
     race = live.races.start("Do it", agents="ada", project=str(repository))
     assert (race.latest.state, states(race)) == ("failed", ["failed"])
     assert "worktree could not be made" in (attempts(race)[0].reason or "")
+    assert git(repository, "branch", "--format=%(refname:short)") == "main", "no empty branch"
     (small_disk / "ballast").unlink()
     live.races.retry(race.id, "1")
     assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"
+
+
+def test_a_full_disk_at_choosing_merging_exporting_and_cleaning_changes_nothing(
+    live: Corral, small_disk: Path
+) -> None:
+    repository = make_repository(small_disk / "repository")
+    race = live.races.start("Do it", agents="ada:2", project=str(repository))
+    race = live.races.wait(race.id, timeout_ms=WAIT_MS)
+    (Path(attempts(race)[0].worktree) / "by-hand").write_bytes(os.urandom(50_000))
+    before, ballast = git(repository, "rev-parse", "main"), small_disk / "ballast"
+
+    def when_full(refused: Callable[[], object]) -> None:
+        fill(ballast)
+        with pytest.raises(Refused) as told:
+            refused()
+        print(told.value.message)
+        ballast.unlink()
+        assert git(repository, "status", "--porcelain") == ""
+        assert git(repository, "rev-parse", "main") == before
+        assert os.listdir(small_disk) == ["repository"]
+
+    when_full(lambda: live.races.select(race.id, "1"))
+    assert live.races.get(race.id).latest.state == "selecting"
+    winner = live.races.select(race.id, "1").latest
+    assert len(git(repository, "ls-tree", winner.winner_commit or "", "by-hand")) > 0
+    out = small_disk / "out"
+    when_full(lambda: live.races.export(race.id, str(out)))
+    when_full(lambda: live.races.merge(race.id))
+    assert live.races.get(race.id).merged_commit is None
+    fill(ballast)
+    found = live.races.clean(race.id, confirm=True, unmerged=True)
+    ballast.unlink()
+    for left in found:
+        assert left.action == ("removed" if not os.path.exists(left.worktree) else "keep"), left
+    assert live.races.merge(race.id).outcome == "merged"
+    live.races.export(race.id, str(out))
+    assert (out / "round-1-winner" / "by-hand").stat().st_size == 50_000
+    live.races.clean(confirm=True, unmerged=True)
+    assert [left.worktree for left in live.races.clean(race.id)] == []
 
 
 def test_a_sandbox_keeps_an_attempt_in_its_worktree_or_it_is_said_that_none_does(

@@ -173,7 +173,7 @@ def test_every_answer_protects_the_browser(served: Served) -> None:
                 headers = client.get(path).headers
                 assert "script-src 'self';" in headers["content-security-policy"]
                 assert headers["x-content-type-options"] == "nosniff"
-                assert headers["referrer-policy"] == "no-referrer"
+                assert headers["referrer-policy"] == "same-origin"
                 assert headers["cache-control"] == "no-store"
 
 

@@ -10,10 +10,12 @@ import corral
 from corral import config
 from corral.adapters import leftovers, worktrees
 from corral.kernel.clock import DAY
+from corral.kernel.errors import Refused
 from corral.library import Corral
 from corral.library.race_folders import make_folder, races_folder
 from corral.rooms.races.model import Race
-from tests.support.raced import Raced
+from tests.support.raced import BAD, Raced
+from tests.support.repositories import git
 
 
 @pytest.fixture
@@ -161,3 +163,31 @@ def test_a_repository_that_is_gone_leaves_its_worktrees_alone(store: Corral, rac
     assert told(store, confirm=True)[str(folder)] == "keep"
     assert store.races.reclaim() == []
     assert folder.exists()
+
+
+def test_a_choice_that_is_refused_has_nothing_kept(store: Corral, raced: Raced) -> None:
+    race = raced.start("ada", "ben")
+    raced.end(race, 1)
+    raced.end(race, 2, {"made": "badly\n"}, checks=[BAD])
+    raced.settle(race)
+    with pytest.raises(Refused, match="did not pass"):
+        store.races.select(race.id, "2")
+    assert git(raced.repository, "for-each-ref", "refs/corral") == ""
+    store.races.select(race.id, "2", overrule=True)
+    assert git(raced.repository, "for-each-ref", "refs/corral") != ""
+
+
+def test_the_branch_of_a_worktree_that_was_never_whole_goes_with_it(
+    store: Corral, raced: Raced
+) -> None:
+    race = raced.start("ada", "ben")
+    raced.end(race, 1, state="failed")
+    raced.end(race, 2, state="failed")
+    raced.settle(race)
+    empty, own = (attempt.branch for attempt in store.races.get(race.id).latest.attempts)
+    git(raced.repository, "branch", empty, "main")
+    git(raced.repository, "branch", own, raced.commit({"made": "by hand\n"}))
+    store.races.clean(race.id, confirm=True)
+    listed = git(raced.repository, "branch", "--format=%(refname:short)").split("\n")
+    assert empty not in listed
+    assert own in listed, "it alone has a commit"

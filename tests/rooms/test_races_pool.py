@@ -21,14 +21,17 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return make_repository(tmp_path / "repository", **{".gitignore": "cache\n"})
 
 
-def decided(store: Corral, repository: Path) -> Race:
-    """A race of two, of which the first one won and is merged."""
+def decided(store: Corral, repository: Path, inside: str | None = None) -> Race:
+    """A race of two, of which the first one won and is merged; `inside`, the first one made a
+    repository."""
     if not store.agents.list().items:
         store.agents.create("ada", command="true")
     race = store.races.start("Do it", agents="ada:2", project=str(repository))
     for number, attempt in enumerate(attempts(race), 1):
         (Path(attempt.worktree) / "made").write_text(attempt.id)
         (Path(attempt.worktree) / "cache").write_text("of no worth")
+        if inside is not None and number == 1:
+            make_repository(Path(attempt.worktree) / inside)
         keeper = held(number, host=process.host())
         run = store.runs.launch(store.runs.start(attempt.run_id or "", keeper))
         store.runs.end(run, End(exit_code=0))
@@ -79,3 +82,13 @@ def test_what_nobody_takes_goes_in_its_time(store: Corral, repository: Path) -> 
     assert pooled(store) == [young]
     repository.rename(repository.with_name("elsewhere"))
     assert [left.worktree for left in store.races.reclaim()] == [young]
+
+
+def test_a_repository_that_an_agent_made_inside_is_not_taken_for_what_its_checks_left(
+    store: Corral, repository: Path
+) -> None:
+    winner, loser = attempts(decided(store, repository, inside="inner"))
+    found = {left.worktree: left for left in store.races.clean(confirm=True, unmerged=True)}
+    assert (found[winner.worktree].action, found[loser.worktree].action) == ("keep", "removed")
+    assert "inner/" in found[winner.worktree].reason
+    assert (Path(winner.worktree) / "inner" / "README").read_text() == "hello\n"

@@ -15,6 +15,7 @@ from corral.adapters.channels.contract import Incoming
 from corral.adapters.providers.facts import Said, Used
 from corral.adapters.transcripts.transcript import Head, Item
 from corral.db.copy import FENCE_LEAP
+from corral.db.fencing import OWN
 from corral.db.schema import tables
 from corral.db.statement import Statement
 from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
@@ -24,6 +25,7 @@ from corral.library import Corral
 from corral.library.once import Key, once
 from corral.rooms.checkpoints.model import NewWrite
 from corral.rooms.gateway import unboxing
+from corral.rooms.imports.ops import Part, add_origins
 from corral.rooms.races import sql as races
 from corral.rooms.runs.model import Sample
 from tests.support.invariants import check_store
@@ -142,6 +144,9 @@ def imports(store: Corral, clock: SetClock) -> None:
     begun = store.imports._begin("claude", "/srv/a.jsonl", Head("conversation", title="ünï"))
     said = Item(clock.now(), Said("user", "from elsewhere"), 10)
     store.imports._take(begun, [said], read_bytes=10)
+    with store.transaction() as tx:
+        origin = {"row_id": "7", "rest": '{"ü": 1}', "trouble": '["☃"]', "digest": "d"}
+        add_origins(tx, Part("agent-yes", "/srv/a.db", "runs"), [origin])
 
 
 def talk(store: Corral, project: str) -> None:
@@ -191,7 +196,7 @@ def content(store: Corral) -> dict[str, list[list[Any]]]:
     found = {}
     with store.transaction() as tx:
         for table in tables():
-            if table.name not in ("migrations", "store"):
+            if table.name not in OWN:
                 names = ", ".join(column.name for column in table.columns)
                 rows = tx.run(Statement(f"SELECT {names} FROM {table.name} ORDER BY 1, 2"))
                 found[table.name] = [[_plain(cell) for cell in row] for row in rows]

@@ -24,6 +24,7 @@ NOTHING = {
         "charges",
         "totals",
         "imports",
+        "origins",
         "locks",
         "touches",
         "delegations",

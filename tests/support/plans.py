@@ -36,6 +36,8 @@ def sqlite_plan(connection: apsw.Connection, statement: Statement, params: Param
             table = named.get(match[2], match[2])
             if "INTEGER PRIMARY KEY" in line:
                 indexes.add(f"{table}_pkey")
+            elif "USING PRIMARY KEY" in line:
+                indexes.add(table)  # a table in the order of its key is an index
             elif match[3]:
                 indexes.add(_known_as(connection, match[3]))
             elif "VIRTUAL TABLE INDEX" in line and table in tables:

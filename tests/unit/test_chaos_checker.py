@@ -63,7 +63,9 @@ def good() -> History:
         Note("run", "run_1", "w0", 1, 2, key="pipe"),
     ]
     ran = [Ran("run_1", 7, wrote=2, end="exit0", shown=[1, 2])]
-    return History(MOVES, events, notes, ran, seen=[("run_1", 1), ("run_1", 2)])
+    talk = [("hall", 1), ("hall", 2)]
+    seen = [("run_1", 1), ("run_1", 2)]
+    return History(MOVES, events, notes, ran, seen=seen, said=[*talk], heard=[1, 2], shown=[*talk])
 
 
 def test_nothing_is_found_in_what_is_right() -> None:
@@ -207,6 +209,22 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
         "run_1: lines out of order, twice or missing in attempt 7",
         lambda h: setattr(h.runs[0], "shown", [1, 1, 2]),
     ),
+    "a message that nobody answered": (
+        "#2 in hall was answered 0 times",
+        lambda h: h.shown.pop(),
+    ),
+    "a message that was answered twice": (
+        "#2 in hall was answered 2 times",
+        lambda h: h.shown.append(("hall", 2)),
+    ),
+    "an answer to somebody else": (
+        "#2 in yard was answered 1 times",
+        lambda h: h.shown.append(("yard", 2)),
+    ),
+    "an answer out of order": (
+        "hall was answered out of order: [2, 1]",
+        lambda h: h.shown.reverse(),
+    ),
     "somebody left behind": ("left: 9 corral.keeper", lambda h: h.left.append("9 corral.keeper")),
     "a stranger who was signalled": (
         "bystander 9 got ['15']",
@@ -221,6 +239,13 @@ def test_each_kind_of_wrong_is_found(wrong: str) -> None:
     history = good()
     spoil(history)
     assert said in judge(history)
+
+
+def test_a_letter_in_doubt_may_be_passed_by_others() -> None:
+    history = good()
+    moved_first(history, "ack", "let_2")
+    history.events.insert(2, Told("letter", "doubt", "let_1"))
+    assert not [wrong for wrong in judge(history) if "ended before" in wrong]
 
 
 def test_what_goes_wrong_follows_from_the_seed() -> None:

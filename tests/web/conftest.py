@@ -70,6 +70,10 @@ def pictures() -> Path:
 
 
 def options(mode: str) -> dict[str, Any]:
-    """How a page is looked at: by day, by night, on a phone."""
+    """How a page is looked at: by day, by night, on a phone, without scripts."""
     size = {"width": 390, "height": 844} if mode == "phone" else {"width": 1320, "height": 900}
-    return {"viewport": size, "color_scheme": "dark" if mode == "dark" else "light"}
+    return {
+        "viewport": size,
+        "color_scheme": "dark" if mode == "dark" else "light",
+        "java_script_enabled": mode != "plain",
+    }

@@ -133,3 +133,77 @@ def test_a_talk_on_a_phone_fits_and_its_list_is_a_page_of_its_own(
     assert box is not None
     assert box["y"] + box["height"] <= 844, "what one writes in is in sight"
     page.screenshot(path=pictures / "talk-phone-window.png")
+
+
+def test_files_are_sent_and_fetched_in_a_talk(town: Town, parrot: str, look: Look) -> None:
+    page = look.go("/chat")
+    page.select_option("[name=agent]", parrot)
+    page.click(".begin button")
+    page.wait_for_url(re.compile("/chat/plc_"))
+    page.wait_for_selector("#feed[data-state=live]")
+    chosen = page.locator("#say [type=file]")
+    large = {"name": "large", "mimeType": "text/plain", "buffer": b"x" * (10 << 20)}
+    chosen.set_input_files([large])
+    assert "more than 9 MiB" in chosen.evaluate("field => field.validationMessage")
+    html = BAD.encode()
+    chosen.set_input_files([{"name": "evil.html", "mimeType": "text/html", "buffer": html}])
+    page.click("#say button")
+    link = page.locator(".post.mine .files a", has_text="evil.html").last
+    link.wait_for()
+    assert chosen.evaluate("field => field.files.length") == 0
+    with page.expect_download() as fetched:
+        link.click()
+    assert Path(fetched.value.path()).read_bytes() == html
+    assert fetched.value.suggested_filename == "evil.html"
+    assert "/chat/" in page.url, "it was not shown"
+
+
+def test_a_secret_is_given_in_its_form_and_what_is_typed_survives_news(
+    town: Town, parrot: str, look: Look, pictures: Path
+) -> None:
+    wish = {"name": "parrot-key", "reason": "to sing"}
+    asked = town.store.requests.ask(parrot, "secret", wish)
+    page = look.go("/inbox")
+    page.wait_for_selector("#feed[data-state=live]")
+    form = page.locator(f"#secret-{asked.question_id}")
+    form.locator("[name=value]").fill("sing-sang-sung")
+    other = town.store.questions.ask("And now?", asker="agent:parrot")
+    page.locator(f"#{other.id}").wait_for()
+    assert form.locator("[name=value]").input_value() == "sing-sang-sung"
+    page.screenshot(path=pictures / "inbox-secret-light.png", full_page=True)
+    form.get_by_text("Keep it").click()
+    page.get_by_text("parrot-key is kept").wait_for()
+    form.wait_for(state="detached")
+    assert town.store.requests.get(asked.id).state == "done"
+    assert "sing-sang" not in page.content()
+    town.store.questions.withdraw(other.id)
+
+
+def test_without_scripts_one_talks_sends_files_and_wires_agents(
+    town: Town, parrot: str, open_window: Callable[[str], Look], pictures: Path
+) -> None:
+    page = open_window("plain").go("/chat")
+    page.select_option("[name=agent]", parrot)
+    page.click(".begin button")
+    assert "/chat/plc_" in page.url
+    page.fill("#say textarea", "say without scripts")
+    note = {"name": "note.txt", "mimeType": "text/plain", "buffer": b"x"}
+    page.set_input_files("#say [type=file]", [note])
+    page.click("#say button")
+    assert "/chat/plc_" in page.url, "one is back where one was"
+    assert page.locator(".post.mine", has_text="without scripts").locator(".files").count() == 1
+    page.goto(f"{town.base}/gateway/wirings")
+    assert page.locator("[data-opens]:visible").count() == 0
+    form = page.locator("#add")
+    form.locator("[name=agent]").select_option(parrot)
+    form.locator("[name=where]").select_option(f"place:{town.lived_in.room.id}")
+    form.locator("[name=trigger]").select_option("mention")
+    page.screenshot(path=pictures / "wirings-plain.png", full_page=True)
+    form.get_by_text("Wire it").click()
+    assert page.url.endswith("/gateway/wirings")
+    (made,) = [
+        each
+        for each in town.store.wirings.list().items
+        if each.agent_id == parrot and each.place_id == town.lived_in.room.id
+    ]
+    town.store.wirings.remove(made.id)

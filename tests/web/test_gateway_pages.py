@@ -12,45 +12,22 @@ from corral.adapters.channels.contract import Attached, Incoming
 from corral.interfaces.web.gateway_actions import GATEWAY
 from corral.interfaces.web.pages import error_page, routes
 from corral.kernel.clock import DAY, SetClock
-from corral.library import Corral
 from corral.rooms.gateway.model import Message
+from tests.support.buttons import Buttons, as_part
 from tests.support.channels import Runner, bring_in
 from tests.support.lived_in import HOSTILE
 from tests.support.served import Served, serving
-from tests.web.test_pages import as_part
 
 
-class Desk:
-    """An agent to talk to, a platform with a stranger, and a way to press buttons."""
+class Desk(Buttons):
+    """An agent to talk to, and a platform with a stranger."""
 
     def __init__(self, served: Served, client: httpx.Client) -> None:
-        self.served = served
-        self.store: Corral = served.store
-        self.client = client
+        super().__init__(served, client)
         self.runner = Runner(self.store)
         self.store.agents.create("ada", provider="scripted")
         self.channel = self.store.channels.add("quay", "fake", policy="ask")
-        self.done: set[str] = set()
         self._events = 0
-
-    def post(self, action: str, **fields: str) -> httpx.Response:
-        return self.client.post(f"/do/{action}", data=fields, headers=as_part("x"))
-
-    def act(self, action: str, **fields: str) -> httpx.Response:
-        answer = self.post(action, **fields)
-        assert answer.status_code == 200, f"{action}: {answer.text}"
-        self.done.add(action)
-        return answer
-
-    def refused(self, action: str, words: str, **fields: str) -> None:
-        answer = self.post(action, **fields)
-        assert 400 <= answer.status_code < 500, f"{action}: {answer.status_code}"
-        assert words in unescape(answer.text), f"{action}: {answer.text}"
-
-    def shown(self, path: str) -> str:
-        page = self.client.get(path)
-        assert page.status_code == 200, f"{path}: {page.text[:400]}"
-        return re.sub(r"\s+", " ", unescape(page.text))
 
     def begin(self, **given: str) -> str:
         """Begin a talk with ada; the id of its place."""
@@ -96,6 +73,11 @@ def test_every_action_of_the_gateway_does_what_its_button_says(desk: Desk, clock
     desk.deliver()
     act("chat/answer", id=talk, question=asked.id, answer="that")
     assert store.questions.get(asked.id).answer == "that"
+
+    wish = {"name": "key", "reason": "to open"}
+    wanted = store.requests.ask("ada", "secret", wish)
+    act("secrets/give", question=str(wanted.question_id), value="s3cret-enough")
+    assert store.requests.get(wanted.id).state == "done"
 
     held, other = desk.says("let me in"), desk.says("and me", sender="eve")
     act("senders/approve", id=str(held.sender_id), person="mal", role="admin")

@@ -18,6 +18,7 @@ from corral.interfaces.web.team_actions import TEAM
 from corral.kernel.clock import DAY, HOUR, MINUTE
 from corral.library import Corral
 from corral.library.catalogue import declared
+from tests.support.buttons import as_part
 from tests.support.lived_in import HOSTILE, LivedIn
 from tests.support.runs import add_run
 from tests.support.served import Served
@@ -122,11 +123,6 @@ def of_one(lived_in: LivedIn) -> Iterator[str]:
 def client(house: House) -> Iterator[httpx.Client]:
     with house.served.client() as asking:
         yield asking
-
-
-def as_part(of: str) -> dict[str, str]:
-    """What htmx says when it fetches a part of a page."""
-    return {"HX-Request": "true", "HX-Target": f"div#{of}"}
 
 
 # -- what they say --------------------------------------------------------------------------------

@@ -15,48 +15,30 @@ from corral.interfaces.web import race_diffs, races
 from corral.interfaces.web.race_actions import RACING
 from corral.interfaces.web.races import SCREENS, attempt_verbs, race_verbs
 from corral.kernel.errors import Refused
-from corral.library import Corral
 from corral.rooms.races.model import Race
+from tests.support.buttons import Buttons, as_part
 from tests.support.lived_in import HOSTILE
 from tests.support.raced import BAD, Raced
 from tests.support.repositories import git
 from tests.support.served import Served
-from tests.web.test_pages import as_part
 
 ODD = "odd\nname & <b>.txt"
 
 
-class Track:
-    """Races, and a way to look at them and to press buttons."""
+class Track(Buttons):
+    """Races, and those who ran in them."""
+
+    noun = "races/"
 
     def __init__(self, served: Served, folder: Path, client: httpx.Client) -> None:
-        self.store: Corral = served.store
-        self.client = client
+        super().__init__(served, client)
         self.raced = Raced(served.store, folder, {"app.py": "one\ntwo\nthree\n", "gone": "x\n"})
         for name in ("ada", "grace", "linus"):
             self.store.agents.create(name, command="true")
-        self.done: set[str] = set()
 
-    def text(self, path: str) -> str:
-        answer = self.client.get(path)
-        assert answer.status_code == 200, f"{path}: {answer.text}"
-        return answer.text
-
-    def post(self, action: str, **fields: str) -> httpx.Response:
-        return self.client.post(f"/do/races/{action}", data=fields, headers=as_part("x"))
-
-    def act(self, action: str, **fields: str) -> str:
-        answer = self.post(action, **fields)
-        assert answer.status_code == 200, f"{action}: {answer.text}"
-        assert "HX-Redirect" in answer.headers or answer.headers["HX-Trigger"] == "corral:done"
-        self.done.add(f"races/{action}")
-        return unescape(answer.text)
-
-    def refused(self, action: str, words: str, **fields: str) -> None:
-        answer = self.post(action, **fields)
-        assert 400 <= answer.status_code < 500, f"{action}: {answer.status_code}"
-        assert words in unescape(answer.text), f"{action}: {answer.text}"
-        assert 'class="problem"' in answer.text
+    def does(self, verb: str, **fields: str) -> str:
+        """What is said when a button of races was pressed."""
+        return unescape(self.act(verb, **fields).text)
 
     def settled(self, *agents: str) -> Race:
         """A race whose attempts all passed."""
@@ -77,7 +59,7 @@ def track(served: Served, tmp_path: Path) -> Iterator[Track]:
 
 
 def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
-    act, store, raced = track.act, track.store, track.raced
+    act, store, raced = track.does, track.store, track.raced
     race = track.settled("ada", "grace")
     assert "is the winner" in act("select", id=race.id, attempt="1.2", reason="it is short")
     now = store.races.get(race.id).latest
@@ -172,7 +154,7 @@ def test_what_takes_its_time_is_answered_at_once_and_goes_on(
 
     monkeypatch.setattr("corral.library.finishing.graft", graft)
     monkeypatch.setattr("corral.interfaces.web.soon.PATIENCE", 0.05)
-    assert "takes its time" in track.act("graft", id=race.id, attempt="2", **{"pick:grace": "on"})
+    assert "takes its time" in track.does("graft", id=race.id, attempt="2", **{"pick:grace": "on"})
     assert begun.is_set()
     may_go.set()
     for thread in threading.enumerate():

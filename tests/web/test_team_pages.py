@@ -12,40 +12,23 @@ from corral.adapters.providers.facts import Used
 from corral.interfaces.web.board import COLUMNS, VERBS, choices
 from corral.interfaces.web.team_actions import TEAM
 from corral.kernel.clock import HOUR
-from corral.library import Corral
 from corral.rooms.tasks.model import MOVES, TaskState
+from tests.support.buttons import Buttons, as_part
 from tests.support.lived_in import HOSTILE
 from tests.support.runs import add_run
 from tests.support.served import Served
-from tests.web.test_pages import as_part
 
 BAD = HOSTILE + "' onfocus=alert(1) \""
 
 
-class Team:
-    """A project with two agents, and a way to press buttons."""
+class Team(Buttons):
+    """A project with two agents."""
 
     def __init__(self, served: Served, folder: Path, client: httpx.Client) -> None:
-        self.store: Corral = served.store
-        self.client = client
+        super().__init__(served, client)
         self.project = self.store.projects.register(folder).id
         for name in ("ada", "grace"):
             self.store.agents.create(name)
-        self.done: set[str] = set()
-
-    def post(self, action: str, **fields: str) -> httpx.Response:
-        return self.client.post(f"/do/{action}", data=fields, headers=as_part("x"))
-
-    def act(self, action: str, **fields: str) -> httpx.Response:
-        answer = self.post(action, **fields)
-        assert answer.status_code == 200, f"{action}: {answer.text}"
-        self.done.add(action)
-        return answer
-
-    def refused(self, action: str, words: str, **fields: str) -> None:
-        answer = self.post(action, **fields)
-        assert 400 <= answer.status_code < 500, f"{action}: {answer.status_code}"
-        assert words in unescape(answer.text), f"{action}: {answer.text}"
 
     def state(self, key: str) -> str:
         return str(self.store.tasks.get(key).state)

@@ -153,6 +153,20 @@ def keep_sent(folder: Path, given: str, data: bytes) -> File:
     return File(name, str(path), len(data), guess_type(name)[0], sha256=digest)
 
 
+def read_kept(file: File, folder: Path) -> bytes:
+    """The bytes of a file that was kept below a folder; no link leads out of it.
+
+    OSError or Invalid: it is gone, or not what was kept.
+    """
+    path = Path(file.path or "")
+    if not path.is_relative_to(folder) or ".." in path.parts:
+        raise Invalid(f"{file.name!r} is not among the files that are kept here.", file=file.name)
+    data = _read(str(folder), path.relative_to(folder).parts, file.name, file.bytes)
+    if len(data) != file.bytes or file.sha256 not in (None, sha256(data).hexdigest()):
+        raise Invalid(f"{file.name!r} is not any more what was kept.", file=file.name)
+    return data
+
+
 def trouble_with(file: File, folder: Path) -> str | None:
     """Why a file that was kept is not what is delivered; None: it is the same, in its place."""
     if file.path is None or file.sha256 is None:

@@ -88,9 +88,10 @@ def _run(words: list[str], cwd: str, timeout_ms: int, given: Mapping[str, str]) 
         finally:
             os.close(held)
             _wait(child, 2 * GRACE_MS / 1_000)
-            process.end_family(known, mark, grace_ms=0)  # whoever has killed the guard
-            child.kill()
-            child.wait()
+            if child.poll() is None or child.returncode < 0:  # somebody has killed the guard
+                process.end_family(known, mark, grace_ms=0)
+                child.kill()
+                child.wait()
     if code is None:
         printed += f"\nIt was ended after {timeout_ms / 1_000:g} s.\n"
         return Outcome(TIMED_OUT, printed)

@@ -261,8 +261,8 @@ def from_junit(document: bytes) -> Counts | None:
     parser.EntityDeclHandler = cases.refuse
     try:
         parser.Parse(document, True)
-    except (expat.ExpatError, _Declared):
-        return None
+    except (expat.ExpatError, _Declared, LookupError, ValueError):
+        return None  # the last two: it names an encoding that nobody knows, or that is no use here
     return cases.counted()
 
 

@@ -135,6 +135,19 @@ def failed(top: str, word: str, done: Done) -> Refused:
 
 
 @contextmanager
+def writing(top: str) -> Iterator[None]:
+    """While files are written below a folder: Refused says what the disk would not do."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(
+            f"{top} cannot be written: {error.strerror or error}; make room or mend that, and try "
+            "again.",
+            dir=top,
+        ) from None
+
+
+@contextmanager
 def reading(
     top: str,
     *words: str,

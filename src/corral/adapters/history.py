@@ -154,12 +154,13 @@ def commit_all(repository: str, folder: str, message: str) -> Saved:
     ignored ones, in any state of its index, also in the middle of a merge, and when a git that was
     killed has left its lock. It runs no hook and needs no `user.name`.
 
-    Conflict when its branch moves in the meantime; nothing is changed then.
+    Conflict when its branch moves in the meantime, Refused when the disk is full; nothing is
+    changed then.
     """
     found = known_place(repository, folder)
     before = found.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()
     # On a copy of the index, so that no lock stands in the way.
-    with scratch_index(found) as index:
+    with git.writing(found.common), scratch_index(found) as index:
         with index_to_read(found) as own:
             shutil.copyfile(own, index)
         inside = _stage_all(found, index)

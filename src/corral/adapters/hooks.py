@@ -59,10 +59,14 @@ def moment_of(event: str) -> str | None:
 
 def edited_paths(told: bytes, cwd: str) -> list[str]:
     """The files that a tool is to change, or has changed; ValueError when that makes no sense."""
-    words = msgspec.json.decode(told, type=Words)
-    given = words.tool_input if words.tool_input is not None else words.toolArgs
-    if isinstance(given, str):  # Copilot CLI hands over text that holds JSON
-        given = msgspec.json.decode(given) if given.lstrip().startswith("{") else {"input": given}
+    try:
+        words = msgspec.json.decode(told, type=Words)
+        given = words.tool_input if words.tool_input is not None else words.toolArgs
+        if isinstance(given, str):  # Copilot CLI hands over text that holds JSON
+            is_json = given.lstrip().startswith("{")
+            given = msgspec.json.decode(given) if is_json else {"input": given}
+    except (msgspec.MsgspecError, RecursionError) as error:  # these are no ValueErrors
+        raise ValueError(str(error)) from None
     if not isinstance(given, dict):
         return []
     tool = (words.tool_name or words.toolName).rpartition("__")[2].lower()

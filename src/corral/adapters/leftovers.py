@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from corral.adapters import git
 from corral.adapters.places import Place, common_dir, real, registrations
 from corral.kernel.errors import Refused
 
@@ -62,6 +63,23 @@ def _folders(root: str, spared: Collection[str]) -> Iterator[str]:
                     waiting.append(path)
                 else:
                     yield path
+
+
+def drop_branch(repository: str, branch: str) -> bool:
+    """Delete a branch that no worktree is on and that alone has no commit, as a worktree that was
+    never whole leaves it; whether it was there."""
+    with suppress(Refused):
+        common = common_dir(repository)
+        ref = f"refs/heads/{branch}"
+        at = git.run(common, "rev-parse", "--verify", "--quiet", ref).out.decode().strip()
+        kept = ("--branches", "--tags", "--remotes", "--glob=refs/corral/*")
+        words = ("rev-list", "--count", at, "--not", f"--exclude={branch}", *kept)
+        main = os.fsdecode(git.run(common, "symbolic-ref", "--quiet", "HEAD").out).strip()
+        linked = {Place(folder, common, own).branch for own, folder in registrations(common)}
+        if at and ref != main and branch not in linked:
+            alone = git.run(common, *words).out.strip() == b"0"
+            return alone and not git.run(common, "update-ref", "-d", ref, at).code
+    return False
 
 
 def cut_short(root: str) -> list[str]:

@@ -6,6 +6,7 @@ Everything is worked out in memory first; a conflict is told by file, and nothin
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -20,8 +21,9 @@ from corral.adapters.places import (
     known_place,
     resolve,
     scratch_index,
+    trees,
 )
-from corral.adapters.worktrees import changed_files, trees
+from corral.adapters.worktrees import changed_files
 from corral.kernel.errors import Conflict, Invalid, Refused
 
 
@@ -154,11 +156,32 @@ def _bring(place: Place, before: str, new: str) -> None:
         )
     if there:  # from a call that was cut short
         place.told(*TAKE_IN, given=git.listed(there))
-    place.told("read-tree", "-m", "-u", before, new)
+    _write(place, before, new, touched - there)
     done = place.run("update-ref", "-m", "corral: merge", "HEAD", new, before)
     if done.code:
         place.told("read-tree", "-m", "-u", new, before)
     _refuse_move(done, place.folder, place.branch or "HEAD")
+
+
+def _write(place: Place, before: str, new: str, touched: set[str]) -> None:
+    """Write what differs between two commits; all of it is put back when that cannot be done."""
+    absent = {name for name in touched if not os.path.lexists(os.path.join(place.folder, name))}
+    done = place.run("read-tree", "-m", "-u", before, new)
+    if done.code == 0:
+        return
+    for name in absent:  # first, for the room that they take
+        with suppress(OSError):
+            os.unlink(os.path.join(place.folder, name))
+            while name := os.path.dirname(name):
+                os.rmdir(os.path.join(place.folder, name))
+    # The index is written last of all, so it still has what was there.
+    words = ("checkout-index", "--force", "--quiet", "-z", "--stdin")
+    place.told(*words, given=git.listed(touched - absent))
+    raise Refused(
+        f"{place.folder} could not be written ({done.said}), and is as it was; make room or mend "
+        "that, and try again.",
+        dir=place.folder,
+    )
 
 
 def _as_in(place: Place, commit: str, names: set[str]) -> set[str]:

@@ -7,6 +7,7 @@ about one is asked of the repository that the caller names, never of what is wri
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from corral.kernel.errors import Refused
 
 STATUS = ("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
 DIFFERING = ("diff-files", "--name-only", "-z", "--no-renames", "--ignore-submodules=dirty")
+LIST_TRIES = 6
 TAKE_IN = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
 
 
@@ -59,6 +61,17 @@ class Place(NamedTuple):
         done = self.run("symbolic-ref", "--quiet", "HEAD")
         name = os.fsdecode(done.out).strip()
         return name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else None
+
+
+class Tree(NamedTuple):
+    """A worktree as its repository has it written down."""
+
+    folder: str
+    branch: str | None
+    """None when its HEAD is on no branch."""
+    head: str
+    locked: str | None = None
+    """Why it is locked, maybe empty; None when it is not."""
 
 
 # What git itself writes there for a part of the files; all else could name programs.
@@ -167,3 +180,50 @@ def scratch_index(found: Place) -> Iterator[str]:
         for name in (apart, f"{apart}.lock"):
             with suppress(FileNotFoundError):
                 os.unlink(name)
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+
+def _listed(repository: str) -> list[tuple[Tree, frozenset[bytes]]]:
+    found = []
+    for entry in _list(repository).split(b"\0\0"):
+        facts = dict(line.partition(b" ")[::2] for line in entry.split(b"\0") if line)
+        if not facts:
+            continue
+        branch = os.fsdecode(facts.get(b"branch", b"")).removeprefix("refs/heads/")
+        locked = facts.get(b"locked")
+        tree = Tree(
+            os.fsdecode(facts.get(b"worktree", b"")),
+            branch or None,
+            facts.get(b"HEAD", b"").decode(),
+            None if locked is None else locked.decode(errors="replace"),
+        )
+        found.append((tree, frozenset(facts)))
+    return found
+
+
+def _list(repository: str) -> bytes:
+    """What git says of all worktrees; it does not while another one is just being made."""
+    for left in reversed(range(LIST_TRIES)):
+        done = git.run(repository, "worktree", "list", "--porcelain", "-z")
+        if not done.code or not left:
+            break
+        time.sleep(0.02)
+    if done.code:
+        raise git.failed(repository, "worktree", done)
+    return done.out
+
+
+def trees(repository: str) -> list[Tree]:
+    """The worktrees of a repository that have a commit and are there, the main one first."""
+    return [
+        tree
+        for tree, facts in _listed(repository)
+        if b"bare" not in facts and tree.head.strip("0") and os.path.isdir(tree.folder)
+    ]
+
+
+def registered(repository: str) -> list[Tree]:
+    """The linked worktrees that git knows, those whose folder is gone too."""
+    return [tree for tree, _ in _listed(repository)[1:]]

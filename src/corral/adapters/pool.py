@@ -85,18 +85,18 @@ def keep(folder: str, names: Container[bytes], repository: str, pool: Pool) -> b
     then it stays where it is."""
     if pool.most < 1:
         return False
-    os.makedirs(pool.folder, mode=0o700, exist_ok=True)
-    with _held(pool.folder):
-        if len(_entries(pool.folder)) >= pool.most:
-            return False
-        with open(os.path.join(pool.folder, WHOSE), "wb") as file:
-            file.write(os.fsencode(common_dir(repository)))
-        try:
+    try:
+        os.makedirs(pool.folder, mode=0o700, exist_ok=True)
+        with _held(pool.folder):
+            if len(_entries(pool.folder)) >= pool.most:
+                return False
+            with open(os.path.join(pool.folder, WHOSE), "wb") as file:
+                file.write(os.fsencode(common_dir(repository)))
             only(folder, names)
             os.utime(folder)
             os.rename(folder, os.path.join(pool.folder, uuid4().hex))
-        except (OSError, RecursionError):  # on another disk, or made in a way that nobody can read
-            return False
+    except (OSError, RecursionError):  # another disk, a full one, or made so that nobody can read
+        return False
     return True
 
 

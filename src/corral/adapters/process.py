@@ -374,6 +374,8 @@ def end_family(
         if time.monotonic() >= deadline:
             break
         _wait_for(members, min(deadline, time.monotonic() + 0.2))
+    else:
+        return 0
     killed = 0
     for _ in range(50):
         members = family(process, mark, guard=guard, everywhere=everywhere)

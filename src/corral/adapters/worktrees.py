@@ -12,14 +12,14 @@ import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Literal, NamedTuple
+from typing import Literal
 from uuid import uuid4
 
 import msgspec
 
 from corral.adapters import git, submodules
 from corral.adapters import pool as pools
-from corral.adapters.leftovers import REMOVED, delete
+from corral.adapters.leftovers import REMOVED, delete, drop_branch
 from corral.adapters.places import (
     STATUS,
     Place,
@@ -38,17 +38,6 @@ Loss = Literal["dirty", "unmerged", "locked"]
 
 HALF_MADE = "initializing"  # git's own lock on a worktree that it is still writing
 TRIES = 6
-
-
-class Tree(NamedTuple):
-    """A worktree as its repository has it written down."""
-
-    folder: str
-    branch: str | None
-    """None when its HEAD is on no branch."""
-    head: str
-    locked: str | None = None
-    """Why it is locked, maybe empty; None when it is not."""
 
 
 class State(msgspec.Struct, frozen=True):
@@ -100,50 +89,6 @@ class State(msgspec.Struct, frozen=True):
 
 
 # -- what there is ---------------------------------------------------------------------------------
-
-
-def _listed(repository: str) -> list[tuple[Tree, frozenset[bytes]]]:
-    found = []
-    for entry in _list(repository).split(b"\0\0"):
-        facts = dict(line.partition(b" ")[::2] for line in entry.split(b"\0") if line)
-        if not facts:
-            continue
-        branch = os.fsdecode(facts.get(b"branch", b"")).removeprefix("refs/heads/")
-        locked = facts.get(b"locked")
-        tree = Tree(
-            os.fsdecode(facts.get(b"worktree", b"")),
-            branch or None,
-            facts.get(b"HEAD", b"").decode(),
-            None if locked is None else locked.decode(errors="replace"),
-        )
-        found.append((tree, frozenset(facts)))
-    return found
-
-
-def _list(repository: str) -> bytes:
-    """What git says of all worktrees; it does not while another one is just being made."""
-    for left in reversed(range(TRIES)):
-        done = git.run(repository, "worktree", "list", "--porcelain", "-z")
-        if not done.code or not left:
-            break
-        time.sleep(0.02)
-    if done.code:
-        raise git.failed(repository, "worktree", done)
-    return done.out
-
-
-def trees(repository: str) -> list[Tree]:
-    """The worktrees of a repository that have a commit and are there, the main one first."""
-    return [
-        tree
-        for tree, facts in _listed(repository)
-        if b"bare" not in facts and tree.head.strip("0") and os.path.isdir(tree.folder)
-    ]
-
-
-def registered(repository: str) -> list[Tree]:
-    """The linked worktrees that git knows, those whose folder is gone too."""
-    return [tree for tree, _ in _listed(repository)[1:]]
 
 
 def state(repository: str, folder: str) -> State:
@@ -240,7 +185,7 @@ def make(
     with _folder_held(folder) as lock:
         found = place_in(common, folder)
         if found is not None and _locked(found) == HALF_MADE:
-            _forget(found, discard=True)
+            _empty(found)
             found = None
         if not os.path.lexists(os.path.join(folder, ".git")):
             _add(repository, folder, branch, commit, found, own_branch, lock, pool)
@@ -313,7 +258,7 @@ def _add(
         if done.code == 0:
             break
         if not left or not _in_the_way(done):
-            raise git.failed(repository, "worktree add", done)
+            raise _not_made(repository, done, None if at else branch)
         time.sleep(0.05 * (TRIES - left))
         if at is None and _branch_at(repository, branch) == commit:
             start = (folder, branch)
@@ -322,6 +267,13 @@ def _add(
         made = place(repository, folder)
         assert made is not None
         submodules.fill(made)
+
+
+def _not_made(repository: str, done: git.Done, branch: str | None) -> Refused:
+    """What to raise; a branch that git made first, for nothing, is taken back."""
+    if branch is not None:
+        drop_branch(repository, branch)
+    return git.failed(repository, "worktree add", done)
 
 
 def _on_branch(folder: str, branch: str, commit: str, *, is_new: bool) -> tuple[str, ...]:
@@ -353,7 +305,7 @@ def _refill(
         if whole:
             os.unlink(os.path.join(found.own, "locked"))
         else:
-            _forget(found, discard=True)
+            _empty(found)
         return whole
 
 
@@ -412,35 +364,58 @@ def remove(
     now = _state(found, folder)
     _refuse_loss(now, despite, with_branch=delete_branch)
     names = pools.files_of(found) if pool is not None and not now.missing else None
-    apart = _forget(found)
+    apart = _set_aside(found)
+    try:
+        # Before git forgets the worktree: nobody would find a branch that is left then.
+        moved = delete_branch and not _delete_branch(found, now)
+    except Refused:
+        with suppress(FileNotFoundError):
+            os.rename(apart, found.folder)
+        raise
+    _unregister(found)
     if pool is None or names is None or not pools.keep(apart, names, repository, pool):
         delete(apart)
-    if delete_branch and now.branch is not None and now.head is not None:
-        words = ("update-ref", "-d", f"refs/heads/{now.branch}", now.head)
-        if git.run(found.common, *words).code:
-            raise Conflict(
-                f"The branch {now.branch} has moved in the meantime, and is kept.",
-                branch=now.branch,
-            )
+    if moved:
+        raise Conflict(
+            f"The branch {now.branch} has moved in the meantime, and is kept.", branch=now.branch
+        )
     return now
 
 
-def _forget(found: Place, *, discard: bool = False) -> str:
-    """Take a worktree away: its folder under another name first, which is given back, so that none
-    is ever half there; `discard` keeps the folder itself, empty."""
-    if discard:
-        for name in os.listdir(found.folder):
-            delete(os.path.join(found.folder, name))
-        shutil.rmtree(found.own)
-        return found.folder
+def _delete_branch(found: Place, now: State) -> bool:
+    """False when it is not where it was any more, and stays; Refused when it cannot be deleted."""
+    if now.branch is None or now.head is None:
+        return True
+    ref = f"refs/heads/{now.branch}"
+    done = git.run(found.common, "update-ref", "-d", ref, now.head)
+    if not done.code:
+        return True
+    at = git.run(found.common, "rev-parse", "--quiet", "--verify", ref).out.decode().strip()
+    if at == now.head:
+        raise git.failed(found.common, "update-ref", done)
+    return not at
+
+
+def _set_aside(found: Place) -> str:
+    """Give a worktree's folder another name, so that none is ever half there."""
     apart = os.path.join(os.path.dirname(found.folder), f"{REMOVED}{uuid4().hex}")
     with suppress(FileNotFoundError):
         os.rename(found.folder, apart)
-    # Not by git, which wants to see the folder, and has nothing else written down but this.
+    return apart
+
+
+def _unregister(found: Place) -> None:
+    """Not by git, which wants to see the folder, and has nothing else written down but this."""
     shutil.rmtree(found.own)
     with suppress(OSError):
         os.rmdir(os.path.dirname(found.own))  # as git does when it was the last one
-    return apart
+
+
+def _empty(found: Place) -> None:
+    """Forget a worktree that was never whole; its folder stays, without anything in it."""
+    for name in os.listdir(found.folder):
+        delete(os.path.join(found.folder, name))
+    shutil.rmtree(found.own)
 
 
 def branch_name(key: str, unique: str) -> str:

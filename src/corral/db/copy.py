@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING
 
 import apsw
 
+from corral.db import relocation
+from corral.db.fencing import content
 from corral.db.migrate import newest, open_schema
-from corral.db.schema import TableDoc, tables
+from corral.db.pouring import pour, raise_sequences
 from corral.db.sqlite import APPLICATION_ID, SqliteDatabase
+from corral.db.sqlite_care import reading
 from corral.db.sqlite_errors import translate
+from corral.db.sqlite_filing import file_behind
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.clock import SystemClock
@@ -24,9 +28,6 @@ from corral.kernel.errors import Invalid
 
 if TYPE_CHECKING:
     from corral.db.postgres import PostgresDatabase
-
-# What every store has from its migrations; the rest is its content.
-_OWN = ("migrations", "store")
 
 
 def check_backup(path: Path) -> None:
@@ -60,6 +61,7 @@ def current_copy(source: Path) -> Iterator[Path]:
         database = SqliteDatabase(copy, clock=SystemClock(), actor="corral")
         try:
             open_schema(database)
+            relocation.stay(database)  # it may have been made while the store was moved
         finally:
             database.close()
         yield copy
@@ -84,11 +86,8 @@ def copy_to_file(source: "PostgresDatabase", target: Path) -> None:
     try:
         open_schema(database)
         with database.transaction() as into, source.reading() as rows_of:
-            for table in _content():
-                names = [column.name for column in table.columns]
-                insert = _insert(table.name, names)
-                for row in rows_of(table.name, names):
-                    into.run(insert, **dict(zip(names, row, strict=True)))
+            for table in content():
+                pour(into, table, rows_of(table.name, table.names, table.key))
     except BaseException:
         database.close()
         target.unlink(missing_ok=True)
@@ -102,7 +101,7 @@ def copy_from_file(source: Path, target: "PostgresDatabase") -> None:
 
     Others wait meanwhile. Sequences are only ever raised: that outlives a transaction that fails.
     """
-    names = [table.name for table in _content()]
+    names = [table.name for table in content()]
     with target.transaction() as into:
         into.run(Statement(f"LOCK TABLE {', '.join(names)} IN EXCLUSIVE MODE"))
         go_on_behind(source, _given_out(into), into.now, into.actor)
@@ -110,13 +109,10 @@ def copy_from_file(source: Path, target: "PostgresDatabase") -> None:
         try:
             for name in reversed(names):
                 into.run(Statement(f"DELETE FROM {name}"))
-            for table in _content():
-                columns = [column.name for column in table.columns]
-                insert, listed = _insert(table.name, columns), ", ".join(columns)
-                for row in file.execute(f"SELECT {listed} FROM {table.name} ORDER BY 1"):
-                    into.run(insert, **dict(zip(columns, row, strict=True)))
-            for name in (*NUMBERED, "passages"):
-                into.run(_raise_sequence(name))
+            with reading(file) as rows_of:
+                for table in content():
+                    pour(into, table, rows_of(table.name, table.names, table.key))
+            raise_sequences(into)
         except apsw.Error as error:
             raise translate(error, source) from error
         finally:
@@ -179,27 +175,11 @@ _RESTORED = """
 """
 
 
-def _content() -> list[TableDoc]:
-    return [table for table in tables() if table.name not in _OWN]
-
-
-def _insert(table: str, names: list[str]) -> Statement:
-    values = ", ".join(f":{name}" for name in names)
-    return Statement(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values})")
-
-
-def _raise_sequence(table: str) -> Statement:
-    sequence = f"CAST(pg_get_serial_sequence('{table}', 'seq') AS REGCLASS)"
-    return Statement(f"""
-        SELECT setval({sequence}, greatest(
-            (SELECT max(seq) FROM {table}), pg_sequence_last_value({sequence}), 1
-        ))
-    """)
-
-
 def _tidy(path: Path) -> None:
-    """Leave one file that needs nothing beside it."""
+    """Leave one file that needs nothing beside it, its indexes filled."""
     file = apsw.Connection(str(path))
+    with file:
+        file_behind(file.execute)
     file.execute("PRAGMA journal_mode = DELETE").fetchall()
     file.close()
     for beside in ("-line", "-line-door", "-wal", "-shm"):

@@ -12,11 +12,13 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from corral.db.dialect import Engine
+from corral.db.statement import Row
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
 
 R = TypeVar("R")
 Work = Callable[[Tx], R]
+RowsOf = Callable[[str, list[str], str], Iterator[Row]]
 Probe = Callable[[str], None]
 
 
@@ -86,7 +88,8 @@ class Database(ABC):
     """Where it is, to be shown: without any password."""
     address: str
     """The same with all that is needed to open it; for another process, never to be shown."""
-    """Without a password: it is shown to people."""
+    pointer: str
+    """The same but for passwords; for a store to say where another one is."""
 
     clock: Clock
     actor: str
@@ -197,6 +200,11 @@ class Database(ABC):
 
         What was there before goes into `kept`, on SQLite.
         """
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager["RowsOf"]:
+        """The rows of any table (its name, columns and key) in the order of the key, all as they
+        were at one moment, without holding them in memory."""
 
     @abstractmethod
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:

@@ -19,6 +19,32 @@ def _keep_newest(table: str) -> str:
     )
 
 
+# The transaction of the event that a cursor names. A cursor that was given out before the store was
+# moved here names another server's, or none; the event's number is the same everywhere.
+_PLACE = (
+    "coalesce((SELECT named.xid FROM events AS named WHERE named.seq = :seq),"
+    " CAST(CAST(:xid AS TEXT) AS XID8))"
+)
+
+
+def _filed(table: str, column: str, *others: str) -> str:
+    """An index that is filled behind the writer, see `db/filing.py`, and a view that reads it
+    together with the rows that are not filed yet."""
+    index, rest = f"{table}_by_{column}", ", ".join(others)
+    return (
+        f"CREATE TABLE {index} ({column} TEXT NOT NULL, seq INTEGER NOT NULL,"
+        f" PRIMARY KEY ({column}, seq)) STRICT, WITHOUT ROWID;"
+        f" INSERT INTO filed (name, seq) VALUES ('{table}', 0);"
+        f" CREATE TRIGGER {table}_unfiled AFTER DELETE ON {table} BEGIN"
+        f" DELETE FROM {index} WHERE {column} = old.{column} AND seq = old.seq; END;"
+        f" CREATE VIEW {table}_of_{column} ({column}, seq, {rest}) AS"
+        f" SELECT {index}.{column}, {index}.seq, {rest}"
+        f" FROM {index} CROSS JOIN {table} ON {table}.seq = {index}.seq"
+        f" UNION ALL SELECT {column}, seq, {rest} FROM {table}"
+        f" WHERE seq > (SELECT seq FROM filed WHERE name = '{table}')"
+    )
+
+
 TOKENS: Mapping[str, Mapping[Engine, str]] = {
     # -- types, for migrations ----------------------------------------------------------------
     # A number that orders rows by arrival and is never used twice. SQLite's AUTOINCREMENT would
@@ -33,6 +59,28 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     "locks_keep_newest": {"sqlite": _keep_newest("locks"), "postgres": ""},
     "turns_keep_newest": {"sqlite": _keep_newest("turns"), "postgres": ""},
     "messages_keep_newest": {"sqlite": _keep_newest("messages"), "postgres": ""},
+    # Indexes that every put and every event would write a page of, for questions that people ask
+    # now and then: SQLite fills them behind the writer. How far that has come stands in `filed`.
+    "filed": {
+        "sqlite": "CREATE TABLE filed (name TEXT PRIMARY KEY, seq INTEGER NOT NULL)"
+        " STRICT, WITHOUT ROWID",
+        "postgres": "",
+    },
+    "events_by_subject": {
+        "sqlite": _filed("events", "subject", "at", "actor", "kind", "verb", "project_id", "data"),
+        "postgres": "CREATE INDEX events_by_subject ON events (subject, xid, seq)",
+    },
+    "events_of_subject": {"sqlite": "events_of_subject", "postgres": "events"},
+    "letters_by_mailbox": {
+        "sqlite": _filed(
+            "letters",
+            "mailbox",
+            *("sender", "project_id", "key", "body", "rank", "state", "due_at", "line_at"),
+            *("expires_at", "owner", "fence", "attempts", "last_error", "created_at", "ended_at"),
+        ),
+        "postgres": "CREATE INDEX letters_by_mailbox ON letters (mailbox, seq)",
+    },
+    "letters_of_mailbox": {"sqlite": "letters_of_mailbox", "postgres": "letters"},
     # 64 bits on both; PostgreSQL's INTEGER would overflow on milliseconds.
     "integer": {"sqlite": "INTEGER", "postgres": "BIGINT"},
     # Text that is compared and ordered byte by byte, whatever the server's language.
@@ -166,18 +214,18 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     },
     "feed_after": {
         "sqlite": "seq > :seq",
-        "postgres": "(xid, seq) > (CAST(CAST(:xid AS TEXT) AS XID8), :seq)"
+        "postgres": f"(xid, seq) > ({_PLACE}, :seq)"
         " AND xid < pg_snapshot_xmin(pg_current_snapshot())",
     },
     "feed_before": {
         "sqlite": "seq < :seq",
-        "postgres": "(xid, seq) < (CAST(CAST(:xid AS TEXT) AS XID8), :seq)"
+        "postgres": f"(xid, seq) < ({_PLACE}, :seq)"
         " AND xid < pg_snapshot_xmin(pg_current_snapshot())",
     },
     # Committed, but behind a transaction that still runs.
     "feed_held_back": {
         "sqlite": "FALSE",
-        "postgres": "(xid, seq) > (CAST(CAST(:xid AS TEXT) AS XID8), :seq)"
+        "postgres": f"(xid, seq) > ({_PLACE}, :seq)"
         " AND xid >= pg_snapshot_xmin(pg_current_snapshot())",
     },
     "feed_settled": {

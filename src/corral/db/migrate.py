@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from corral.db.database import Database
+from corral.db.fencing import AWAY
 from corral.db.filesystem import make_new_private_file
 from corral.db.sqlite import SqliteDatabase
 from corral.db.statement import Statement, for_engine
@@ -63,6 +64,10 @@ def open_schema(database: Database, *, change: bool = True) -> None:
             f"There is no store at {database.url} yet; it is made when it is first used.",
             reason="missing",
         )
+    if found > AWAY:
+        from corral.db.relocation import sign
+
+        raise sign(database)
     if found > newest():
         raise StoreUnavailable(
             f"The store {database.url} was written by a newer Corral (its schema is {found}, this "

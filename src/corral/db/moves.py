@@ -6,16 +6,17 @@ and no round trips either. No other code in Corral writes a state column.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from corral.db.dialect import Engine
+from corral.db.intake import insertion
 from corral.db.statement import Query, Row, Statement
-from corral.db.tx import NOTE, Tx
-from corral.kernel.errors import CorralError, IllegalMove, NotFound
+from corral.db.tx import Tx
+from corral.kernel.errors import CorralError, IllegalMove, Invalid, NotFound
 from corral.kernel.lease import taken_over
 from corral.kernel.states import Moves
 from corral.kernel.text import encode_json
@@ -125,8 +126,11 @@ def create(
     """
     verb = begin or table.moves.begin
     query = table.insertion(values, unless, verb, tx.engine)
-    make = partial(_fresh, table, verb, values) if query.numbers else query.make
-    return _write(tx, table, query, make, values, verb, note)
+    fresh = table.fresh
+    if fresh is None or not query.numbers:
+        return _write(tx, table, query, query.make, values, verb, note)
+    state = table.moves.entries[verb]
+    return _write(tx, table, query, lambda row: fresh(row[0], values, state), values, verb, note)
 
 
 def create_each(
@@ -167,14 +171,9 @@ def create_each(
             for number, row, each in zip(numbers, rows, data, strict=True)
             if number is not None
         ]
-        tx.execute_each(NOTE, events)
+        tx.note_each(events)
     tx.noted = True
     return numbers
-
-
-def _fresh(table: StateTable[R], verb: str, values: Mapping[str, Any], row: Row) -> R:
-    assert table.fresh is not None, "only a table that has it answers with numbers"
-    return table.fresh(row[0], values, table.moves.entries[verb])
 
 
 def move(
@@ -253,20 +252,55 @@ def encode_rows(rows: Sequence[Any]) -> str:
     return msgspec.json.encode(rows).decode()
 
 
+def import_many(
+    tx: Tx, table: StateTable[R], rows: Sequence[Mapping[str, Any]]
+) -> list[str | None]:
+    """Insert rows of another program, each in the state that it names, with their events.
+
+    Only in states that the type's table has for that. Gives back their ids in the order of the
+    rows; None for one whose place is taken, of which nothing is kept.
+    """
+    moves = table.moves
+    for row in rows:
+        if row["state"] not in moves.imports:
+            raise Invalid(
+                f"No {moves.kind} comes in as {row['state']}; it may be {', '.join(moves.imports)}."
+            )
+    tx.several()
+    returned = f"{table.key}, {table.public_id}, {table.project or 'NULL'}, state"
+    statement = insertion(table.table, sorted(set().union(*rows)), returned, "anything")
+    written = {row[0]: row[1:] for row in tx.run(statement, rows=encode_rows(rows))}
+    # Numbers are given in the order of the rows, and nothing takes the place of a numbered one.
+    keys = sorted(written) if table.number_of else [row[table.key] for row in rows]
+    noted = [written[key] for key in keys if key in written]
+    events = {"at": tx.now, "actor": tx.actor, "rows": encode_rows(noted)}
+    tx.note_all(_note_imports(moves.kind), events, len(noted))
+    return [written[key][0] if key in written else None for key in keys]
+
+
+@cache
+def _note_imports(kind: str) -> Statement:
+    # The state is told too, since the verb alone does not say it.
+    return Statement(f"""
+        INSERT INTO events (at, actor, kind, verb, subject, project_id, data)
+        SELECT :at, :actor, '{kind}', 'import', each.value ->> 0, each.value ->> 1,
+               CAST('{{"state":"' || (each.value ->> 2) || '"}}' AS {{json}})
+        FROM {{each_of_rows}}
+    """)
+
+
 def _write_many(
     tx: Tx, table: StateTable[R], query: Statement, params: dict[str, Any], verb: str
 ) -> list[str]:
     if tx.engine == "postgres":
         params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": None}
         written = tx.execute(query, params)
+        tx.noted = tx.noted or bool(written)
     else:
         tx.several()
         written = tx.execute(query, params)
-        tx.execute(
-            _note_many(table),
-            {"at": tx.now, "actor": tx.actor, "verb": verb, "rows": encode_rows(written)},
-        )
-    tx.noted = tx.noted or bool(written)
+        events = {"at": tx.now, "actor": tx.actor, "verb": verb, "rows": encode_rows(written)}
+        tx.note_all(_note_many(table), events, len(written))
     return [row[0] for row in written]
 
 

@@ -17,17 +17,18 @@ from psycopg import errors as pg
 from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8Dumper
 
-from corral.db.database import CLOSED, Database, Finding, Listener, Probe, Table, Work
+from corral.db.database import CLOSED, Database, Finding, Listener, Probe, RowsOf, Table, Work
 from corral.db.notices import CHANNEL, Bell, NotifyListener, ServerClock
-from corral.db.postgres_care import check_feed, plain_rows, run_query
+from corral.db.postgres_care import check_feed, read_all, reading, run_query
 from corral.db.postgres_errors import (
     translate,
     unknown_outcome,
     unreachable,
     without_password,
+    without_secrets,
 )
-from corral.db.postgres_link import Gone, Link
-from corral.db.statement import Row, Statement
+from corral.db.postgres_link import Gone, Link, noticed
+from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
 from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
@@ -69,7 +70,7 @@ class PostgresDatabase(Database):
         """Connect to the server; without a clock of the caller's, the server's time is used."""
         super().__init__()
         self._conninfo = self.address = url
-        self.url = without_password(url)
+        self.url, self.pointer = without_password(url), without_secrets(url)
         self.actor = actor
         self._probe = probe
         self._idle: list[Link] = []
@@ -248,6 +249,7 @@ class PostgresDatabase(Database):
                 application_name="corral",
                 client_encoding="UTF8",
                 prepare_threshold=0,
+                **noticed(self._conninfo),
             )
         except psycopg.ProgrammingError:
             # Its own words are not repeated: they quote the URL, and so perhaps a password.
@@ -368,20 +370,10 @@ class PostgresDatabase(Database):
     def check(self, *, thorough: bool) -> list[Finding]:
         version = self.read(lambda tx: tx.value(Statement("SELECT version()")), mode="one")
         return [
-            *(self._read_all() if thorough else []),
+            *(read_all(self) if thorough else []),
             Finding("server", "ok", " ".join(str(version).split()[:2]) + " answers."),
             self._persist(check_feed, repeatable=True),
         ]
-
-    def _read_all(self) -> list[Finding]:
-        """Read every row of every table: a damaged page shows itself."""
-        from corral.db.migrate import newest
-        from corral.db.schema import tables
-
-        names = [table.name for table in tables() if self.schema_version() == newest()]
-        with self.reading() as rows_of:
-            rows = sum(1 for name in names for _ in rows_of(name, ["*"]))
-        return [Finding("tables", "ok", f"{rows:,} rows in {len(names)} tables can be read.")]
 
     def adopt_events(self) -> int:
         """Make events that another server numbered (a dump that was loaded here) ours.
@@ -401,23 +393,12 @@ class PostgresDatabase(Database):
         copy_from_file(source, self)
 
     @contextmanager
-    def reading(self) -> Iterator[Callable[[str, list[str]], Iterator[Row]]]:
-        """The rows of any table, all as they were at one moment, without holding them in memory."""
-        link = self._connect()
-
-        def rows_of(table: str, columns: list[str]) -> Iterator[Row]:
-            listed = ", ".join(columns)
-            with link.connection.cursor("rows") as cursor:
-                cursor.execute(f"SELECT {listed} FROM {table} ORDER BY 1")
-                yield from plain_rows(cursor)
-
+    def reading(self) -> Iterator[RowsOf]:
         try:
-            link.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            yield rows_of
+            with reading(self._connect()) as rows_of:
+                yield rows_of
         except psycopg.Error as error:
             self._raise(error)
-        finally:
-            link.connection.close()
 
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
         link = self._connect()

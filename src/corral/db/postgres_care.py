@@ -1,12 +1,13 @@
 """Looking into a PostgreSQL store: what does a person's query give, and what holds up its feed?"""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg import errors as pg
 
-from corral.db.database import Finding, Table
+from corral.db.database import Database, Finding, RowsOf, Table
 from corral.db.postgres_errors import first_line
 from corral.db.postgres_link import Link
 from corral.db.statement import Row
@@ -64,6 +65,35 @@ def plain_rows(cursor: "psycopg.ServerCursor[Row]") -> Iterator[Row]:
         yield tuple(
             value if is_raw else plain(value) for value, is_raw in zip(row, raw, strict=True)
         )
+
+
+@contextmanager
+def reading(link: Link) -> Iterator[RowsOf]:
+    """The rows of tables on a connection that is closed afterwards, see `Database.reading`."""
+
+    def rows_of(table: str, columns: list[str], key: str) -> Iterator[Row]:
+        with link.connection.cursor("rows") as cursor:
+            cursor.itersize = 1_000
+            listed = ", ".join(columns)
+            cursor.execute(f"SELECT {listed} FROM {table} ORDER BY {key}".encode())
+            yield from plain_rows(cursor)
+
+    try:
+        link.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield rows_of
+    finally:
+        link.connection.close()
+
+
+def read_all(database: Database) -> list[Finding]:
+    """Read every row of every table: a damaged page shows itself."""
+    from corral.db.migrate import newest
+    from corral.db.schema import tables
+
+    known = [table for table in tables() if database.schema_version() == newest()]
+    with database.reading() as rows_of:
+        rows = sum(1 for table in known for _ in rows_of(table.name, ["*"], table.key))
+    return [Finding("tables", "ok", f"{rows:,} rows in {len(known)} tables can be read.")]
 
 
 # Transactions are mostly over in milliseconds.

@@ -3,6 +3,7 @@
 import psycopg
 from psycopg import errors as pg
 
+from corral.db.fencing import refusal
 from corral.kernel.errors import Conflict, CorralError, StoreUnavailable
 
 
@@ -69,6 +70,8 @@ def translate(error: psycopg.Error, url: str) -> CorralError:
                 f"The store refused it: {first_line(error)}.",
                 constraint=error.diag.constraint_name,
             )
+        case pg.RaiseException() if moved := refusal(str(error), url):
+            return moved
         case _:
             return StoreUnavailable(
                 f"PostgreSQL refused: {first_line(error)} (store {url}). This should not happen; "
@@ -87,3 +90,10 @@ def without_password(url: str) -> str:
     scheme, _, rest = url.partition("://")
     credentials, at, host = rest.rpartition("@")
     return f"{scheme}://{credentials.partition(':')[0]}{at}{host.partition('?')[0]}"
+
+
+def without_secrets(url: str) -> str:
+    """The URL with all that is needed to connect, but for passwords."""
+    query = url.partition("?")[2]
+    kept = [part for part in query.split("&") if part and "password" not in part.lower()]
+    return without_password(url) + (f"?{'&'.join(kept)}" if kept else "")

@@ -2,13 +2,31 @@
 
 import select
 from collections.abc import Sequence
+from typing import Any
 
 import psycopg
 
 from corral.db.dialect import Engine
 from corral.db.statement import Params, Row, Statement
+from corral.db.tx import NOTE
+
+# A line that is dead without a word (a cable, a machine without power) is noticed within about ten
+# seconds: a keeper that waits for it for longer than its lease could not end its agent in time.
+NOTICED = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 
 _HAS_ROWS = psycopg.pq.ExecStatus.TUPLES_OK
+
+
+def noticed(conninfo: str) -> dict[str, Any]:
+    """When a dead line is noticed, where the store's URL does not say it."""
+    chosen = psycopg.conninfo.conninfo_to_dict(conninfo)
+    return {name: value for name, value in NOTICED.items() if name not in chosen}
 
 
 class Gone(Exception):
@@ -37,6 +55,12 @@ class Link:
         text, _, values = statement.postgres
         self._cursor.executemany(text, map(values, given), returning=True)
         return [self._rows() for _ in self._cursor.results()]
+
+    def note(self, values: Row) -> None:
+        self.execute(NOTE, dict(zip(NOTE.postgres.names, values, strict=True)))
+
+    def noted(self, count: int) -> None:
+        pass  # its indexes are always full
 
     def begin(self) -> None:
         # Whatever the server's default is: `Tx.serialize` needs each statement to see anew.

@@ -19,6 +19,23 @@ class TableDoc(NamedTuple):
     rules: list[str]
     indexes: list[str]
 
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    @property
+    def key(self) -> str:
+        """The columns that tell its rows apart and order them, as SQL lists them."""
+        for rule in self.rules:
+            if rule.startswith("PRIMARY KEY"):
+                return rule.partition("(")[2].rstrip(")")
+        return next(c.name for c in self.columns if c.type == "serial" or "primary key" in c.type)
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether its rows are numbered in the order of their arrival."""
+        return self.columns[0].type == "serial"
+
 
 _TABLE = re.compile(r"CREATE TABLE (\w+) \(\n(.*)\n\)", re.S)
 _COLUMN = re.compile(r"    (\w+) (\{\w+\}|[A-Z]+)([^-]*?)\s*(?:-- (.*))?$")

@@ -1,16 +1,16 @@
 """SQLite through APSW: one file, many processes, many threads."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import apsw
 
 from corral.db import filesystem
-from corral.db.database import Database, Finding, Listener, Probe, Table, Work
+from corral.db.database import Database, Finding, Listener, Probe, RowsOf, Table, Work
 from corral.db.group import MAX_BATCH, Job, Line, Spoilt
-from corral.db.sqlite_care import check_file, run_query
+from corral.db.sqlite_care import check_file, reading, run_query
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_link import Link
 from corral.db.statement import Statement
@@ -25,6 +25,7 @@ APPLICATION_ID = 0x436F7272  # "Corr": tells a Corral store from any other SQLit
 OLDEST_SQLITE = (3, 51, 3)  # before it, a checkpoint could race a writer and damage the file
 BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
 STATEMENTS_KEPT = 512
+LOG_PAGES = 4_000  # 8 MB: the same pages are written again and again, and copied back once
 
 
 # Files that were open when this process was forked. SQLite keeps its locks in a table of the
@@ -55,7 +56,7 @@ class SqliteDatabase(Database):
                 "that process's locks for ours; start this process with exec or spawn instead"
             )
         self.path = path
-        self.url = self.address = f"sqlite:///{path}"
+        self.url = self.address = self.pointer = f"sqlite:///{path}"
         self.clock = clock
         self.actor = actor
         self._probe = probe
@@ -264,6 +265,7 @@ class SqliteDatabase(Database):
         link = self._connect()
         link.run("PRAGMA foreign_keys = ON")
         link.run("PRAGMA journal_size_limit = 67108864")
+        link.run(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}").fetchall()
         self._obey_durability(link)
         self._writer = link
         return link
@@ -416,6 +418,9 @@ class SqliteDatabase(Database):
                 from_file.close()
             self._writer.run("PRAGMA journal_mode = WAL").fetchall()
         self._obey_durability(self._writer)
+
+    def reading(self) -> AbstractContextManager[RowsOf]:
+        return reading(self._connect_reader().connection)
 
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
         link = self._connect_reader()

@@ -1,11 +1,15 @@
 """Looking into a SQLite store: is it sound, and what does a person's query give?"""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 import apsw
 
-from corral.db.database import Finding, Table
+from corral.db.database import Finding, RowsOf, Table
+from corral.db.sqlite_filing import wrongly_filed
+from corral.db.statement import Row
 from corral.kernel.errors import Invalid
 
 MOST_FAULTS = 20
@@ -18,6 +22,7 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
         told = connection.execute(f"PRAGMA {pragma}({MOST_FAULTS})").fetchall()
         faults = [str(row[0]) for row in told if row != ("ok",)]
         lost = connection.execute("PRAGMA foreign_key_check").fetchall() if thorough else []
+        wrong = wrongly_filed(connection) if thorough and not faults else []
     except (apsw.CorruptError, apsw.NotADBError) as error:
         return [Finding("file", "broken", str(error))]
     findings = [
@@ -28,7 +33,24 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
     if lost:
         text = f"{len(lost)} rows point to a missing one, first in {lost[0][0]}."
         findings.append(Finding("references", "broken", text))
+    if wrong:
+        text = f"{', '.join(wrong)} does not hold what it should; restore a back-up."
+        findings.append(Finding("indexes", "broken", text))
     return findings
+
+
+@contextmanager
+def reading(connection: apsw.Connection) -> Iterator[RowsOf]:
+    """The rows of tables on a connection that is closed afterwards, see `Database.reading`."""
+
+    def rows_of(table: str, columns: list[str], key: str) -> Iterator[Row]:
+        yield from connection.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {key}")
+
+    try:
+        connection.execute("BEGIN")
+        yield rows_of
+    finally:
+        connection.close()
 
 
 def run_query(connection: apsw.Connection, sql: str, *, limit: int, timeout_ms: int) -> Table:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import apsw
 
+from corral.db.fencing import refusal
 from corral.kernel.errors import Conflict, CorralError, Invalid, StoreUnavailable
 
 
@@ -26,7 +27,7 @@ def translate(error: apsw.Error, path: Path) -> CorralError:
                 path=where,
             )
         case apsw.ConstraintError():
-            return Conflict(f"The store refused it: {error}.")
+            return refusal(str(error), where) or Conflict(f"The store refused it: {error}.")
         case apsw.FullError():
             return StoreUnavailable(
                 f"There is no room left for the store {where}; free some space and try again. "

@@ -6,7 +6,11 @@ from contextlib import suppress
 import apsw
 
 from corral.db.dialect import Engine
+from corral.db.sqlite_filing import EVERY, file_behind
 from corral.db.statement import Params, Row, Statement
+from corral.db.tx import NOTE
+
+_NOTE = NOTE.sqlite.text
 
 
 class Link:
@@ -44,6 +48,16 @@ class Link:
     def _number(self) -> list[Row]:
         """Of the row that was inserted, if it was."""
         return [(self.connection.last_insert_rowid(),)] if self.connection.changes() else []
+
+    def note(self, values: Row) -> None:
+        self.run(_NOTE, values)
+        if self.connection.last_insert_rowid() % EVERY == 0:
+            file_behind(self.run)
+
+    def noted(self, count: int) -> None:
+        # Whether a number that is a multiple was among the last that were given.
+        if self.connection.last_insert_rowid() % EVERY < count:
+            file_behind(self.run)
 
     def begin(self) -> None:
         self.run("BEGIN IMMEDIATE")

@@ -27,6 +27,11 @@ class Link(Protocol):
     def execute(self, statement: Statement, params: Params) -> list[Row]: ...
     def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]: ...
     def begin(self) -> None: ...
+    def note(self, values: Row) -> None:
+        """Write an event: what NOTE takes, in its order."""
+
+    def noted(self, count: int) -> None:
+        """Told that another statement has just written so many events."""
 
 
 class Tx:
@@ -94,18 +99,22 @@ class Tx:
     ) -> None:
         """Write the event of a change that this transaction makes."""
         self.noted = True
-        self._execute(
-            NOTE,
-            {
-                "at": self.now,
-                "actor": self.actor,
-                "kind": kind,
-                "verb": verb,
-                "subject": subject,
-                "project_id": project_id,
-                "data": encode_json(data, "An event") if data else None,
-            },
-        )
+        told = encode_json(data, "An event") if data else None
+        self._link.note((self.now, self.actor, kind, verb, subject, project_id, told))
+
+    def note_each(self, events: Sequence[Params]) -> None:
+        """Write several events, each as NOTE takes it."""
+        if events:
+            self.noted = True
+            self.execute_each(NOTE, events)
+            self._link.noted(len(events))
+
+    def note_all(self, statement: Statement, params: Params, count: int) -> None:
+        """Write the events of so many changes by one statement."""
+        if count:
+            self.noted = True
+            self._execute(statement, params)
+            self._link.noted(count)
 
     def several(self) -> None:
         """From here on, several statements belong together, also in mode "one"."""

@@ -297,7 +297,8 @@ def _last_event(verbs: Iterable[str]) -> str:
     """The number of a task's last event of these verbs up to a moment."""
     listed = ", ".join(f"'{verb}'" for verb in verbs)
     return f"""(
-        SELECT seq FROM events WHERE subject = tasks.id AND at <= :at AND verb IN ({listed})
+        SELECT seq FROM {{events_of_subject}}
+        WHERE subject = tasks.id AND at <= :at AND verb IN ({listed})
         ORDER BY {{feed_key_desc}} LIMIT 1
     )"""
 

@@ -53,9 +53,13 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 def parse_duration(text: str) -> int:
     """Milliseconds in `90s`, `10m`, `1h30m`, `7d`."""
     parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text.strip():
-        raise Invalid(f"{text!r} is no duration; write one like 90s, 10m, 1h30m or 7d.", value=text)
-    return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
+    ms = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    whole = "".join(number + unit for number, unit in parts) == text.strip()
+    if not parts or not whole or ms > 1_000 * YEAR:
+        raise Invalid(
+            f"{text[:100]!r} is no duration; write one like 90s, 10m, 1h30m or 7d.", value=text
+        )
+    return round(ms)
 
 
 def format_duration(ms: int) -> str:

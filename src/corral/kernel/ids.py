@@ -45,6 +45,15 @@ def new_id(prefix: str, now: int) -> str:
     fresh = (now << 80) | int.from_bytes(os.urandom(10))
     with _last.lock:
         value = _last.value = fresh if fresh >> 80 > _last.value >> 80 else _last.value + 1
+    return _spelled(prefix, value)
+
+
+def past_id(prefix: str, at: int) -> str:
+    """An id for what was made at a moment of the past: it sorts among those of that time."""
+    return _spelled(prefix, (at << 80) | int.from_bytes(os.urandom(10)))
+
+
+def _spelled(prefix: str, value: int) -> str:
     return f"{prefix}_" + "".join([_PAIRS[(value >> shift) & 1023] for shift in _SHIFTS])
 
 

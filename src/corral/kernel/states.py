@@ -24,6 +24,8 @@ class Moves:
 
     `kind` is the type's word in events, `begin` the verb under which a new row enters `initial`;
     `also` are other verbs under which one may be made, and the state in which it is then.
+    `imports` are the states in which a row of another program may enter, under the verb `import`:
+    none in which somebody here is taken to be at work on it.
     A verb may lead back to the state it came from: a letter that failed once is waiting again.
     """
 
@@ -36,12 +38,14 @@ class Moves:
         initial: StrEnum,
         verbs: Mapping[str, Move],
         also: Mapping[str, StrEnum] | None = None,
+        imports: tuple[StrEnum, ...] = (),
     ) -> None:
         self.kind = kind
         self.states = states
         self.begin = begin
         self.initial = initial
         self.verbs = verbs
+        self.imports = imports
         self.entries: Mapping[str, StrEnum] = {begin: initial, **(also or {})}
 
     def __getitem__(self, verb: str) -> Move:

@@ -20,6 +20,9 @@ MAX_DEPTH = 100
 """How deep JSON may be nested: whoever reads it, from however deep a stack, must be able to."""
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 def clean_text(value: str, what: str, *, most: int = MAX_TEXT) -> str:
     """`value` itself, or Invalid when it is empty, too long, or not storable."""
     if not value:
@@ -64,7 +67,7 @@ def encode_text(value: str, what: str) -> bytes:
 def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
     """`value` as JSON text, or Invalid when it is too large or not storable."""
     try:
-        encoded = msgspec.json.encode(value)
+        encoded = _encode(value)
     except UnicodeEncodeError:
         raise Invalid(f"{what} is not valid UTF-8; convert it first.", field=what) from None
     except RecursionError:
@@ -79,7 +82,7 @@ def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
             size=len(encoded),
             limit=most,
         )
-    if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH and _depth(encoded) > MAX_DEPTH:
+    if len(encoded) > MAX_DEPTH and _is_too_deep(encoded):
         raise Invalid(f"{what} is nested too deeply; flatten it.", field=what, limit=MAX_DEPTH)
     if b"\\u0000" in encoded and _any(value, lambda part: isinstance(part, str) and "\0" in part):
         raise Invalid(f"{what} holds a NUL byte; remove it.", field=what)
@@ -112,8 +115,10 @@ def printable(text: str, *, kept: str = "") -> str:
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]')
 
 
-def _depth(encoded: bytes) -> int:
-    """How deep JSON is nested."""
+def _is_too_deep(encoded: bytes) -> bool:
+    """Whether JSON is nested deeper than MAX_DEPTH."""
+    if encoded.count(b"[") + encoded.count(b"{") <= MAX_DEPTH:
+        return False
     deepest = depth = 0
     for found in _BRACKETS.finditer(encoded):
         if found[1]:
@@ -121,7 +126,7 @@ def _depth(encoded: bytes) -> int:
             deepest = max(deepest, depth)
         elif found[0] in (b"]", b"}"):
             depth -= 1
-    return deepest
+    return deepest > MAX_DEPTH
 
 
 def _holds_no_number(value: Any) -> bool:

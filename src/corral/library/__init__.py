@@ -16,6 +16,7 @@ from corral.db.database import Database, Listener
 from corral.db.migrate import open_schema
 from corral.db.tx import Tx
 from corral.kernel.clock import Clock
+from corral.kernel.errors import StoreUnavailable
 from corral.kernel.text import MAX_NAME, clean_text
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ if TYPE_CHECKING:
     from corral.library.tokens import Tokens
 
 
+MOST_HOPS = 5
+"""How often a store may have been moved on from where it was looked for."""
+
+
 def open(
     url: str | Path | None = None,
     *,
@@ -86,14 +91,21 @@ def open(
 
         return Remote(text, token or config.token())
     who = clean_text(actor or config.actor(), "The actor", most=MAX_NAME)
-    database = connect(text, actor=who, clock=clock, create=create, probe=probe)
-    try:
-        if not upgrade:
-            open_schema(database, change=create)
-    except BaseException:
-        database.close()
-        raise
-    return Corral(database)
+    for hop in range(MOST_HOPS):
+        database = connect(text, actor=who, clock=clock, create=create, probe=probe)
+        try:
+            if not upgrade:
+                open_schema(database, change=create)
+            return Corral(database)
+        except StoreUnavailable as error:
+            database.close()
+            if error.reason != "moved" or hop == MOST_HOPS - 1:
+                raise
+            text = error.details["to"]  # whoever names the old place gets the new one
+        except BaseException:
+            database.close()
+            raise
+    raise AssertionError
 
 
 class Corral:

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from corral import config
 from corral.adapters import attachments
 from corral.adapters.channels.contract import File
-from corral.kernel.errors import Invalid
+from corral.kernel.errors import Invalid, NotFound
 from corral.rooms.gateway import attaching
+from corral.rooms.gateway.model import Message, files_of
 from corral.rooms.settings import ops as settings
 
 if TYPE_CHECKING:
@@ -17,6 +20,23 @@ if TYPE_CHECKING:
 def sent_folder() -> Path:
     """Where what agents sent is kept."""
     return config.home() / "channels" / "sent"
+
+
+def read(message: Message, number: int) -> tuple[File, bytes]:
+    """A file of a message, counted from 1, with its bytes; only what Corral keeps is read."""
+    found = files_of(message)
+    if not 1 <= number <= len(found):
+        raise NotFound(f"{message.id} has no file {number}; it has {len(found)}.", id=message.id)
+    file = msgspec.convert(found[number - 1], File)
+    if file.path is None:
+        raise NotFound(f"{file.name!r} was not taken: {file.reason}.", id=message.id)
+    try:
+        return file, attachments.read_kept(file, config.home() / "channels")
+    except OSError:
+        raise NotFound(
+            f"{file.name!r} is not on this machine any more, or never was; it was at {file.path}.",
+            id=message.id,
+        ) from None
 
 
 def take(

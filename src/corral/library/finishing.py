@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from corral.adapters import exports, history, merging, worktrees
+from corral.adapters import exports, git, history, merging, worktrees
 from corral.adapters.exports import Manifest, TreeOf
 from corral.adapters.merging import Merge
 from corral.db.database import Database
@@ -125,8 +125,9 @@ def graft(
     name = f"graft-{round.number}-{uuid4().hex[:8]}"
     folder = races_folder() / race.id / name
     branch = f"{naming.branch_name(race, round.number, 0, 1).rpartition('/')[0]}/{name}"
-    make_folder(database, race)
-    worktrees.make(race.repository, str(folder), branch, base=round.winner_commit)
+    with git.writing(str(folder.parent)):
+        make_folder(database, race)
+        worktrees.make(race.repository, str(folder), branch, base=round.winner_commit)
     message = (
         f"{race.name}\n\nGrafted from attempt {other.number}: {', '.join(_named(files, hunks))}"
     )
@@ -164,14 +165,15 @@ def _note(
     kept: bool,
     reason: str,
 ) -> Graft:
-    """Write a graft down; what it was tried in goes, and what came of it is kept by its commit."""
+    """Write a graft down; what it was tried in goes, with its branch: the repository keeps the
+    commit of one that is kept, and any other can be made again."""
     made = database.write(
         lambda tx: choosing.add_graft(
             tx, race.id, round, other, files, commit=commit, checks=checks, kept=kept, reason=reason
         )
     )
     with suppress(Refused, OSError):
-        worktrees.remove(race.repository, folder, delete_branch=kept, despite={"dirty"})
+        worktrees.remove(race.repository, folder, delete_branch=True, despite={"dirty", "unmerged"})
         drop_folder(os.path.dirname(folder))
     return made
 

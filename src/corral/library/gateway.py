@@ -30,7 +30,7 @@ from corral.rooms.runs.model import Run
 
 if TYPE_CHECKING:
     from corral.adapters.boxed.schema import Folder
-    from corral.adapters.channels.contract import Accepted, Adapter
+    from corral.adapters.channels.contract import Accepted, Adapter, File
     from corral.library.delivering import Delivered
     from corral.library.exchanging import Looked
 
@@ -200,6 +200,12 @@ class Messages(Room):
         return self._send_kept(
             kept, agent=agent, text=text, to=to, session=session, run=run, key=key
         )
+
+    def file(self, message: str, number: int = 1) -> tuple["File", bytes]:
+        """A file that was attached to a message or sent by it, with its bytes, where it is kept."""
+        from corral.library.attaching import read
+
+        return read(self.get(message), number)
 
     def next(
         self, run: str, *, after: str | None = None, answer: str | None = None, wait_ms: int = 0

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -9,6 +9,9 @@ from corral.kernel.errors import Invalid, NotFound
 from corral.library.operation import Room, read, write
 from corral.rooms.imports import ops
 from corral.rooms.imports.model import Import
+
+if TYPE_CHECKING:
+    from corral.library.foreign.report import Taken
 
 FOLDERS = {"claude": ".claude/projects", "codex": ".codex/sessions"}
 PIECE = 500  # things said or used in one transaction
@@ -33,6 +36,7 @@ class Imports(Room):
     noun = "import"
 
     list = read(ops.list_imports, mode="one")
+    origins = read(ops.origins, mode="one")
     _begin = write(ops.begin, repeatable=True)
     _take = write(ops.take)
 
@@ -60,6 +64,24 @@ class Imports(Room):
             if on_file is not None:
                 on_file(number, len(files))
         return Brought(source, len(files), **counts)
+
+    def take(
+        self,
+        tool: str,
+        path: str | Path,
+        *,
+        source: str | None = None,
+        on_rows: Callable[[int, int], object] | None = None,
+    ) -> "Taken":
+        """Bring in a database of agent-yes, agents, flightdeck, multishot or nanoclaw.
+
+        The file is only read. It is one transaction, and each row comes in once: a second time only
+        what is new. `source` is what the database is known by, else its path; give the same name
+        when it was moved. `on_rows` is told how many of how many rows were looked at.
+        """
+        from corral.library.foreign.bringing import bring
+
+        return bring(self._database, tool, Path(path), source, on_rows)
 
     def _bring_file(self, source: str, reader: Any, path: Path, counts: dict[str, int]) -> None:
         try:

@@ -127,7 +127,7 @@ def _look(race: Race, attempt: Attempt, unmerged: bool) -> AttemptLeftover:
         return replace(left, reason=why)
     why = cleaning.ELSEWHERE
     if state.unmerged:
-        why = f"{state.unmerged} commits stay on {attempt.branch}"
+        why = f"its commits stay on {attempt.branch}: {state.unmerged}"
     elif state.dirty:
         why = f"{cleaning.ELSEWHERE}, but for what its checks left"
     return replace(left, action="remove", reason=why)
@@ -137,8 +137,10 @@ def _why_kept(attempt: Attempt, state: worktrees.State, unmerged: bool) -> str |
     """What would be missed; what only the checks of an attempt left there would not."""
     if state.locked is not None:
         return f"it is locked ({state.locked or 'without a reason'})"
+    if inside := [name for name in state.untracked if name.endswith("/")]:
+        return f"repositories inside, of which no commit here has the work: {', '.join(inside)}"
     if state.dirty and racing.fingerprint(state) != attempt.checked_tree:
-        return f"{len(state.changed)} files in it are in no commit"
+        return f"files in it that are in no commit: {len(state.changed)}"
     if state.unmerged and not unmerged:
         return f"commits that are on no other branch: {state.unmerged}"
     return None
@@ -161,6 +163,8 @@ def _remove(
         pool=pool_of(database, race) if left.action == "remove" else None,
     )
     if removed.action == "removed":
+        if left.action == "gone":
+            leftovers.drop_branch(race.repository, attempt.branch)
         if is_last:
             database.write(lambda tx: choosing.set_cleaned(tx, [attempt.id]))
         ports.give_back(ports_folder(), attempt.worktree)

@@ -230,8 +230,9 @@ class Races(Room):
         chosen = best[0] if attempt is None else naming.find_attempt(found, attempt)
         round = next(each for each in found.rounds if each.id == chosen.round_id)
         commit = None
+        may = overrule or (round.state is RoundState.SELECTING and chosen.can_win)
         # Others are refused by the store, in its words, before anything is committed.
-        if chosen.commit is not None and (round.state is RoundState.SELECTING or overrule):
+        if chosen.commit is not None and may:
             self._require_here(found)
             commit = self._commit_of(found, round, chosen)
             racing.keep_commit(found, round, chosen, commit)

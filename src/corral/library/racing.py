@@ -202,8 +202,13 @@ class Driver:
         waiting = [each for each in round.attempts if each.state is AttemptState.PREPARING]
         if not waiting:
             return False
-        make_folder(self._database, race)
-        config.make_private_folder(ports_folder())
+        try:
+            make_folder(self._database, race)
+            config.make_private_folder(ports_folder())
+        except OSError as error:
+            for each in waiting:
+                self._fail(held, each, f"there is no place for its worktree: {error}")
+            return True
         made = [each for each in waiting if self._make(race, held, round, each)]
         ready = self._side_by_side(race, made, lambda each: self._set_up(race, held, each))
         for prepared in ready:

@@ -2,7 +2,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -45,6 +45,10 @@ from corral.rooms.sessions import forgetting
 from corral.rooms.settings import ops as settings
 from corral.rooms.tasks import forgetting as forgetting_tasks
 from corral.rooms.tokens import ops as tokens
+
+if TYPE_CHECKING:
+    from corral.db.relocation import Told
+    from corral.library.relocating import Moved
 
 
 def replace_damaged(url: str | None, file: str | Path) -> Path:
@@ -159,13 +163,13 @@ class Store(Room):
 
         known = SqliteDatabase(backup, clock=self._database.clock, actor=self._database.actor)
         try:
-            processes = {_process_of(run) for run in _active(known)}
+            processes = {_process_of(run) for run in active_runs(known)}
         finally:
             known.close()
         rooms = Runs(self._database)
         going = [
             run.id
-            for run in _active(self._database)
+            for run in active_runs(self._database)
             if _process_of(run) not in processes and rooms.refreshed(run).is_live
         ]
         if going:
@@ -175,6 +179,23 @@ class Store(Room):
                 f"wait until they are over, or stop them (`corral stop {going[0]}`).",
                 runs=going,
             )
+
+    def move(self, url: str, *, told: "Told | None" = None) -> "Moved":
+        """Move everything to another store, on either engine, and use that one from then on.
+
+        Nobody writes meanwhile, and to the old place never again: whoever opens it gets the new
+        one. Killed at any moment, the same call goes on; `stay` gives it up before the switch.
+        Refused while daemons serve the store or runs are going. `told` hears how far it is.
+        """
+        from corral.library.relocating import move
+
+        return move(self._database, url, told)
+
+    def stay(self) -> bool:
+        """Give up a move that was not switched, and let everybody write here again."""
+        from corral.library.relocating import stay
+
+        return stay(self._database)
 
     def sql(self, query: str, *, limit: int = 1_000, timeout_ms: int = 5_000) -> Table:
         """A read-only query over the documented tables, limited in rows and time."""
@@ -252,7 +273,8 @@ class Store(Room):
         return Finding("schema", "ok", f"Version {newest()}, as this program wants it.")
 
 
-def _active(database: Database) -> Iterator[Run]:
+def active_runs(database: Database) -> Iterator[Run]:
+    """Runs that have not ended and that Corral keeps."""
     after = ""
     while page := database.read(partial(runs.active, after=after)):
         yield from (run for run in page if run.mode is not Mode.RECORDED)
@@ -338,6 +360,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     Kept("charges", "charges.keep_ms", charges.prune),
     charges.TOTALS_KEPT,
     imports.KEPT,
+    imports.ORIGINS_KEPT,
     delegations.KEPT,
     *plans.KEPT,
     *checkpoints.KEPT,

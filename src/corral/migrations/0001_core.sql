@@ -17,7 +17,11 @@ CREATE TABLE store (
 
 INSERT INTO store (one, durability) VALUES (1, {durability});
 
+{filed};
+
 -- The append-only record of all changes. Writer: every operation, in its own transaction.
+-- On SQLite, ask the view `events_of_subject` for the events of one subject: the index that serves
+-- it is filled behind the writer, and the view also reads what is not in it yet.
 CREATE TABLE events (
     seq {serial},                       -- order of arrival; the public id is evt_184
     {commit_order}
@@ -31,7 +35,7 @@ CREATE TABLE events (
 ) {strict};
 
 {feed_index};
-CREATE INDEX events_by_subject ON events (subject, {feed_key});
+{events_by_subject};
 CREATE INDEX events_by_project ON events (project_id, {feed_key}) WHERE project_id IS NOT NULL;
 {events_keep_newest};
 
@@ -98,6 +102,7 @@ CREATE TABLE leaders (
 ) {strict};
 
 -- Messages on their way to one mailbox, until they are acknowledged. Writer: mail.
+-- On SQLite, ask the view `letters_of_mailbox` for all letters of one mailbox, as with events.
 CREATE TABLE letters (
     seq {serial},                       -- order of arrival; the public id is let_184
     mailbox {key} NOT NULL,             -- agent:, session:, place:, hook:, user: keep order; queue: does not
@@ -121,7 +126,7 @@ CREATE TABLE letters (
 ) {strict};
 
 CREATE UNIQUE INDEX letters_by_key ON letters (mailbox, key) WHERE key IS NOT NULL;
-CREATE INDEX letters_by_mailbox ON letters (mailbox, seq);
+{letters_by_mailbox};
 CREATE INDEX letters_line ON letters (mailbox, rank, line_at, seq) WHERE state = 'waiting';
 CREATE INDEX letters_started ON letters (mailbox, due_at)
     WHERE state IN ('waiting', 'unknown') AND attempts > 0 AND substr(mailbox, 1, 6) <> 'queue:';

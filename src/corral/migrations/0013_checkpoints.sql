@@ -32,3 +32,14 @@ CREATE TABLE checkpoint_writes (
 ) {strict};
 
 CREATE UNIQUE INDEX checkpoint_writes_by_place ON checkpoint_writes (thread, ns, checkpoint, task, place);
+
+-- Where the content of this store goes, went, or comes from; at most one row. Writer: db.
+CREATE TABLE relocation (
+    one {integer} PRIMARY KEY CHECK (one = 1),  -- there is only one
+    phase {key} NOT NULL                -- leaving: fenced and being copied; gone; arriving; arrived
+        CHECK (phase IN ('leaving', 'gone', 'arriving', 'arrived')),
+    url TEXT NOT NULL,                  -- the other store, without any password
+    move {key} NOT NULL,                -- the same on both sides
+    copied {json} NOT NULL,             -- arriving: how many rows of each table are here
+    at {integer} NOT NULL               -- when it began
+) {strict};

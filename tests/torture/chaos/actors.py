@@ -37,6 +37,10 @@ me = os.getpid()
 def note(text):
     os.write(notes, f"{me} {text}\n".encode())
 note("begin")
+try:
+    os.write(1, b"\n")  # an attempt before it may have been cut off in the middle of a line
+except OSError:
+    pass
 for number in range(1, lines + 1):
     line = b"%d:%06d %s\n" % (me, number, b"x" * 40)
     try:
@@ -65,6 +69,8 @@ class Worker:
         self.owner = f"{name}-{os.getpid()}"
         self.journal = Journal(folder / f"{self.owner}.notes", name)
         self.project = (folder / "project" / "id").read_text()
+        self.own = (f"user:{name}", f"agent:{name}")
+        """Where it is told what became of its tasks and locks."""
         self.count = 0
         self.steps = {
             self.put: 5,
@@ -94,7 +100,11 @@ class Worker:
             except Invalid:
                 raise  # that is the test's own mistake
             except CorralError:
-                time.sleep(0.05)  # refused, or nobody knows: nothing to write down
+                # Refused, or nobody knows: nothing to write down. What it may hold without knowing
+                # is another's from now on, so that nothing is given to it past that.
+                self.count += 1
+                self.owner = f"{self.name}-{os.getpid()}-{self.count}"
+                time.sleep(0.05)
             time.sleep(self.random.uniform(0, 0.08))
 
     def linger(self) -> None:
@@ -116,7 +126,7 @@ class Worker:
         )
 
     def take(self) -> None:
-        mailbox = self.random.choice((*ORDERED, DOUBTED, *PLAIN))
+        mailbox = self.random.choice((*ORDERED, DOUBTED, *PLAIN, *self.own))
         began = time.monotonic()
         for letter in self.store.mail.claim(mailbox, owner=self.owner, lease_ms=LEASE_MS):
             self.journal.note("claim", letter.id, began, fence=letter.fence)

@@ -30,6 +30,7 @@ def judge(history: History) -> list[str]:
         one_holder,
         runs_end_truly,
         outputs_whole,
+        answered_once,
         nobody_harmed,
     )
     return [wrong for check in checks for wrong in check(history)]
@@ -123,8 +124,10 @@ def letters_end_once(history: History) -> Iterator[str]:
 
 
 def order_in_mailboxes(history: History) -> Iterator[str]:
-    """Of two letters of which one was accepted before the other was put, it also ended before."""
+    """Of two letters of which one was accepted before the other was put, it also ended before; but
+    one in doubt holds the others up for no longer than its lease."""
     ended: dict[str, int] = {}
+    doubted = {event.subject for event in _told(history, "letter", "doubt")}
     for place, event in enumerate(history.events):
         if event.kind == "letter" and event.verb in LETTER_ENDS:
             ended.setdefault(event.subject, place)
@@ -137,6 +140,7 @@ def order_in_mailboxes(history: History) -> Iterator[str]:
         for number, note in enumerate(notes):
             for earlier in notes[max(0, number - 50) : number]:
                 before = earlier.ended < note.began and earlier.after <= note.before
+                before = before and earlier.subject not in doubted
                 if before and ended[earlier.subject] > ended[note.subject]:
                     yield f"{mailbox}: {note.subject} ended before {earlier.subject}"
 
@@ -214,8 +218,11 @@ def runs_end_truly(history: History) -> Iterator[str]:
         if note.subject not in ended:
             yield f"{note.subject} was accepted and is not over"
     meant = {(ran.run, ran.pid): ran.end for ran in history.runs}
+    # Of others, those of the talk, nobody wrote down how they mean to end.
+    known = {ran.run for ran in history.runs} | {note.subject for note in _of(history, "run")}
     for run, event in ended.items():
-        yield from _true_end(event, meant.get((run, last.get(run, 0))))
+        if run in known:
+            yield from _true_end(event, meant.get((run, last.get(run, 0))))
 
 
 def _true_end(event: Told, meant: str | None) -> Iterator[str]:
@@ -239,6 +246,21 @@ def outputs_whole(history: History) -> Iterator[str]:
         is_last = latest[ran.run] is ran
         if is_last and not ran.is_lossy and len(ran.shown) < ran.wrote:
             yield f"{ran.run}: {len(ran.shown)} of {ran.wrote} lines of attempt {ran.pid}"
+
+
+def answered_once(history: History) -> Iterator[str]:
+    """Everybody who spoke was answered where they spoke, once, and in the order of the place as it
+    was heard."""
+    answers = Counter(history.shown)
+    turn = {number: place for place, number in enumerate(history.heard)}
+    for place, number in {*history.said, *answers}:
+        times, wanted = answers[place, number], int((place, number) in history.said)
+        if times != wanted:
+            yield f"#{number} in {place} was answered {times} times"
+    for where in {place for place, _ in history.shown}:
+        numbers = [number for place, number in history.shown if place == where]
+        if numbers != sorted(numbers, key=lambda number: turn.get(number, 0)):
+            yield f"{where} was answered out of order: {numbers}"
 
 
 def nobody_harmed(history: History) -> Iterator[str]:

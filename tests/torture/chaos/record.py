@@ -65,6 +65,12 @@ class History(msgspec.Struct):
     """Every attempt of every run, in the order in which they began."""
     seen: list[tuple[str, int]] = []
     """Things and their fences, as somebody who looked again and again saw them."""
+    said: list[tuple[str, int]] = []
+    """What people said on the platform: place and number."""
+    heard: list[int] = []
+    """The order in which Corral took that in: the platform mixes it up."""
+    shown: list[tuple[str, int]] = []
+    """The numbers that were answered there, in the order in which people see that."""
     left: list[str] = []
     """Processes that were still there at the end."""
     signalled: list[str] = []

@@ -101,12 +101,13 @@ class Slack(Plain):
 
     def _check(self, headers: Mapping[str, str], body: bytes, now: int) -> None:
         seconds = headers.get("x-slack-request-timestamp", "")
-        if not seconds.isdigit() or len(seconds) > 12:
+        if not (seconds.isascii() and seconds.isdigit()) or len(seconds) > 12:
             raise Unwelcome("it is not signed")
         signed = b"v0:" + seconds.encode() + b":" + body
         secret = self._secrets["signing_secret"].encode()
         code = "v0=" + hmac.new(secret, signed, hashlib.sha256).hexdigest()
-        if not hmac.compare_digest(code, headers.get("x-slack-signature", "")):
+        shown = headers.get("x-slack-signature", "")
+        if not hmac.compare_digest(code.encode(), shown.encode()):  # as text only ASCII would do
             raise Unwelcome("its signature is wrong")
         if abs(now - int(seconds) * 1_000) > OLDEST_MS:
             raise Unwelcome("its signature is too old, or of a clock that goes wrong")

@@ -74,10 +74,11 @@ class Webhook(Plain):
         given = headers.get(notify.SIGNATURE.lower(), "")
         parts = dict(part.partition("=")[::2] for part in given.split(","))
         seconds = parts.get("t", "")
-        if not seconds.isdigit() or len(seconds) > 12:
+        if not (seconds.isascii() and seconds.isdigit()) or len(seconds) > 12:
             raise Unwelcome("it is not signed")
         signed = notify.signature(self._secrets["secret"], body, int(seconds) * 1_000)
-        if not hmac.compare_digest(signed, f"t={seconds},v1={parts.get('v1', '')}"):
+        shown = f"t={seconds},v1={parts.get('v1', '')}"
+        if not hmac.compare_digest(signed.encode(), shown.encode()):  # as text only ASCII would do
             raise Unwelcome("its signature is wrong")
         if abs(now - int(seconds) * 1_000) > OLDEST_MS:
             raise Unwelcome("its signature is too old, or of a clock that goes wrong")

@@ -65,7 +65,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mcp": ("mcp", "The tools of agents, on standard input and output."),
     "node": ("node", "Machines that serve this store."),
     "import": ("import_", "Bring in what Claude Code or Codex recorded."),
-    "db": ("db", "The store: check, back up, restore, query, prune."),
+    "db": ("db", "The store: check, back up, restore, move, query, prune."),
     "up": ("up", "Start the daemon: loops, HTTP API, dashboard."),
     "down": ("down", "End the daemon; runs go on."),
     "status": ("status", "Is the daemon up, and which machines serve this store?"),

@@ -146,19 +146,24 @@ ATTEMPTS = [
 ]
 
 
+WAY = ("WAY", lambda attempt: _way(attempt.variation))
+MAX_WAY = 24
+
+
 def show(app: App, race: "Race") -> None:
     """A race for people: each round with its attempts, verdicts and choice."""
     if app.json:
         app.show(race)
         return
     write_line(f"{race.id} {race.state}: {race.name}")
-    spent = f", spent {format_usd(race.spent_micros)}" if race.spent_micros is not None else ""
-    limit = f" of {format_usd(race.budget_micros)}" if race.budget_micros is not None else ""
-    write_line(f"from {race.base_commit[:12]} in {race.repository}{spent}{limit}")
+    write_line(f"from {race.base_commit[:12]} in {race.repository}{_money(race)}{_kept_by(race)}")
     for round in race.rounds:
         write_line("")
         write_line(headline(round))
-        app.show_all(round.attempts, ATTEMPTS, empty="It has no attempts.")
+        varied = any(attempt.variation for attempt in round.attempts)
+        app.show_all(
+            round.attempts, [*ATTEMPTS[:3], *([WAY] if varied else []), *ATTEMPTS[3:]], empty="-"
+        )
         for verdict in round.verdicts:
             write_line(f"{verdict.judge} ({verdict.state}): {verdict.reason or 'at work'}"[:300])
         for graft in round.grafts:
@@ -166,6 +171,32 @@ def show(app: App, race: "Race") -> None:
             write_line(f"graft of {', '.join(graft.files)}, {what}: {graft.reason}")
     write_line("")
     write_line(next_step(race))
+
+
+def _money(race: "Race") -> str:
+    spent, limit = race.spent_micros, race.budget_micros
+    if limit is None:
+        return "" if spent is None else f", spent {format_usd(spent)}"
+    return f", spent {format_usd(spent or 0)} of {format_usd(limit)}"
+
+
+def _kept_by(race: "Race") -> str:
+    """What keeps its attempts in their worktrees, where that was asked for."""
+    if race.plan.sandbox == "none":
+        return ""
+    found = {each.sandbox for round in race.rounds for each in round.attempts if each.sandbox}
+    return f", sandbox {' and '.join(sorted(found)) or race.plan.sandbox}"
+
+
+def _way(variation: str | None) -> str:
+    """The name of a template, or how a variation begins."""
+    from corral.rooms.races.variations import TEMPLATES
+
+    for name, text in TEMPLATES.items():
+        if text == variation:
+            return name
+    first = (variation or "-").partition("\n")[0]
+    return first if len(first) <= MAX_WAY else f"{first[: MAX_WAY - 1]}…"
 
 
 def headline(round: "Round") -> str:

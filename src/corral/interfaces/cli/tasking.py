@@ -49,13 +49,13 @@ def read_list(file: str) -> Any:
 
         try:
             return msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             raise Invalid(f"{file} is not JSON: {error}.") from None
     import yaml
 
     try:
         return yaml.load(text, _loader())  # noqa: S506 - it makes plain values only
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a 99th month, say
         raise Invalid(f"{file} is neither JSON nor YAML: {' '.join(str(error).split())}.") from None
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from corral.interfaces.web.gateway_actions import GATEWAY
 from corral.interfaces.web.race_actions import RACING
 from corral.interfaces.web.team_actions import TEAM
+from corral.interfaces.web.verbs import on_one
 from corral.interfaces.web.visit import Show, Visit
 from corral.kernel.clock import parse_duration
 from corral.kernel.errors import Invalid, Refused
@@ -59,16 +60,6 @@ def send_to_run(visit: Visit) -> Response:
     return visit.done(how[sent.how])
 
 
-def delete_run(visit: Visit) -> Response:
-    run = visit.store.runs.delete(visit.must("id", "The run"))
-    return visit.done(f"{run.id} is forgotten.", go="/runs")
-
-
-def resend_letter(visit: Visit) -> Response:
-    letter = visit.store.mail.resend(visit.must("id", "The letter"))
-    return visit.done(f"{letter.id} is on its way to {letter.mailbox} again.")
-
-
 def drop_letter(visit: Visit) -> Response:
     letter = visit.store.mail.drop(visit.must("id", "The letter"), reason=visit.given("reason"))
     return visit.done(f"{letter.id} is dropped.")
@@ -102,39 +93,11 @@ def create_schedule(visit: Visit) -> Response:
     return visit.done(f"{made.name or made.id} puts its first letter soon.")
 
 
-def _schedule(verb: str, told: str) -> Show:
-    def change(visit: Visit) -> Response:
-        found = getattr(visit.store.schedules, verb)(visit.must("id", "The schedule"))
-        return visit.done(f"{getattr(found, 'name', None) or found.id} {told}.")
-
-    return change
-
-
-def cancel_timer(visit: Visit) -> Response:
-    timer = visit.store.timers.cancel(visit.must("id", "The timer"))
-    return visit.done(f"{timer.id} is taken back.")
-
-
-def archive_project(visit: Visit) -> Response:
-    project = visit.store.projects.archive(visit.must("id", "The project"))
-    return visit.done(f"{project.name} is archived.")
-
-
 def rename_project(visit: Visit) -> Response:
     project = visit.store.projects.rename(
         visit.must("id", "The project"), visit.must("name", "The name")
     )
     return visit.done(f"It is called {project.name} now.")
-
-
-def retire_agent(visit: Visit) -> Response:
-    return visit.done(
-        f"{visit.store.agents.retire(visit.must('id', 'The agent')).name} is retired."
-    )
-
-
-def restore_agent(visit: Visit) -> Response:
-    return visit.done(f"{visit.store.agents.restore(visit.must('id', 'The agent')).name} is back.")
 
 
 def edit_agent(visit: Visit) -> Response:
@@ -146,16 +109,6 @@ def edit_agent(visit: Visit) -> Response:
         instructions=visit.given("instructions"),
     )
     return visit.done(f"{agent.name} is at version {agent.version}.")
-
-
-def close_session(visit: Visit) -> Response:
-    session = visit.store.sessions.close(visit.must("id", "The session"))
-    return visit.done(f"{session.title or session.id} is closed.")
-
-
-def reopen_session(visit: Visit) -> Response:
-    session = visit.store.sessions.reopen(visit.must("id", "The session"))
-    return visit.done(f"{session.title or session.id} is open again.")
 
 
 def set_setting(visit: Visit) -> Response:
@@ -205,14 +158,9 @@ def remove_budget(visit: Visit) -> Response:
     return visit.done(f"The budget of {scope} is taken back.")
 
 
-def remove_alert(visit: Visit) -> Response:
-    visit.store.alerts.remove(visit.must("id", "The alert"))
-    return visit.done("It tells nothing any more.")
-
-
-def test_alert(visit: Visit) -> Response:
-    letter = visit.store.alerts.test(visit.must("id", "The alert"))
-    return visit.done(f"A word was put into {letter.mailbox}, as {letter.id}.")
+def _called(found: Any) -> str:
+    """A schedule by its name; what it put has an id alone."""
+    return str(getattr(found, "name", None) or found.id)
 
 
 ACTIONS: dict[str, Show] = {
@@ -220,30 +168,72 @@ ACTIONS: dict[str, Show] = {
     "runs/stop": stop_run,
     "runs/resume": resume_run,
     "runs/send": send_to_run,
-    "runs/delete": delete_run,
+    "runs/delete": on_one(
+        lambda store: store.runs.delete, "run", lambda run: f"{run.id} is forgotten.", go="/runs"
+    ),
     "mail/put": put_letter,
-    "mail/resend": resend_letter,
+    "mail/resend": on_one(
+        lambda store: store.mail.resend,
+        "letter",
+        lambda letter: f"{letter.id} is on its way to {letter.mailbox} again.",
+    ),
     "mail/drop": drop_letter,
     "mail/settle": settle_letter,
     "schedules/create": create_schedule,
-    "schedules/pause": _schedule("pause", "is paused"),
-    "schedules/resume": _schedule("resume", "goes on"),
-    "schedules/run": _schedule("run", "was put now"),
-    "schedules/delete": _schedule("delete", "is taken back"),
-    "timers/cancel": cancel_timer,
-    "projects/archive": archive_project,
+    "schedules/pause": on_one(
+        lambda store: store.schedules.pause,
+        "schedule",
+        lambda found: f"{_called(found)} is paused.",
+    ),
+    "schedules/resume": on_one(
+        lambda store: store.schedules.resume, "schedule", lambda found: f"{_called(found)} goes on."
+    ),
+    "schedules/run": on_one(
+        lambda store: store.schedules.run,
+        "schedule",
+        lambda found: f"{_called(found)} was put now.",
+    ),
+    "schedules/delete": on_one(
+        lambda store: store.schedules.delete,
+        "schedule",
+        lambda found: f"{_called(found)} is taken back.",
+    ),
+    "timers/cancel": on_one(
+        lambda store: store.timers.cancel, "timer", lambda timer: f"{timer.id} is taken back."
+    ),
+    "projects/archive": on_one(
+        lambda store: store.projects.archive, "project", lambda found: f"{found.name} is archived."
+    ),
     "projects/rename": rename_project,
-    "agents/retire": retire_agent,
-    "agents/restore": restore_agent,
+    "agents/retire": on_one(
+        lambda store: store.agents.retire, "agent", lambda agent: f"{agent.name} is retired."
+    ),
+    "agents/restore": on_one(
+        lambda store: store.agents.restore, "agent", lambda agent: f"{agent.name} is back."
+    ),
     "agents/edit": edit_agent,
-    "sessions/close": close_session,
-    "sessions/reopen": reopen_session,
+    "sessions/close": on_one(
+        lambda store: store.sessions.close,
+        "session",
+        lambda session: f"{session.title or session.id} is closed.",
+    ),
+    "sessions/reopen": on_one(
+        lambda store: store.sessions.reopen,
+        "session",
+        lambda session: f"{session.title or session.id} is open again.",
+    ),
     "settings/set": set_setting,
     "settings/unset": unset_setting,
     "budgets/set": set_budget,
     "budgets/remove": remove_budget,
-    "alerts/remove": remove_alert,
-    "alerts/test": test_alert,
+    "alerts/remove": on_one(
+        lambda store: store.alerts.remove, "alert", lambda _: "It tells nothing any more."
+    ),
+    "alerts/test": on_one(
+        lambda store: store.alerts.test,
+        "alert",
+        lambda letter: f"A word was put into {letter.mailbox}, as {letter.id}.",
+    ),
     **GATEWAY,
     **RACING,
     **TEAM,

@@ -24,6 +24,8 @@ NAME = "dashboard"
 SHOWN = 50
 TALKS = 100
 CHOICES = 200
+UPLOAD = 9 << 20
+"""Bytes of files that are sent at once: a request holds somewhat more, with the words."""
 
 
 class Line(msgspec.Struct):
@@ -83,6 +85,7 @@ def _show(visit: Visit, place: Place | None) -> Response:
         more=more,
         back=before is not None,
         user=_user(visit),
+        most=min(store.settings.get("gateway.max_file_bytes").value, UPLOAD),
         agents=store.agents.list(limit=CHOICES).items,
         projects=store.projects.list(limit=CHOICES).items if visit.may_act else [],
         names=visit.names(ids),
@@ -162,9 +165,12 @@ def _channel(visit: Visit) -> Channel:
 def say(visit: Visit) -> Response:
     """Say something; what is sent twice from one state of the page is said once."""
     place = _place(visit, visit.must("id", "The talk"))
-    text = visit.must("text", "The text")
-    seen = hashlib.sha256(f"{visit.given('after')}\0{text}".encode()).hexdigest()[:32]
-    _tell(visit, place, event_id=seen, text=text)
+    files = visit.uploads
+    text = (visit.given("text") or "") if files else visit.must("text", "The text")
+    seen = hashlib.sha256(f"{visit.given('after')}\0{text}".encode())
+    for file in files:
+        seen.update(f"\0{file.name}\0".encode(errors="replace") + (file.data or b""))
+    _tell(visit, place, event_id=seen.hexdigest()[:32], text=text, attached=files)
     return visit.done("")
 
 

@@ -37,6 +37,7 @@ def show_all(visit: Visit) -> Response:
 
 # What events are of, for the filter; `tests/web` compares it with what the rooms declare.
 KINDS = (
+    "activity",
     "agent",
     "alert",
     "attempt",

@@ -1,6 +1,7 @@
 """The gateway: what was said on channels and what became of it, who may talk, who hears."""
 
 from typing import Any
+from urllib.parse import quote
 
 from starlette.responses import Response
 
@@ -8,6 +9,7 @@ from corral.adapters.channels import registry
 from corral.interfaces.web.following import follow
 from corral.interfaces.web.visit import Visit
 from corral.kernel.errors import Invalid, NotFound
+from corral.kernel.text import printable
 from corral.rooms.gateway.letters import chat_of
 from corral.rooms.gateway.model import (
     InDoubt,
@@ -120,6 +122,24 @@ def show_one(visit: Visit) -> Response:
         place=store.places.get(message.place_id),
         history=sorted(history, key=lambda event: (event.at, event.cursor)),
         names=visit.names(_ids(message)),
+    )
+
+
+def download(visit: Visit) -> Response:
+    """A file of a message. Whoever sent it may have made it for a browser to run: it is bytes to be
+    kept, and nothing that a page shows."""
+    number = visit.path("number")
+    file, data = visit.store.messages.file(
+        visit.path("id"), int(number) if number.isascii() and number.isdigit() else 0
+    )
+    name = quote(printable(file.name), safe="")
+    return Response(
+        data,
+        media_type="application/octet-stream",
+        headers={
+            "content-disposition": f"attachment; filename*=UTF-8''{name}",
+            "content-security-policy": "sandbox",
+        },
     )
 
 

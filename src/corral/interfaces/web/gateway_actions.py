@@ -6,9 +6,12 @@ from starlette.responses import Response
 
 from corral.interfaces.web.chat import CHATTING
 from corral.interfaces.web.soon import soon
+from corral.interfaces.web.verbs import on_one
 from corral.interfaces.web.visit import Show, Visit
-from corral.kernel.errors import Invalid
+from corral.kernel.errors import Conflict, Invalid
 from corral.library.gateway import Health
+from corral.rooms.gateway.cards import asks_for_secret, request_of
+from corral.rooms.questions.model import QuestionState
 
 
 def approve_sender(visit: Visit) -> Response:
@@ -16,11 +19,6 @@ def approve_sender(visit: Visit) -> Response:
         visit.must("id", "The account"), person=visit.given("person"), role=visit.given("role")
     )
     return visit.done(f"{sender.called} may talk; what waited is heard now.")
-
-
-def block_sender(visit: Visit) -> Response:
-    sender = visit.store.senders.block(visit.must("id", "The account"))
-    return visit.done(f"{sender.called} is blocked; what waited is turned away.")
 
 
 def add_wiring(visit: Visit) -> Response:
@@ -47,11 +45,6 @@ def _manner(visit: Visit) -> dict[str, Any]:
         "priority": visit.number("priority", "a priority") or 0,
         **given,
     }
-
-
-def remove_wiring(visit: Visit) -> Response:
-    visit.store.wirings.remove(visit.must("id", "The wiring"))
-    return visit.done("It hears that no more.")
 
 
 def add_channel(visit: Visit) -> Response:
@@ -87,37 +80,60 @@ def test_channel(visit: Visit) -> Response:
     return soon(visit, lambda: store.channels.test(id), told)
 
 
-def remove_channel(visit: Visit) -> Response:
-    channel = visit.store.channels.remove(visit.must("id", "The channel"))
-    return visit.done(f"{channel.name} is disconnected.", go="/gateway/channels")
-
-
 def set_policy(visit: Visit) -> Response:
     place = visit.store.places.set_policy(visit.must("id", "The place"), visit.given("policy"))
     return visit.done(f"Strangers in {place.called}: {place.policy or 'as on its channel'}.")
 
 
-def block_place(visit: Visit) -> Response:
-    place = visit.store.places.block(visit.must("id", "The place"))
-    return visit.done(f"Nothing is heard or sent in {place.called} any more.")
+def give_secret(visit: Visit) -> Response:
+    """Keep a secret that an agent asked for, under the name that the request has.
 
-
-def unblock_place(visit: Visit) -> Response:
-    place = visit.store.places.unblock(visit.must("id", "The place"))
-    return visit.done(f"{place.called} is heard again.")
+    Its value goes to the secret store, and stands in no answer, record or message.
+    """
+    store = visit.store
+    question = store.questions.get(visit.must("question", "The question"))
+    request = request_of(question) if asks_for_secret(question) else None
+    if request is None:
+        raise Invalid("That question asks for no secret; answer it with its buttons.")
+    if question.state is not QuestionState.OPEN:
+        raise Conflict("It is not asked for any more; reload the page.")
+    name = store.requests.get(request).arguments["name"]
+    store.secrets.keep(name, visit.must("value", "The secret"), where="file")
+    store.requests.secrets_given()
+    return visit.done(f"{name} is kept, and whoever asked is told that it is there.")
 
 
 GATEWAY: dict[str, Show] = {
     **CHATTING,
+    "secrets/give": give_secret,
     "senders/approve": approve_sender,
-    "senders/block": block_sender,
+    "senders/block": on_one(
+        lambda store: store.senders.block,
+        "account",
+        lambda sender: f"{sender.called} is blocked; what waited is turned away.",
+    ),
     "wirings/add": add_wiring,
     "wirings/change": change_wiring,
-    "wirings/remove": remove_wiring,
+    "wirings/remove": on_one(
+        lambda store: store.wirings.remove, "wiring", lambda _: "It hears that no more."
+    ),
     "channels/add": add_channel,
     "channels/test": test_channel,
-    "channels/remove": remove_channel,
+    "channels/remove": on_one(
+        lambda store: store.channels.remove,
+        "channel",
+        lambda channel: f"{channel.name} is disconnected.",
+        go="/gateway/channels",
+    ),
     "places/policy": set_policy,
-    "places/block": block_place,
-    "places/unblock": unblock_place,
+    "places/block": on_one(
+        lambda store: store.places.block,
+        "place",
+        lambda place: f"Nothing is heard or sent in {place.called} any more.",
+    ),
+    "places/unblock": on_one(
+        lambda store: store.places.unblock,
+        "place",
+        lambda place: f"{place.called} is heard again.",
+    ),
 }

@@ -55,6 +55,7 @@ PAGES: dict[str, Show] = {
     "/chat/{id}": chat.show_one,
     "/gateway": gateway.show_all,
     "/gateway/messages/{id}": gateway.show_one,
+    "/gateway/messages/{id}/files/{number}": gateway.download,
     "/gateway/held": gateway.show_held,
     "/gateway/dead": gateway.show_dead,
     "/gateway/wirings": gateway.show_wirings,

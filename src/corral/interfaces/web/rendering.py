@@ -22,6 +22,8 @@ from corral.interfaces.web.navigation import NAVIGATION
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
 from corral.kernel.money import MICROS, format_usd
 from corral.kernel.text import printable
+from corral.rooms.gateway.cards import asks_for_secret
+from corral.rooms.gateway.model import HOST, asker
 from corral.rooms.mail.model import gist
 
 HERE = Path(__file__).parent
@@ -153,8 +155,10 @@ def environment() -> Environment:
         readable=readable,
         gist=gist,
         label=label,
+        wants_secret=asks_for_secret,
+        asker=asker,
     )
-    made.globals.update(asset=asset, navigation=NAVIGATION, version=__version__)
+    made.globals.update(asset=asset, navigation=NAVIGATION, version=__version__, host=HOST)
     modules = {"ui": "ui", "board": "board_head", "asks": "asking", "racing": "racing"}
     modules["chats"] = "chatting"
     for name, template in modules.items():

@@ -9,6 +9,8 @@ from corral.interfaces.web.board import VERBS
 from corral.interfaces.web.notes import scope_of
 from corral.interfaces.web.visit import Show, Visit
 from corral.kernel.errors import Invalid
+from corral.rooms.gateway.model import asker
+from corral.rooms.questions.model import Question, QuestionState
 
 
 def add_task(visit: Visit) -> Response:
@@ -45,7 +47,15 @@ def answer_question(visit: Visit) -> Response:
     store, id = visit.store, visit.must("id", "The question")
     by = _answering(visit, store.questions.get(id).answerers)
     question = store.questions.answer(id, visit.must("answer", "The answer"), by=by)
-    return visit.done(f"{question.asker} is told: {question.answer}")
+    return visit.done(_told(question))
+
+
+def _told(question: Question) -> str:
+    if question.state is QuestionState.OPEN:
+        return f"It counts; {question.needed} must give the same answer."
+    if question.answer is None:
+        return f"Those who were asked do not agree; {asker(question.asker)} is told."
+    return f"{asker(question.asker)} is told: {question.answer}"
 
 
 def judge_decision(visit: Visit) -> Response:

@@ -1,27 +1,27 @@
 """One request for a page, as the page's function sees it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from corral import config
+from corral.adapters.channels.contract import Attached
 from corral.interfaces.web import rendering
+from corral.interfaces.web.forms import Form, read_form
 from corral.kernel.errors import Invalid
 from corral.library import Corral
 
-MAX_FORM = 1024 * 1024
-MAX_FIELDS = 300
 THEMES = ("light", "dark")
 PICK = "pick:"
 """What the boxes are called by which one chooses among many; behind it is an id."""
 
 
 class Visit:
-    def __init__(self, request: Request, form: Mapping[str, str]) -> None:
+    def __init__(self, request: Request, form: Form) -> None:
         self.request = request
         self.store: Corral = request.state.store
         self.who: Any = request.state.who
@@ -35,8 +35,7 @@ class Visit:
     @property
     def person(self) -> str:
         """Who talks in groups from here: whoever the daemon works for, as at the terminal."""
-        who = config.actor()
-        return who if who.startswith("user:") else "user:dashboard"
+        return f"user:{config.user()}"
 
     @property
     def part(self) -> str | None:
@@ -87,6 +86,11 @@ class Visit:
         """The ids, or names, of what was chosen by its box."""
         return [name[len(PICK) :] for name in self._form if name.startswith(PICK)]
 
+    @property
+    def uploads(self) -> list[Attached]:
+        """The files that a form brought."""
+        return self._form.files
+
     def link(self, **changed: str | None) -> str:
         """This page with some of what was asked for changed; paging starts anew."""
         kept = {**self.request.query_params, "after": None, **changed}
@@ -136,20 +140,9 @@ def endpoint(show: Show) -> Callable[[Request], Any]:
     """A page's function as a handler; it runs on a thread, because the library waits."""
 
     async def answer(request: Request) -> Response:
-        form: dict[str, str] = {}
+        form = Form([])
         if request.method == "POST":
-            form = _form(await request.body())
+            form = read_form(request.headers.get("content-type", ""), await request.body())
         return await to_thread.run_sync(lambda: show(Visit(request, form)))
 
     return answer
-
-
-def _form(body: bytes) -> dict[str, str]:
-    if len(body) > MAX_FORM:
-        raise Invalid(f"A form holds up to {MAX_FORM:,} bytes; put the text into a file.")
-    try:
-        return dict(
-            parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
-        )
-    except ValueError:
-        raise Invalid("The form cannot be read; send it from the page.") from None

@@ -19,6 +19,7 @@ MOVES = Moves(
     AgentState,
     begin="create",
     initial=AgentState.ACTIVE,
+    imports=(AgentState.ACTIVE, AgentState.RETIRED),
     verbs={
         "edit": move(AgentState.ACTIVE, to=AgentState.ACTIVE),
         "retire": move(AgentState.ACTIVE, to=AgentState.RETIRED),

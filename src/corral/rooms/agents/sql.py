@@ -81,3 +81,5 @@ GRANTS = Query(
 )
 
 COUNT_GRANTS = Statement("SELECT count(*) FROM grants WHERE agent_id = :agent_id")
+
+NAMES_TAKEN = Statement("SELECT name FROM agents WHERE name {is_listed}")

@@ -26,6 +26,7 @@ MOVES = Moves(
     DecisionState,
     begin="record",
     initial=S.RECORDED,
+    imports=(S.RECORDED, S.CONFIRMED, S.REJECTED, S.DISMISSED),
     verbs={
         "propose": move(S.RECORDED, to=S.PROPOSED),
         "confirm": move(*_JUDGED, to=S.CONFIRMED),

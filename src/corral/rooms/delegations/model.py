@@ -26,6 +26,7 @@ MOVES = Moves(
     DelegationState,
     begin="delegate",
     initial=S.ACTIVE,
+    imports=(S.DONE, S.FAILED, S.CANCELLED, S.EXPIRED),
     verbs={
         "finish": move(S.ACTIVE, to=S.DONE),
         "fail": move(S.ACTIVE, to=S.FAILED),

@@ -13,19 +13,29 @@ def _events(where: str, order: str) -> Query[Event]:
     )
 
 
-_OF_SUBJECT = "subject = :subject AND"
+def _of_subject(where: str, order: str) -> Query[Event]:
+    # SQLite merges the two parts of its view only if what they are ordered by is selected as it is.
+    return Query(
+        Event,
+        f"""SELECT {_COLUMNS} FROM (
+            SELECT * FROM {{events_of_subject}} WHERE subject = :subject AND {where}
+            ORDER BY {order} LIMIT :limit
+        ) AS found ORDER BY {order}""",
+    )
+
+
 _OF_PROJECT = "project_id = :project_id AND"
 
 AFTER = _events("{feed_after}", "{feed_key}")
-AFTER_BY_SUBJECT = _events(f"{_OF_SUBJECT} {{feed_after}}", "{feed_key}")
+AFTER_BY_SUBJECT = _of_subject("{feed_after}", "{feed_key}")
 AFTER_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_after}}", "{feed_key}")
 
 NEWEST = _events("{feed_settled}", "{feed_key_desc}")
-NEWEST_BY_SUBJECT = _events(f"{_OF_SUBJECT} {{feed_settled}}", "{feed_key_desc}")
+NEWEST_BY_SUBJECT = _of_subject("{feed_settled}", "{feed_key_desc}")
 NEWEST_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_settled}}", "{feed_key_desc}")
 
 BEFORE = _events("{feed_before}", "{feed_key_desc}")
-BEFORE_BY_SUBJECT = _events(f"{_OF_SUBJECT} {{feed_before}}", "{feed_key_desc}")
+BEFORE_BY_SUBJECT = _of_subject("{feed_before}", "{feed_key_desc}")
 BEFORE_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_before}}", "{feed_key_desc}")
 
 HELD_BACK = Statement("SELECT 1 FROM events WHERE {feed_held_back} LIMIT 1")

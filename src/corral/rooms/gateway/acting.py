@@ -161,8 +161,9 @@ def _about_secret(tx: Tx, who: Asking, wish: GiveSecret) -> str:
     settings.check_secret_name(wish.name)
     clean_text(wish.reason, "The reason", most=MAX_REASON)
     return (
-        f"Never type it into a chat. Give it where the store is: `corral secret set {wish.name} "
-        f"--keep file` asks for it, `corral secret set {wish.name} REFERENCE` says where it is. "
+        "Never type it into a chat. Give it in the form that the dashboard has for it, or where "
+        f"the store is: `corral secret set {wish.name} --keep file` asks for it, `corral secret "
+        f"set {wish.name} REFERENCE` says where it is. "
         f"{who.agent.name} learns that it is there, and not what it is."
     )
 

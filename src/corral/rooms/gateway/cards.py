@@ -59,6 +59,12 @@ def asks_for_secret(question: Question) -> bool:
     return question.asker == HOST and (question.key or "").endswith(":secret")
 
 
+def request_of(question: Question) -> str | None:
+    """The request that Corral's own question is about; None: it is about none."""
+    kind, _, rest = (question.key or "").partition(":")
+    return rest.partition(":")[0] if question.asker == HOST and kind == "request" else None
+
+
 def is_secret(tx: Tx, place: Place, incoming: Incoming) -> bool:
     """Whether something that is said where a secret is asked for may be that secret: it answers the
     card, or is a single word, or a file in a direct chat."""
@@ -107,7 +113,7 @@ def _whole(tx: Tx, question: Question, place: Place, thread: str | None) -> str:
 def show_open(tx: Tx) -> list[Card]:
     """Show the questions that agents ask in sessions with places where these are answered."""
     shown = []
-    for question in questions.list_questions(tx, limit=MOST).items:
+    for question in reversed(questions.list_questions(tx, limit=MOST).items):  # as they were asked
         talk = _talk_of(tx, question)
         address = sending.address_of(tx, talk) if talk is not None else None
         if talk is None or address is None:

@@ -29,6 +29,7 @@ CHANNEL_MOVES = Moves(
     ChannelState,
     begin="add",
     initial=ChannelState.ACTIVE,
+    imports=(ChannelState.REMOVED,),
     verbs={"remove": move(ChannelState.ACTIVE, to=ChannelState.REMOVED)},
 )
 
@@ -76,6 +77,7 @@ PLACE_MOVES = Moves(
     PlaceState,
     begin="meet",
     initial=PlaceState.OPEN,
+    imports=(PlaceState.OPEN, PlaceState.BLOCKED),
     verbs={
         "block": move(PlaceState.OPEN, to=PlaceState.BLOCKED),
         "unblock": move(PlaceState.BLOCKED, to=PlaceState.OPEN),
@@ -172,6 +174,7 @@ WIRING_MOVES = Moves(
     WiringState,
     begin="add",
     initial=WiringState.ACTIVE,
+    imports=(WiringState.REMOVED,),
     verbs={
         "change": move(WiringState.ACTIVE, to=WiringState.ACTIVE),
         "remove": move(WiringState.ACTIVE, to=WiringState.REMOVED),
@@ -231,11 +234,10 @@ DESTINATION_MOVES = Moves(
     DestinationState,
     begin="grant",
     initial=DestinationState.GRANTED,
+    imports=(DestinationState.REVOKED,),
     verbs={
         "revoke": move(DestinationState.GRANTED, to=DestinationState.REVOKED),
-        "regrant": move(
-            DestinationState.GRANTED, DestinationState.REVOKED, to=DestinationState.GRANTED
-        ),
+        "regrant": move(*DestinationState, to=DestinationState.GRANTED),
     },
 )
 
@@ -417,6 +419,12 @@ class Card(msgspec.Struct, frozen=True):
 
 HOST = "queue:gateway"
 """Where answers go to what Corral itself asks of people."""
+
+
+def asker(mailbox: str) -> str:
+    """Who asks, for people: the gateway's own mailbox is Corral itself."""
+    return "Corral" if mailbox == HOST else mailbox
+
 
 _NAME = re.compile(r"[^\s:/\x00-\x1f\x7f]{1,100}")
 

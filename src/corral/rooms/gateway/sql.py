@@ -421,3 +421,9 @@ LISTENERS = Statement(f"""
       AND coalesce(wirings.place_id, '') IN ('', :place_id)
     LIMIT :limit
 """)
+
+CHANNELS_OF = Statement("SELECT id, channel_id FROM places WHERE id {is_listed}")
+
+DESTINATION_TO = Statement("""
+    SELECT id FROM destinations WHERE agent_id = :agent AND place_id = :place
+""")

@@ -25,6 +25,7 @@ MOVES = Moves(
     GroupState,
     begin="create",
     initial=GroupState.OPEN,
+    imports=(GroupState.OPEN, GroupState.ARCHIVED),
     verbs={"archive": move(GroupState.OPEN, to=GroupState.ARCHIVED)},
 )
 

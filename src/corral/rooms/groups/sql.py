@@ -220,3 +220,5 @@ POSTS_KEPT = Retention("posts", setting="groups.keep_ms", born="at", over="at < 
 REACTIONS_KEPT = Retention(
     "reactions", setting="groups.keep_ms", key="post_id", born="at", over="at < :before"
 )
+
+MAKE_ROOM = Statement("UPDATE groups SET posts = posts + :count WHERE id = :id RETURNING posts")

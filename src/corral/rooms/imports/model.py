@@ -1,5 +1,7 @@
 """An import is one file of another program's, and how far it was read."""
 
+from typing import Any
+
 import msgspec
 
 
@@ -11,3 +13,18 @@ class Import(msgspec.Struct, frozen=True):
     turns: int
     charges: int
     updated_at: int
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """A row of another program's database, and what it became."""
+
+    tool: str
+    source: str
+    part: str
+    row_id: str
+    became: str | None
+    id: str | None
+    rest: Any
+    trouble: list[str] | None
+    imported_at: int
+    changed_at: int | None

@@ -1,25 +1,29 @@
 """Taking in what other programs recorded, a piece at a time, each piece once."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from corral.adapters.providers.facts import Said, Used
 from corral.adapters.redaction import without_secrets
 from corral.adapters.transcripts.transcript import Head, Item
+from corral.db.intake import put_many
+from corral.db.moves import encode_rows
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text
 from corral.rooms.charges import ops as charges
 from corral.rooms.imports import sql
-from corral.rooms.imports.model import Import
+from corral.rooms.imports.model import Import, Origin
 from corral.rooms.projects import ops as projects
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.sessions.model import NewTurn
 
 KEPT = sql.KEPT
+ORIGINS_KEPT = sql.ORIGINS_KEPT
 MAX_PATH = 4_096
 
 
@@ -97,6 +101,62 @@ def list_imports(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[I
     source, path = decode_cursor(after, "", "")
     rows = tx.all(sql.LIST, source=source, path=path, limit=check_limit(limit) + 1)
     return page_of(rows, limit, lambda row: (row.source, row.path))
+
+
+class Known(NamedTuple):
+    """A row that was brought in before."""
+
+    id: str | None
+    digest: str
+
+
+class Part(NamedTuple):
+    """A table of one database of another tool."""
+
+    tool: str
+    source: str
+    part: str
+
+
+def known(tx: Tx, part: Part, keys: Sequence[str]) -> dict[str, Known]:
+    """Which of these rows were brought in before, by their keys."""
+    found = tx.run(sql.KNOWN, **part._asdict(), keys_=encode_rows(keys))
+    return {key: Known(id, digest) for key, id, digest in found}
+
+
+def add_origins(tx: Tx, part: Part, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Remember what rows became."""
+    whole = [{**part._asdict(), **row, "imported_at": tx.now} for row in rows]
+    put_many(tx, "origins", whole)
+
+
+def change_origin(tx: Tx, part: Part, key: str, *, rest: str, digest: str) -> None:
+    """A row was found changed since it was brought in: it is kept as it is there now."""
+    tx.run(sql.CHANGED, **part._asdict(), row_id=key, rest=rest, digest=digest, now=tx.now)
+
+
+def origins(
+    tx: Tx,
+    *,
+    id: str | None = None,
+    kept: bool = False,
+    after: str | None = None,
+    limit: int = 50,
+) -> Page[Origin]:
+    """Rows of other programs' databases: all, those that became nothing (`kept`), or those that
+    became the thing with this id."""
+    if id is not None:
+        return Page(tx.all(sql.ORIGINS_OF, id=clean_text(id, "The id", most=MAX_NAME)))
+    tool, source, part, row_id = decode_cursor(after, "", "", "", "")
+    rows = tx.all(
+        sql.ORIGINS[kept],
+        tool=tool,
+        source=source,
+        part=part,
+        row_id=row_id,
+        limit=check_limit(limit) + 1,
+    )
+    return page_of(rows, limit, lambda row: (row.tool, row.source, row.part, row.row_id))
 
 
 def _turn(item: Item) -> NewTurn:

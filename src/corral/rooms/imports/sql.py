@@ -1,6 +1,6 @@
 from corral.db.retention import Retention
-from corral.db.statement import Query
-from corral.rooms.imports.model import Import
+from corral.db.statement import Query, Statement
+from corral.rooms.imports.model import Import, Origin
 
 _COLUMNS = "source, path, session_id, read_bytes, turns, charges, updated_at"
 
@@ -38,3 +38,37 @@ LIST = Query(
 KEPT = Retention(
     "imports", setting="imports.keep_ms", born=None, over="updated_at < :before", key="path"
 )
+
+# Its rows know what they became, so one that was forgotten would come in a second time: they are
+# kept as long as it is known which files were read.
+ORIGINS_KEPT = Retention(
+    "origins",
+    setting="imports.keep_ms",
+    born=None,
+    over="coalesce(changed_at, imported_at) < :before",
+    key="row_id",
+)
+
+# -- rows of other programs' databases -------------------------------------------------------------
+
+_ORIGIN = "tool, source, part, row_id, became, id, rest, trouble, imported_at, changed_at"
+_OF_PART = "tool = :tool AND source = :source AND part = :part"
+
+KNOWN = Statement(f"""
+    SELECT row_id, id, digest FROM origins WHERE {_OF_PART} AND row_id {{is_listed}}
+""")
+
+CHANGED = Statement(f"""
+    UPDATE origins SET rest = :rest, digest = :digest, changed_at = :now
+    WHERE {_OF_PART} AND row_id = :row_id
+""")
+
+_ORIGINS = f"SELECT {_ORIGIN} FROM origins WHERE"
+_NEXT = """(tool, source, part, row_id) > (:tool, :source, :part, :row_id)
+    ORDER BY tool, source, part, row_id LIMIT :limit"""
+
+ORIGINS = {
+    False: Query(Origin, f"{_ORIGINS} {_NEXT}"),
+    True: Query(Origin, f"{_ORIGINS} became IS NULL AND {_NEXT}"),
+}
+ORIGINS_OF = Query(Origin, f"{_ORIGINS} id = :id ORDER BY tool, source, part, row_id LIMIT 100")

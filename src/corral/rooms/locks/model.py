@@ -28,6 +28,7 @@ MOVES = Moves(
     LockState,
     begin="acquire",
     initial=S.HELD,
+    imports=(S.RELEASED, S.EXPIRED),
     also={"ask": S.WAITING},
     verbs={
         "grant": move(S.WAITING, to=S.HELD),

@@ -32,6 +32,7 @@ MOVES = Moves(
     LetterState,
     begin="put",
     initial=L.WAITING,
+    imports=(L.DONE, L.DEAD, L.REFUSED, L.EXPIRED),
     verbs={
         # Said before an act that must not be done twice: a crash from here on leaves `unknown`.
         "doubt": move(L.WAITING, to=L.UNKNOWN),
@@ -104,15 +105,15 @@ def fresh_letter(number: int, values: Mapping[str, Any], state: LetterState) -> 
     return Letter(
         f"let_{number}",
         values["mailbox"],
-        values.get("sender"),
-        values.get("project_id"),
-        values.get("key"),
+        values["sender"],
+        values["project_id"],
+        values["key"],
         _BODY.decode(values["body"]),
         -values["rank"],
         state,
         values["due_at"],
         values["line_at"],
-        values.get("expires_at"),
+        values["expires_at"],
         None,
         values["fence"],
         values["attempts"],

@@ -48,16 +48,9 @@ def put(
     It is claimed from `due_at` on and not delivered after `expires_at`. `sender` is the mailbox
     that is told should the letter never arrive.
     """
-    values = {"mailbox": check_mailbox(mailbox)} | _values(
-        tx,
-        body,
-        key=key,
-        due_at=due_at,
-        priority=priority,
-        sender=sender,
-        expires_at=expires_at,
-        project=project,
-    )
+    check_mailbox(mailbox)
+    values = _values(tx, body, key, due_at, priority, sender, expires_at, project)
+    values["mailbox"] = mailbox
     letter = None
     while letter is None:
         if key is None:
@@ -98,7 +91,6 @@ def put_all(tx: Tx, mailboxes: Sequence[str], body: Any, *, key: str, **how: Any
 def _values(
     tx: Tx,
     body: Any,
-    *,
     key: str | None = None,
     due_at: int | None = None,
     priority: int = 0,
@@ -107,19 +99,10 @@ def _values(
     project: str | None = None,
 ) -> dict[str, Any]:
     """The columns of a new letter, its mailbox left out."""
-    due = tx.now if due_at is None else check_int(due_at, "The due time")
-    if not 0 <= due <= tx.now + YEAR:
-        raise Invalid(
-            "A letter may be due within a year at the latest; use a schedule for what comes later.",
-            due_at=due_at,
-        )
-    least, most = max(due, tx.now), due + 10 * YEAR
-    if expires_at is not None and not least < check_int(expires_at, "The expiry") <= most:
-        raise Invalid(
-            "A letter expires after it is due, and within ten years; give another moment.",
-            expires_at=expires_at,
-            due_at=due,
-        )
+    now = tx.now
+    due = now if due_at is None else _due(due_at, now)
+    if expires_at is not None:
+        _check_expiry(expires_at, due, now)
     return {
         "sender": check_mailbox(sender) if sender else None,
         "project_id": clean_text(project, "The project", most=MAX_NAME) if project else None,
@@ -131,8 +114,26 @@ def _values(
         "expires_at": expires_at,
         "fence": 0,
         "attempts": 0,
-        "created_at": tx.now,
+        "created_at": now,
     }
+
+
+def _due(due_at: int, now: int) -> int:
+    if not 0 <= check_int(due_at, "The due time") <= now + YEAR:
+        raise Invalid(
+            "A letter may be due within a year at the latest; use a schedule for what comes later.",
+            due_at=due_at,
+        )
+    return due_at
+
+
+def _check_expiry(expires_at: int, due: int, now: int) -> None:
+    if not max(due, now) < check_int(expires_at, "The expiry") <= due + 10 * YEAR:
+        raise Invalid(
+            "A letter expires after it is due, and within ten years; give another moment.",
+            expires_at=expires_at,
+            due_at=due,
+        )
 
 
 def claim(

@@ -254,8 +254,10 @@ ALL = Query(
 ALL_OF_MAILBOX = Query(
     Letter,
     f"""
-    SELECT {_COLUMNS} FROM letters WHERE mailbox = :mailbox AND seq < :before
-    ORDER BY seq DESC LIMIT :limit
+    SELECT {_COLUMNS} FROM (
+        SELECT * FROM {{letters_of_mailbox}} WHERE mailbox = :mailbox AND seq < :before
+        ORDER BY seq DESC LIMIT :limit
+    ) AS found ORDER BY seq DESC
 """,
 )
 

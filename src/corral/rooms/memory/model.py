@@ -18,6 +18,7 @@ MOVES = Moves(
     NoteState,
     begin="add",
     initial=NoteState.CURRENT,
+    imports=(NoteState.CURRENT, NoteState.SUPERSEDED),
     verbs={"supersede": move(NoteState.CURRENT, to=NoteState.SUPERSEDED)},
 )
 

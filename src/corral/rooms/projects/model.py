@@ -17,6 +17,7 @@ MOVES = Moves(
     ProjectState,
     begin="register",
     initial=ProjectState.ACTIVE,
+    imports=(ProjectState.ACTIVE, ProjectState.ARCHIVED),
     verbs={
         "change": move(ProjectState.ACTIVE, to=ProjectState.ACTIVE),
         "archive": move(ProjectState.ACTIVE, to=ProjectState.ARCHIVED),

@@ -29,6 +29,7 @@ MOVES = Moves(
     QuestionState,
     begin="ask",
     initial=S.OPEN,
+    imports=(S.ANSWERED, S.EXPIRED, S.WITHDRAWN),
     verbs={
         # One of several has answered, and others must yet.
         "vote": move(S.OPEN, to=S.OPEN),

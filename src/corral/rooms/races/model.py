@@ -24,6 +24,7 @@ RACE_MOVES = Moves(
     RaceState,
     begin="start",
     initial=RaceState.ACTIVE,
+    imports=(RaceState.COMPLETED, RaceState.ABANDONED),
     verbs={
         "finish": move(RaceState.ACTIVE, to=RaceState.COMPLETED),
         "abandon": move(RaceState.ACTIVE, to=RaceState.ABANDONED),
@@ -47,6 +48,7 @@ ROUND_MOVES = Moves(
     RoundState,
     begin="begin",
     initial=R.RUNNING,
+    imports=(R.COMPLETED, R.ABANDONED),
     verbs={
         "settle": move(R.RUNNING, to=R.SELECTING),
         "fail": move(R.RUNNING, to=R.FAILED),
@@ -78,6 +80,7 @@ ATTEMPT_MOVES = Moves(
     AttemptState,
     begin="plan",
     initial=A.PREPARING,
+    imports=(A.COMPLETED, A.FAILED, A.TIMED_OUT, A.CANCELLED),
     verbs={
         "start": move(A.PREPARING, to=A.RUNNING),
         "finish": move(A.RUNNING, to=A.CHECKING),

@@ -210,3 +210,10 @@ FORGET = {
     "rounds": Statement("DELETE FROM rounds WHERE race_id {is_listed} RETURNING id"),
     "races": Statement("DELETE FROM races WHERE id {is_listed} RETURNING id"),
 }
+
+# Of a round that was taken in, the winner that it had.
+NAME_WINNER = Statement("""
+    UPDATE rounds SET winner_id = :attempt, decided_by = :by WHERE id = :id
+""")
+
+RACES_OF = Statement("SELECT id, race_id, project_id FROM rounds WHERE id {is_listed}")

@@ -34,6 +34,7 @@ MOVES = Moves(
     RunState,
     begin="queue",
     initial=S.QUEUED,
+    imports=(S.COMPLETED, S.FAILED, S.CRASHED, S.CANCELLED, S.TIMED_OUT, S.INTERRUPTED),
     verbs={
         # A keeper takes it, with the identity of the process that will become the agent.
         "start": move(S.QUEUED, to=S.STARTING),

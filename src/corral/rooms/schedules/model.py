@@ -21,6 +21,7 @@ MOVES = Moves(
     ScheduleState,
     begin="create",
     initial=S.ACTIVE,
+    imports=(S.PAUSED, S.FINISHED, S.CANCELLED),
     verbs={
         "fire": move(S.ACTIVE, to=S.ACTIVE),
         "finish": move(S.ACTIVE, to=S.FINISHED),

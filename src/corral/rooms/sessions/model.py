@@ -23,6 +23,7 @@ MOVES = Moves(
     SessionState,
     begin="open",
     initial=S.OPEN,
+    imports=(S.OPEN, S.CLOSED),
     verbs={
         # From here on another agent has it, and is given what the policy says.
         "handoff": move(S.OPEN, to=S.OPEN),

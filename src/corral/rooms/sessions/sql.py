@@ -323,3 +323,13 @@ FORGET = Query(Session, f"DELETE FROM sessions WHERE id = :id RETURNING {_COLUMN
 FIRST_OWN_TURN = Statement("""
     SELECT 1 FROM turns WHERE session_id = :session_id AND number = :number
 """)
+
+# Room for turns of another program, which were said at other times than now.
+MAKE_ROOM_IN_PAST = Statement("""
+    UPDATE sessions
+    SET turns = turns + :count,
+        updated_at = CASE WHEN updated_at < :at THEN :at ELSE updated_at END
+    WHERE id = :id RETURNING turns
+""")
+
+NEXT_RETRO = Statement("SELECT coalesce(max(number), 0) + 1 FROM retros WHERE session_id = :id")

@@ -38,6 +38,7 @@ MOVES = Moves(
     TaskState,
     begin="declare",
     initial=S.PENDING,
+    imports=(S.PAUSED, S.DONE, S.FAILED, S.SKIPPED, S.CANCELLED),
     verbs={
         "promote": move(S.PENDING, to=S.READY),
         # One that it needs was reopened, or added.

@@ -1,4 +1,5 @@
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ FINDINGS = [
 ]
 
 
-@click.group("db", cls=Noun, help="The store: check, back up, restore, query, prune.")
+@click.group("db", cls=Noun, help="The store: check, back up, restore, move, query, prune.")
 def command() -> None:
     pass
 
@@ -104,6 +105,48 @@ def _is_damaged(app: App) -> bool:
             raise
         return True
     return any(finding.check == "file" and finding.state == "broken" for finding in findings)
+
+
+@command.command()
+@click.argument("url", required=False)
+@click.option("--cancel", is_flag=True, help="Give up a move that was not switched yet.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@pass_app
+def move(app: App, url: str | None, cancel: bool, yes: bool) -> None:
+    """Move everything to the store at URL, on either engine, and use that from then on."""
+    if (url is None) != cancel:
+        raise click.UsageError("Give the URL of the new store, or --cancel.")
+    if url is None:
+        said = "It stays here" if app.store.db.stay() else "It is not on its way anywhere"
+        app.say(f"{said}; everybody may write to {app.store.db.url}.", {"url": app.store.db.url})
+        return
+    if not yes:
+        click.confirm(f"Move all that {app.store.db.url} holds, and shut it?", abort=True, err=True)
+    before = app.store.db.url
+    with progress(app, f"Moving {before}") as told:
+        moved = app.store.db.move(url, told=told)
+    app.close()
+    app.say(
+        f"{moved.url} holds all {moved.rows:,} rows of {moved.tables} tables, compared row by row; "
+        f"{before} points there.",
+        moved,
+    )
+
+
+@contextmanager
+def progress(app: App, what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on the terminal for something long whose end is known."""
+    shown = render.console(stderr=True)
+    if app.json or not shown.is_terminal:
+        yield lambda part, done, total: None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=shown, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda part, done, total: bar.update(
+            task, description=f"{what}: {part}", completed=done, total=total
+        )
 
 
 @command.command()

@@ -1,3 +1,5 @@
+from typing import Any
+
 import click
 
 from corral.interfaces.cli import render
@@ -34,6 +36,95 @@ def claude(app: App, folder: str | None) -> None:
 def codex(app: App, folder: str | None) -> None:
     """Conversations of Codex, from ~/.codex/sessions or FOLDER; again only what is new."""
     _bring(app, "codex", folder)
+
+
+def _take(app: App, tool: str, path: str, name: str | None) -> None:
+    with render.progress(f"Reading the database of {tool}", quiet=app.json) as tell:
+        taken = app.store.imports.take(tool, path, source=name, on_rows=tell)
+    if app.json:
+        app.say("", taken)
+        return
+    if not taken.rows:
+        app.say(f"There is nothing in {path} yet.", taken)
+        return
+    _show_tables(app, taken)
+    for told in _told(taken):
+        render.write_line(told)
+
+
+def _show_tables(app: App, taken: Any) -> None:
+    app.show_all(
+        taken.tables,
+        [
+            ("TABLE", lambda row: row.table),
+            ("ROWS", lambda row: row.rows),
+            ("NEW", lambda row: row.new),
+            ("KNOWN", lambda row: row.known),
+            ("CHANGED", lambda row: row.changed),
+            ("KEPT AS IT WAS", lambda row: row.kept),
+            ("BECAME", lambda row: ", ".join(f"{n} {what}" for what, n in row.became.items())),
+        ],
+        empty="",
+    )
+
+
+def _told(taken: Any) -> list[str]:
+    """What a person should know, in sentences."""
+    if taken.new or taken.changed:
+        lines = [f"{taken.new:,} of {taken.rows:,} rows are new; {taken.known:,} were known."]
+    else:
+        lines = [f"Nothing is new: all {taken.rows:,} rows were known."]
+    for each in taken.troubles:
+        lines.append(f"{each.table}: {each.what} ({each.rows:,}, as in {each.example[:60]})")
+    for words, names in (
+        ("Not in this database", taken.missing),
+        ("Not known here, kept as it was", taken.unknown),
+        ("Left out, since the tool makes it from its other tables", taken.left_out),
+    ):
+        if names:
+            lines.append(f"{words}: {', '.join(names)}.")
+    if taken.secrets:
+        lines.append(f"Something that looks like a secret was blanked in {taken.secrets:,} rows.")
+    return lines
+
+
+def _database(tool: str, what: str) -> None:
+    help = f"{what} PATH is the database, or its folder; again only what is new."
+
+    @command.command(tool, help=help)
+    @click.argument("path")
+    @click.option("--name", help="What the database is known by; else its path.")
+    @pass_app
+    def bring(app: App, path: str, name: str | None) -> None:
+        _take(app, tool, path, name)
+
+
+_database("agent-yes", "Projects and runs of agent-yes.")
+_database("agents", "Agents, sessions and runs of the Prisma schema.")
+_database("flightdeck", "Crews of flightdeck: tasks, chats, memory.")
+_database("multishot", "Races of multishot.")
+_database("nanoclaw", "Agents and chats of nanoclaw, with the files of its sessions.")
+
+
+@command.command("rows")
+@click.option("--id", help="Only what became the thing with this id.")
+@click.option("--kept", is_flag=True, help="Only what became nothing and is kept as it was.")
+@paging
+@pass_app
+def rows(app: App, id: str | None, kept: bool, after: str | None, limit: int) -> None:
+    """Rows of other tools' databases: what each became, and what was kept beside."""
+    app.show_page(
+        app.store.imports.origins(id=id, kept=kept, after=after, limit=limit),
+        [
+            ("TOOL", lambda row: row.tool),
+            ("TABLE", lambda row: row.part),
+            ("ROW", lambda row: row.row_id),
+            ("BECAME", lambda row: row.id or row.became or "-"),
+            ("TROUBLE", lambda row: "; ".join(row.trouble or [])),
+            ("SOURCE", lambda row: row.source),
+        ],
+        empty="Nothing was brought in from another tool's database yet.",
+    )
 
 
 @command.command("list")

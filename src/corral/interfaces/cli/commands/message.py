@@ -34,7 +34,7 @@ def whole(app: App) -> Columns:
         ("by", lambda message: _speaker(app, message)),
         ("said", lambda message: f"{moment(message.at)} ({ago(message.at)})"),
         ("text", lambda message: message.text),
-        ("files", lambda message: [file.get("name") for file in files_of(message)] or None),
+        ("files", lambda message: _files(message)),
         ("heard by", lambda message: _hearers(app, message)),
         ("letter", lambda message: _letter(app, message.letter_id)),
         ("run", lambda message: message.run_id),
@@ -42,6 +42,12 @@ def whole(app: App) -> Columns:
         ("platform's id", lambda message: ", ".join(message.platform_ids) or None),
         ("about", lambda message: message.reply_to),
     ]
+
+
+def _files(message: Message) -> str | None:
+    """Where each file is, or why it is not."""
+    listed = [file.get("path") or f"{file['name']}: {file['reason']}" for file in files_of(message)]
+    return "; ".join(listed) or None
 
 
 def _speaker(app: App, message: Message) -> str | None:

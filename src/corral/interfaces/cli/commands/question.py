@@ -2,18 +2,12 @@ import click
 
 from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
 from corral.interfaces.cli.render import ago
-from corral.rooms.gateway.model import HOST
-
-
-def who(mailbox: str) -> str:
-    """Who asks, for people: the gateway's own mailbox is Corral itself."""
-    return "Corral" if mailbox == HOST else mailbox
-
+from corral.rooms.gateway import model
 
 COLUMNS = [
     ("ID", lambda question: question.id),
     ("STATE", lambda question: question.state),
-    ("ASKER", lambda question: who(question.asker)),
+    ("ASKER", lambda question: model.asker(question.asker)),
     ("ASKED", lambda question: ago(question.created_at)),
     ("DEADLINE", lambda question: ago(question.deadline_at)),
     ("OPTIONS", lambda question: ", ".join(question.options) or "any text"),
@@ -58,9 +52,10 @@ def answer(app: App, question: str, answer: str) -> None:
         agree = sum(vote.answer == said.votes[-1].answer for vote in said.votes)
         app.say(f"Your answer counts: {agree} of {said.needed} say {said.votes[-1].answer}.", said)
     elif said.state == "expired":
-        app.say(f"Those who were asked do not agree; {who(said.asker)} is told.", said)
+        app.say(f"Those who were asked do not agree; {model.asker(said.asker)} is told.", said)
     else:
-        app.say(f"{said.id} is answered: {said.answer}; {who(said.asker)} is told.", said)
+        told = f"{said.id} is answered: {said.answer}; {model.asker(said.asker)} is told."
+        app.say(told, said)
 
 
 @command.command()

@@ -140,7 +140,8 @@ def export(app: App, race: str, folder: str | None, round: int | None, replace: 
 @pass_app
 def merge(app: App, race: str, into: str | None, round: int | None) -> None:
     """Merge the winner into a branch; with conflicts nothing is done."""
-    done = app.store.races.merge(id_of(app, race), into=into, round=round)
+    id = id_of(app, race)
+    done = app.store.races.merge(id, into=into, round=round)
     if done.outcome == "conflicts":
         clashes = ", ".join(f"{clash.name} ({clash.why})" for clash in done.conflicts)
         raise Conflict(
@@ -149,7 +150,7 @@ def merge(app: App, race: str, into: str | None, round: int | None) -> None:
         )
     commit = (done.commit or "")[:12]
     what = "has it already" if done.outcome == "already" else f"is at {commit} now"
-    app.say(f"The branch {what}.", done)
+    app.say(f"The branch {into or app.store.races.get(id).branch} {what}.", done)
 
 
 @click.command("graft", cls=Verb)

@@ -15,10 +15,27 @@ function nearEnd() {
 
 if (form) {
   const field = form.querySelector("textarea");
+  const files = form.querySelector("[type=file]");
   field.addEventListener("keydown", (key) => {
     if (key.key !== "Enter" || key.shiftKey || key.isComposing) return;
     key.preventDefault();
-    if (field.value.trim()) form.requestSubmit();
+    if (field.value.trim() || files.files.length) form.requestSubmit();
+  });
+  // What the server would refuse is said before it is sent.
+  const check = () => {
+    const size = [...files.files].reduce((sum, file) => sum + file.size, 0);
+    const most = Number(files.dataset.most);
+    files.setCustomValidity(size > most ? `These are more than ${Math.floor(most / 1024 / 1024)} MiB in all; choose less.` : "");
+    field.required = !files.files.length;
+    files.reportValidity();
+  };
+  files.addEventListener("change", check);
+  form.addEventListener("reset", () => setTimeout(check));
+  field.required = true;
+  field.addEventListener("paste", (pasted) => {
+    if (!pasted.clipboardData?.files.length) return;
+    files.files = pasted.clipboardData.files;
+    check();
   });
   let follows = true;
   document.addEventListener("htmx:before:swap", () => { follows = nearEnd(); });

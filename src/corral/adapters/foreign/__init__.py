@@ -1,0 +1,1 @@
+"""Databases of other programs: read, and never touched."""

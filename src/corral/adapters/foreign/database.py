@@ -1,0 +1,195 @@
+"""Another program's database, opened: which tables and columns it has, and their rows in pieces.
+
+Its rows may be anything: text that is no UTF-8, ids that occur twice or not at all, columns that
+are missing or new. All of it is given on as it is; judging it is left to whoever knows the tool.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from corral.adapters.foreign.copying import copy_of, damaged
+
+Value = int | float | bytes | None
+# A piece of rows is over when it has so many, or so many bytes: memory does not grow with a source.
+PIECE_ROWS = 500
+PIECE_BYTES = 1 << 20
+# A key goes into an index, which takes no more than some.
+LONGEST_KEY = 400
+_WIDE = {"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}
+
+
+class Found(NamedTuple):
+    """A row: its key, unique in its table, and its values by column; text is still bytes."""
+
+    key: str
+    twin: bool
+    """Whether a row before it has the same key, or it has none."""
+    values: dict[str, Value]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator["Foreign"]:
+    """A private copy of a database; it is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="corral-import-") as folder:
+        copy = copy_of(path, Path(folder))
+        try:
+            connection = apsw.Connection(str(copy))
+        except apsw.Error as error:
+            raise damaged(path, error) from None
+        try:
+            yield Foreign(path, connection)
+        except apsw.Error as error:
+            raise damaged(path, error) from error
+        finally:
+            connection.close()
+
+
+class Foreign:
+    """The tables of an open source."""
+
+    def __init__(self, path: Path, connection: apsw.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        found = connection.execute("PRAGMA quick_check(1)").fetchall()
+        if found != [("ok",)]:
+            raise apsw.CorruptError(str(found[0][0]) if found else "unknown damage")
+        self._encoding = _WIDE.get(str(connection.pragma("encoding")))
+        self.tables: dict[str, tuple[str, ...]] = {}
+        """The columns of each table, under its name in small letters."""
+        self.derived: list[str] = []
+        """Virtual tables and what belongs to them: made from the others."""
+        self._names: dict[str, str] = {}
+        listed = "SELECT name, type FROM pragma_table_list WHERE schema = 'main' ORDER BY name"
+        for name, kind in ((str(a), str(b)) for a, b in connection.execute(listed).fetchall()):
+            if kind in ("virtual", "shadow"):
+                self.derived.append(name)
+            elif kind == "table" and not name.startswith("sqlite_"):
+                self._names[name.lower()] = name
+                self.tables[name.lower()] = tuple(
+                    str(column)
+                    for (column,) in connection.execute(
+                        "SELECT name FROM pragma_table_info(?)", (name,)
+                    )
+                )
+
+    def name_of(self, table: str) -> str:
+        """The table's name as the source spells it."""
+        return self._names[table]
+
+    def count(self, table: str) -> int:
+        sql = f"SELECT count(*) FROM {_quoted(self._names[table])}"
+        found: Any = self._connection.execute(sql).fetchall()
+        return int(found[0][0])
+
+    def pieces(self, table: str, key: Sequence[str]) -> Iterator[list[Found]]:
+        """All rows, in the order in which they were written, a piece at a time.
+
+        `key` are the columns that name a row; where they do not, its place in the file does.
+        """
+        columns = self.tables[table]
+        by = {column.lower(): column for column in columns}
+        named = [by[column] for column in key if column in by]
+        whole = len(named) == len(key) and bool(key)
+        place = self._place(table)
+        twins = self._twins(table, named, place) if whole and place else {}
+        chosen = ", ".join(_as_bytes(column) for column in columns)
+        first = place or "NULL"
+        ordered = place or ", ".join(map(_quoted, named)) or "1"
+        sql = f"SELECT {first}, {chosen} FROM {_quoted(self._names[table])} ORDER BY {ordered}"
+        lowered = [column.lower() for column in columns]
+        piece: list[Found] = []
+        size = 0
+        for row in self._connection.execute(sql):
+            values = dict(zip(lowered, map(self._in_utf8, row[1:]), strict=True))
+            piece.append(_found(values, key if whole else (), row[0], twins))
+            size += sum(len(value) for value in row if isinstance(value, bytes))
+            if len(piece) >= PIECE_ROWS or size >= PIECE_BYTES:
+                yield piece
+                piece, size = [], 0
+        if piece:
+            yield piece
+
+    def _in_utf8(self, value: Any) -> Any:
+        if self._encoding is None or not isinstance(value, bytes):
+            return value
+        return value.decode(self._encoding, "replace").encode()
+
+    def _place(self, table: str) -> str | None:
+        """The column that tells a row's place in the file, where the table has one."""
+        taken = {column.lower() for column in self.tables[table]}
+        for name in ("rowid", "_rowid_", "oid"):
+            if name in taken:
+                continue
+            try:
+                probe = f"SELECT {name} FROM {_quoted(self._names[table])} LIMIT 0"
+                self._connection.execute(probe).fetchall()
+            except apsw.SQLError:
+                return None
+            return name
+        return None
+
+    def _twins(self, table: str, key: Sequence[str], place: str) -> dict[str, int]:
+        """Keys that several rows have, each with the place of the first one."""
+        listed = ", ".join(f"CAST({_quoted(column)} AS BLOB)" for column in key)
+        sql = (
+            f"SELECT min({place}), {listed} FROM {_quoted(self._names[table])}"
+            f" GROUP BY {listed} HAVING count(*) > 1"
+        )
+        return {_key_of(row[1:]): int(row[0]) for row in self._connection.execute(sql)}
+
+
+def _found(
+    values: dict[str, Value], key: Sequence[str], place: int | None, twins: dict[str, int]
+) -> Found:
+    if not key:
+        return Found(f"#{place}" if place is not None else _whole(values), False, values)
+    parts = [values[column] for column in key]
+    name = _key_of(parts)
+    if any(part is None for part in parts):
+        return Found(f"{name}#{place}", True, values)
+    if name in twins and twins[name] != place:
+        return Found(f"{name}#{place}", True, values)
+    return Found(name, False, values)
+
+
+def _whole(values: dict[str, Value]) -> str:
+    """A row that nothing else names is known by all that it says."""
+    return sha256(repr(sorted(values.items())).encode()).hexdigest()
+
+
+def _key_of(parts: Sequence[Any]) -> str:
+    """The key of a row as text; several columns are a list."""
+    return key_of([_text_of(part) for part in parts])
+
+
+def key_of(parts: Sequence[str]) -> str:
+    """The key of the row whose key columns are these, in their order."""
+    whole = parts[0] if len(parts) == 1 else msgspec.json.encode(parts).decode()
+    if len(whole) <= LONGEST_KEY:
+        return whole
+    return f"{whole[:300]}…{sha256(whole.encode()).hexdigest()}"
+
+
+def _text_of(part: Any) -> str:
+    if part is None:
+        return ""
+    if isinstance(part, bytes):
+        return part.decode("utf-8", "backslashreplace").replace("\0", "\\0")
+    return str(part)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _as_bytes(column: str) -> str:
+    # Text may be no UTF-8, and would stop the reading: it is judged value by value instead.
+    quoted = _quoted(column)
+    return f"CASE typeof({quoted}) WHEN 'text' THEN CAST({quoted} AS BLOB) ELSE {quoted} END"

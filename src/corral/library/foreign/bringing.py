@@ -1,0 +1,83 @@
+"""An import from end to end: find the databases, look whose they are, take them in."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from corral.adapters.foreign.database import Foreign, opened
+from corral.db.database import Database
+from corral.kernel.errors import Refused
+from corral.kernel.text import clean_text
+from corral.library.foreign.mapping import Member, Tool
+from corral.library.foreign.report import Taken
+from corral.library.foreign.taking import Part, Taking
+from corral.library.foreign.tools import check_is_of, tool_of
+from corral.rooms.runs import ops as runs
+
+OnRows = Callable[[int, int], object]
+MAX_SOURCE = 1_000
+MOST_BESIDE_RUNS = 100_000
+"""Rows that come in within the time for which a writer waits, with room to spare."""
+
+
+def bring(
+    database: Database, name: str, path: Path, source: str | None, on_rows: OnRows | None
+) -> Taken:
+    """Bring a tool's database in; the source is only read, and copied before that."""
+    tool = tool_of(name)
+    given = path.expanduser().absolute()
+    main = tool.around(given) if tool.around and given.is_dir() else given
+    members = list(_members(tool, main))
+    called = clean_text(source or str(main.resolve()), "The name", most=MAX_SOURCE)
+    with ExitStack() as open_files:
+        first = open_files.enter_context(opened(members[0].path))
+        check_is_of(first, tool, members[0].signature)
+        counter = _Counter(on_rows, _rows_of(first))
+        _check_nobody_waits_too_long(database, counter.total)
+        with database.transaction() as tx:
+            taking = Taking(tx, tool, called, on_rows=counter)
+            taking.take(Part(first, members[0]))
+            for member in members[1:]:
+                with opened(member.path) as foreign:
+                    check_is_of(foreign, tool, member.signature)
+                    counter.total += 0 if member.partly else _rows_of(foreign)
+                    taking.take(Part(foreign, member))
+            return taking.report()
+
+
+def _check_nobody_waits_too_long(database: Database, rows: int) -> None:
+    """A store in one file has one writer at a time, and whoever waits for it gives up in the end: a
+    keeper must not, or its run would be taken for lost."""
+    if rows <= MOST_BESIDE_RUNS or database.engine != "sqlite":
+        return
+    if going := database.read(lambda tx: runs.list_runs(tx, live=True, limit=1)).items:
+        raise Refused(
+            f"{rows:,} rows take the store for too long while runs are going, as {going[0].id}; "
+            "import them when nothing runs.",
+            rows=rows,
+        )
+
+
+def _members(tool: Tool, main: Path) -> Iterator[Member]:
+    if tool.members is not None:
+        yield from tool.members(main)
+    else:
+        yield Member(main, tool.signature, tool.tables)
+
+
+def _rows_of(foreign: Foreign) -> int:
+    return sum(foreign.count(table) for table in foreign.tables)
+
+
+class _Counter:
+    """Tells how many of how many rows were looked at."""
+
+    def __init__(self, on_rows: OnRows | None, total: int) -> None:
+        self._on_rows = on_rows
+        self.total = total
+        self._done = 0
+
+    def __call__(self, rows: int) -> None:
+        self._done += rows
+        if self._on_rows is not None:
+            self._on_rows(self._done, self.total)

@@ -1,0 +1,427 @@
+"""Bringing another tool's database in: one transaction, a piece at a time, each row once.
+
+What a row became stands in `origins`, under the tool, the source, the table and the row's own key
+there. A row that stands there is not brought in again, so a second import changes nothing and one
+of a source that has grown takes what is new.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import msgspec
+
+from corral.adapters.foreign.database import Foreign, Found
+from corral.adapters.redaction import clean_of_secrets
+from corral.db.intake import put_many
+from corral.db.moves import StateTable, import_many
+from corral.db.tx import Tx
+from corral.library.catalogue import declared
+from corral.library.foreign.mapping import (
+    KEPT,
+    KEY,
+    NOT_TAKEN,
+    SAME,
+    Member,
+    Table,
+    Thing,
+    Tool,
+)
+from corral.library.foreign.report import Notes, TableTaken, Taken
+from corral.library.foreign.row import Row, plain
+from corral.rooms.agents import taking as agents
+from corral.rooms.charges import taking as charges
+from corral.rooms.gateway import taking as gateway
+from corral.rooms.groups import taking as groups
+from corral.rooms.imports import ops as imports
+from corral.rooms.projects import ops as projects_here
+from corral.rooms.projects import taking as projects
+from corral.rooms.races import taking as races
+from corral.rooms.search import ops as search
+from corral.rooms.sessions import taking as sessions
+from corral.rooms.tasks import taking as tasks
+
+MOST_IDS = 20_000
+_BETWEEN = "\n\n"
+
+
+class Part(NamedTuple):
+    """A database of the source, opened."""
+
+    foreign: Foreign
+    member: Member
+
+    @property
+    def inside(self) -> str:
+        return self.member.inside
+
+
+class Made(NamedTuple):
+    """A row, what it becomes, and its hash."""
+
+    key: str
+    row: Row
+    things: list[Thing]
+    digest: str
+
+
+class Taking:
+    """One import, in an open transaction."""
+
+    def __init__(
+        self, tx: Tx, tool: Tool, source: str, *, on_rows: Callable[[int], object]
+    ) -> None:
+        self._tx = tx
+        self._tool = tool
+        self._source = source
+        self._on_rows = on_rows
+        self._ids: dict[tuple[str, str], str] = {}
+        self._notes = Notes()
+        self._tables: dict[str, TableTaken] = {}
+        self._report = Taken(tool.name, source)
+        self._home_id: str | None = None
+        self._again: set[str] = set()
+        self._inside = ""
+        self._memo: dict[tuple[str, str], Any] = {}
+        self._states = {table.table: table for table in declared(StateTable).values()}
+        # Two imports of one source at the same time would each find the other's rows missing.
+        tx.serialize(f"import:{tool.name}:{source}")
+
+    def take(self, part: Part) -> None:
+        """All tables of a database of the source."""
+        tables = part.member.tables
+        if part.inside != self._inside:
+            self._inside = part.inside
+            self._memo.clear()
+        if part.member.owner is not None:
+            self._stand_in(part, part.member.owner)
+        known = {*(table.name for table in tables), *part.member.also}
+        for table in tables:
+            if table.name in part.foreign.tables:
+                self._tell_columns(part, table)
+                self._take_table(part, table)
+            elif not part.inside:
+                self._report.missing.append(table.name)
+        if part.member.partly:
+            return
+        for name in sorted({*part.foreign.tables} - known):
+            self._unknown(part.foreign.name_of(name))
+            self._take_table(part, Table(name, (), {}))
+        self._report.left_out += part.foreign.derived
+
+    def report(self) -> Taken:
+        report = self._report
+        report.tables = list(self._tables.values())
+        report.troubles = self._notes.all()
+        for table in report.tables:
+            if table.table in self._again:
+                continue  # its rows were counted once
+            report.rows += table.rows
+            report.new += table.new
+            report.known += table.known
+            report.changed += table.changed
+            report.kept += table.kept
+        if report.new or report.changed:
+            data = {"source": self._source, "new": report.new, "changed": report.changed}
+            self._tx.note("import", "bring", self._tool.name, data=data)
+        return report
+
+    def _tell_columns(self, part: Part, table: Table) -> None:
+        found = {column.lower() for column in part.foreign.tables[table.name]}
+        for column in table.homes:
+            told = f"{table.name}.{column}"
+            if column not in found and told not in self._report.missing:
+                self._report.missing.append(told)
+        if not table.part:
+            for column in sorted(found - {*table.homes}):
+                self._unknown(f"{table.name}.{column}")
+
+    def _unknown(self, name: str) -> None:
+        if name not in self._report.unknown:
+            self._report.unknown.append(name)
+
+    # -- a table ----------------------------------------------------------------------------------
+
+    def _take_table(self, part: Part, table: Table) -> None:
+        told = self._tables.setdefault(table.origin, TableTaken(table.origin, became={}))
+        if table.part:
+            self._again.add(table.part)
+        for piece in part.foreign.pieces(table.name, table.key):
+            self._take_piece(part, table, piece, told)
+            if not table.part:
+                self._on_rows(len(piece))
+
+    def _take_piece(
+        self, part: Part, table: Table, piece: Sequence[Found], told: TableTaken
+    ) -> None:
+        place = imports.Part(self._tool.name, self._source, table.origin)
+        keyed = [(_inside(part, found.key), found) for found in piece]
+        known = imports.known(self._tx, place, [key for key, _ in keyed])
+        told.rows += len(piece)
+        told.known += len(known)
+        new = []
+        for key, found in keyed:
+            digest = _digest(found)
+            if key not in known:
+                new.append((key, found, digest))
+            elif known[key].digest != digest:
+                self._change(place, key, found, digest)
+                told.changed += 1
+        if not new:
+            return
+        rows = [
+            (key, self._row(part, table, found), digest, found.twin) for key, found, digest in new
+        ]
+        self._look_up(table, [row for _, row, _, _ in rows])
+        made = [
+            Made(key, row, self._made(table, row, twin), digest) for key, row, digest, twin in rows
+        ]
+        if table.part:
+            made = [each for each in made if each.things or each.row.troubles]
+        told.new += len(made)
+        self._blank_secrets(made)
+        self._write(place, made, told)
+
+    def _row(self, part: Part, table: Table, found: Found) -> Row:
+        return Row(
+            found,
+            table.refs,
+            self._ids,
+            now=self._tx.now,
+            folder=str(part.foreign.path.absolute().parent),
+            inside=part.inside,
+            around=part.member.owner_values,
+            home=lambda: self._home(part),
+            memo=self._memo,
+        )
+
+    def _home(self, part: Part) -> str:
+        if self._home_id is None:
+            folder = part.foreign.path.absolute().parent
+            self._home_id = projects_here.register(self._tx, folder, must_exist=False).id
+        return self._home_id
+
+    def _stand_in(self, part: Part, owner: Table) -> None:
+        """Make sure that what a database belongs to is there, though nothing else tells of it."""
+        values = part.member.owner_values
+        key = values[owner.key[0]]
+        place = imports.Part(self._tool.name, self._source, owner.origin)
+        if key not in imports.known(self._tx, place, [key]):
+            told = self._tables.setdefault(owner.origin, TableTaken(owner.origin, became={}))
+            found = Found(key, False, {name: text.encode() for name, text in values.items()})
+            self._take_piece(Part(part.foreign, Member(*part.member[:3])), owner, [found], told)
+
+    def _look_up(self, table: Table, rows: Sequence[Row]) -> None:
+        """The ids here of all rows that these name, in one question for each table."""
+        wanted: dict[str, set[str]] = {}
+        for row in rows:
+            for name, other in table.refs.items():
+                if (key := row.names(name)) is not None:
+                    wanted.setdefault(other, set()).add(key)
+            for other, key in table.links(row) if table.links else ():
+                wanted.setdefault(other, set()).add(key)
+        if len(self._ids) > MOST_IDS:
+            self._ids.clear()
+        for other, keys in wanted.items():
+            place = imports.Part(self._tool.name, self._source, other)
+            asked = sorted(key for key in keys if (other, key) not in self._ids)
+            for key, found in imports.known(self._tx, place, asked).items() if asked else ():
+                if found.id is not None:
+                    self._ids[other, key] = found.id
+
+    def _made(self, table: Table, row: Row, twin: bool) -> list[Thing]:
+        if twin and not table.part:
+            row.troubles.append("the row has no key, or one that another row has too")
+        things = list(table.make(row)) if table.make else []
+        if not things and not table.part:
+            row.keep_all()
+        for name, home in table.homes.items():
+            if home == NOT_TAKEN:
+                row.rest.pop(name, None)
+                if row.has(name):
+                    row.troubles.append(f"{name} is not taken: it may be a secret")
+            elif home == KEPT and not table.part:
+                row.keep(name)
+        if not table.part:
+            row.keep_unread(
+                {
+                    name
+                    for name, home in table.homes.items()
+                    if home == NOT_TAKEN or (home == KEY and row.plain_text(name) == row.key)
+                }
+            )
+        return things
+
+    def _change(self, place: imports.Part, key: str, found: Found, digest: str) -> None:
+        whole = {name: plain(value) for name, value in found.values.items() if value is not None}
+        for table in self._tool.tables:
+            if table.origin == place.part:
+                hidden = {name for name, home in table.homes.items() if home == NOT_TAKEN}
+                whole = {name: value for name, value in whole.items() if name not in hidden}
+        rest = _encoded(clean_of_secrets(whole))
+        imports.change_origin(self._tx, place, key, rest=rest, digest=digest)
+        what = "was changed since it was imported; what it became stays, the row is kept beside"
+        self._notes.add(place.part, what, key)
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def _blank_secrets(self, made: Sequence[Made]) -> None:
+        """Take out what looks like a secret. One look at all texts together tells mostly that
+        there is none, and costs a tenth of a look at each."""
+        joined = _BETWEEN.join(_texts(made))
+        if clean_of_secrets(joined) == joined:
+            return
+        for each in made:
+            before = _BETWEEN.join(_texts([each]))
+            for thing in each.things:
+                for name, value in thing.values.items():
+                    if isinstance(value, str):
+                        thing.values[name] = _cleaned(value)
+            clean = clean_of_secrets(each.row.rest)
+            each.row.rest.clear()
+            each.row.rest.update(clean)
+            if _BETWEEN.join(_texts([each])) != before:
+                self._report.secrets += 1
+
+    def _write(self, place: imports.Part, made: Sequence[Made], told: TableTaken) -> None:
+        ids: dict[str, str | None] = {}
+        # What a row becomes first of all, then what belongs to that.
+        for table, group in _grouped((each, each.things[0]) for each in made if each.things):
+            written = self._put(table, [thing.values for _, thing in group])
+            for (each, _), id in zip(group, written, strict=True):
+                ids[each.key] = id
+                if id is None:
+                    each.row.keep_all()
+                    each.row.troubles.append(f"its place among the {table} here is taken")
+                elif table != SAME:
+                    told.became[table] = told.became.get(table, 0) + 1
+        further = ((each, thing) for each in made for thing in each.things[1:])
+        for table, group in _grouped(pair for pair in further if ids[pair[0].key] is not None):
+            self._put(table, [thing.values for _, thing in group])
+            told.became[table] = told.became.get(table, 0) + len(group)
+        origins = []
+        for each in made:
+            id = ids.get(each.key)
+            if id is None:
+                told.kept += 1
+            else:
+                self._ids[place.part, each.key] = id
+            for what in each.row.troubles:
+                self._notes.add(place.part, what, each.key)
+            origins.append(_origin(each, id))
+        imports.add_origins(self._tx, place, origins)
+
+    def _put(self, table: str, rows: list[dict[str, Any]]) -> Sequence[str | None]:
+        if table == SAME:
+            return [row["id"] for row in rows]
+        if (special := _SPECIAL.get(table)) is not None:
+            return special(self._tx, rows) or [""] * len(rows)
+        if table in self._states:
+            written = import_many(self._tx, self._states[table], rows)
+            if table == "notes":
+                self._make_findable(rows, written)
+            return written
+        keys = _KEYS.get(table)
+        if keys is None:
+            put_many(self._tx, table, rows)
+            return [""] * len(rows)
+        put = put_many(self._tx, table, rows, unless="anything", returned=", ".join(keys))
+        left = {tuple(row) for row in put}
+        # Of two that would be one, the first is it.
+        return [_taken_out(left, tuple(row[key] for key in keys)) for row in rows]
+
+    def _make_findable(self, rows: list[dict[str, Any]], ids: Sequence[str | None]) -> None:
+        for row, id in zip(rows, ids, strict=True):
+            if id is not None:
+                project, at = row.get("project_id"), row["created_at"]
+                search.add(self._tx, "note", id, 0, project, at, row["text"])
+
+
+_SPECIAL: dict[str, Callable[[Tx, list[dict[str, Any]]], Any]] = {
+    "agents": agents.take_in,
+    "agent_versions": agents.take_in_versions,
+    "attempts": races.take_in_attempts,
+    "charges": charges.take_in,
+    "choices": races.take_in_winners,
+    "destinations": gateway.take_in_destinations,
+    "edges": tasks.take_in_edges,
+    "posts": groups.take_in_posts,
+    "projects": projects.take_in,
+    "retros": sessions.take_in_retros,
+    "turns": sessions.take_in_turns,
+    "wirings": gateway.take_in_wirings,
+}
+
+# What names a row of those tables, of which there may be one already.
+_KEYS = {
+    "grants": ("agent_id", "tool"),
+    "members": ("group_id", "member"),
+    "plans": ("subject",),
+    "reactions": ("post_id", "sign", "member"),
+    "session_state": ("session_id", "name"),
+    "touches": ("project_id", "path", "owner"),
+}
+
+
+def _taken_out(left: set[tuple[Any, ...]], key: tuple[Any, ...]) -> str | None:
+    if key not in left:
+        return None
+    left.discard(key)
+    return str(key[0])
+
+
+def _grouped(
+    pairs: Iterator[tuple[Made, Thing]],
+) -> Iterator[tuple[str, list[tuple[Made, Thing]]]]:
+    groups: dict[str, list[tuple[Made, Thing]]] = {}
+    for each, thing in pairs:
+        groups.setdefault(thing.table, []).append((each, thing))
+    return iter(groups.items())
+
+
+def _origin(each: Made, id: str | None) -> dict[str, Any]:
+    return {
+        "row_id": each.key,
+        "became": None if id is None else _table_of(each),
+        "id": id or None,
+        "rest": _encoded(each.row.rest) if each.row.rest else None,
+        "trouble": _encoded(each.row.troubles) if each.row.troubles else None,
+        "digest": each.digest,
+    }
+
+
+def _table_of(each: Made) -> str:
+    first = each.things[0]
+    return str(first.values["table"]) if first.table == SAME else first.table
+
+
+def _encoded(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _inside(part: Part, key: str) -> str:
+    return f"{part.inside}/{key}" if part.inside else key
+
+
+def _digest(found: Found) -> str:
+    """A hash of all values of a row."""
+    return blake2b(repr(found.values).encode(), digest_size=8).hexdigest()
+
+
+def _texts(made: Sequence[Made]) -> Iterator[str]:
+    for each in made:
+        for thing in each.things:
+            yield from (value for value in thing.values.values() if isinstance(value, str))
+        if each.row.rest:
+            yield _encoded(each.row.rest)
+
+
+def _cleaned(text: str) -> str:
+    """A text without secrets; one that is JSON stays it."""
+    if text[:1] in "[{":
+        try:
+            return _encoded(clean_of_secrets(msgspec.json.decode(text)))
+        except msgspec.DecodeError:
+            pass
+    cleaned: str = clean_of_secrets(text)
+    return cleaned

@@ -1,0 +1,116 @@
+"""Moving a store to another place: who must be gone first, and the steps in their order."""
+
+import msgspec
+
+from corral import config
+from corral.db import connect
+from corral.db.database import Database
+from corral.db.relocation import Move, Told, find, seek
+from corral.db.relocation import stay as remain
+from corral.kernel.errors import Invalid, Refused, StoreUnavailable
+from corral.library.runs import Runs
+from corral.library.store import active_runs
+from corral.rooms.nodes import ops as nodes
+from corral.rooms.nodes.model import NodeState
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """What was moved, and where it is now."""
+
+    url: str
+    tables: int
+    rows: int
+
+
+def move(database: Database, url: str, told: Told | None) -> Moved:
+    """Fence the store, copy and compare it, and switch; or go on with a move that was begun."""
+    if config.is_afar(url):
+        raise Invalid("A store moves to a database; give sqlite:////path or postgresql://….")
+
+    def open_target() -> Database:
+        probe = getattr(database, "_probe", None)
+        return connect(config.store_url(url), actor=database.actor, probe=probe)
+
+    going = Move(database, open_target)
+    try:
+        if going.target.pointer == database.pointer:
+            raise Invalid(f"{database.url} is where the store is already; give another URL.")
+        if not going.begun:
+            _refuse_while_used(database)
+        going.prepare()
+        going.fence()
+        try:
+            _refuse_while_used(database)
+        except Refused:
+            remain(database)
+            raise
+        rows = going.copy(told or _silent)
+        going.switch()
+        return Moved(going.target.url, len(rows), sum(rows.values()))
+    finally:
+        going.close()
+
+
+def stay(database: Database) -> bool:
+    """Take down the fence, unless the other place is in use already; False: there is none."""
+    found = find(database)
+    if found is None or found.phase != "leaving":
+        return False
+    try:
+        target = connect(found.url, actor=database.actor, create=False)
+    except StoreUnavailable as error:
+        if error.reason != "missing":
+            raise Refused(
+                f"Whether {found.url} is in use already cannot be told ({error.message}); see that "
+                "it can be reached.",
+                url=found.url,
+            ) from error
+    else:
+        try:
+            there = seek(target)
+        finally:
+            target.close()
+        if there is not None and (there.move, there.phase) == (found.move, "arrived"):
+            raise Refused(
+                f"{found.url} is whole and in use; `corral db move {found.url}` finishes it.",
+                url=found.url,
+            )
+    remain(database)
+    return True
+
+
+def _refuse_while_used(database: Database) -> None:
+    now = database.clock.now()
+    serving = [
+        node.name
+        for node in database.read(lambda tx: nodes.list_nodes(tx, limit=1_000)).items
+        if node.state is NodeState.UP and node.lease_until > now
+    ]
+    if serving:
+        raise Refused(
+            f"A daemon serves this store on {', '.join(serving)}; end it there with `corral down`.",
+            nodes=serving,
+        )
+    runs = Runs(database)
+    going = [run.id for run in active_runs(database) if run.is_live and not _is_over(runs, run.id)]
+    if going:
+        others = f" and {len(going) - 3} more" if len(going) > 3 else ""
+        raise Refused(
+            f"{', '.join(going[:3])}{others} still run and write to this store; wait until they "
+            f"are over, or stop them (`corral stop {going[0]}`).",
+            runs=going,
+        )
+
+
+def _is_over(runs: Runs, id: str) -> bool:
+    """Whether a run's processes are gone; under the fence that cannot be written down any more."""
+    try:
+        return not runs.refreshed(runs.get(id)).is_live
+    except StoreUnavailable as error:
+        if error.reason != "moved":
+            raise
+        return True
+
+
+def _silent(table: str, done: int, total: int) -> None:
+    pass

@@ -1,0 +1,41 @@
+"""Agents of another program, under names that are free here."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from corral.db.intake import put_many
+from corral.db.moves import encode_rows, import_many
+from corral.db.tx import Tx
+from corral.rooms.agents import sql
+from corral.rooms.agents.model import Content, Limits
+
+_CONTENT = ("role", "provider", "model", "command", "instructions", "workspace")
+
+
+def take_in(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str | None]:
+    """Keep agents; one whose name is taken gets a number behind it."""
+    wanted = encode_rows([row["name"] for row in rows])
+    taken = {name for (name,) in tx.run(sql.NAMES_TAKEN, keys_=wanted)}
+    for row in rows:
+        row["name"] = _free(tx, row["name"], taken)
+        taken.add(row["name"])
+    return import_many(tx, sql.AGENTS, rows)
+
+
+def _free(tx: Tx, name: str, taken: set[str]) -> str:
+    free, number = name, 1
+    while free in taken or (number > 1 and tx.run(sql.NAMES_TAKEN, keys_=encode_rows([free]))):
+        number += 1
+        free = f"{name}-{number}"
+    return free
+
+
+def take_in_versions(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
+    """Keep what agents are, each as its first version."""
+    for row in rows:
+        content = Content(**{name: row[name] for name in _CONTENT}, limits=Limits())
+        row["hash"] = sha256(msgspec.json.encode(content)).hexdigest()
+    put_many(tx, "agent_versions", rows)

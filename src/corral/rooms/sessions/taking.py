@@ -1,0 +1,37 @@
+"""Turns and retrospectives of another program, taken in many at a time."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from corral.db.intake import put_many
+from corral.db.tx import Tx
+from corral.rooms.sessions import sql
+
+
+def take_in_turns(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Keep turns behind those that their sessions have, in the given order; gives their ids.
+
+    Also in sessions that are closed here: what was said there was said.
+    """
+    latest: dict[str, int] = {}
+    for row in rows:
+        latest[row["session_id"]] = max(latest.get(row["session_id"], 0), row["at"])
+    counts = Counter(row["session_id"] for row in rows)
+    numbers = {
+        id: tx.value(sql.MAKE_ROOM_IN_PAST, id=id, count=count, at=latest[id]) - count
+        for id, count in counts.items()
+    }
+    for row in rows:
+        numbers[row["session_id"]] += 1
+        row["number"] = numbers[row["session_id"]]
+    tx.noted = True
+    return [f"trn_{seq}" for (seq,) in sorted(put_many(tx, "turns", rows, returned="seq"))]
+
+
+def take_in_retros(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Keep looks back at sessions behind those that these have."""
+    for row in rows:
+        row["number"] = tx.value(sql.NEXT_RETRO, id=row["session_id"])
+        put_many(tx, "retros", [row])
+    return [row["session_id"] for row in rows]

@@ -1,0 +1,282 @@
+"""Other programs' databases: read as they are at one moment, and never touched."""
+
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.adapters.foreign import copying
+from corral.adapters.foreign.database import PIECE_ROWS, Foreign, opened
+from corral.adapters.foreign.times import moment_of
+from corral.db.schema import tables
+from corral.kernel.clock import DAY, YEAR
+from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
+from corral.library.foreign.mapping import KEPT, NOT_TAKEN
+from corral.library.foreign.tools import NAMES, check_is_of, tool_of
+from tests.support import foreign
+
+EACH_TOOL = pytest.mark.parametrize("tool", NAMES)
+
+
+def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.iterdir()}
+
+
+def all_rows(path: Path, table: str = "runs") -> list[dict[str, object]]:
+    with opened(path) as found:
+        return [row.values for piece in found.pieces(table, ("id",)) for row in piece]
+
+
+# -- the source -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wal", [False, True])
+def test_nothing_is_made_or_changed_beside_a_source(wal: bool, tmp_path: Path) -> None:
+    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, foreign.AGENT_YES_ROWS, wal=wal)
+    before = files_of(tmp_path)
+    assert len(all_rows(path)) == 4
+    assert files_of(tmp_path) == before
+
+
+def test_what_is_only_in_the_log_of_a_live_writer_is_read(tmp_path: Path) -> None:
+    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, {}, wal=True)
+    writer = apsw.Connection(str(path))
+    try:
+        foreign.fill(writer, foreign.AGENT_YES_ROWS)
+        before = files_of(tmp_path)
+        assert "s.db-wal" in before
+        assert len(all_rows(path)) == 4
+        assert files_of(tmp_path) == before
+    finally:
+        writer.close()
+
+
+def test_a_log_that_a_dead_writer_left_is_read_and_left(tmp_path: Path) -> None:
+    path = foreign.make(tmp_path / "live.db", foreign.AGENT_YES, {}, wal=True)
+    writer = apsw.Connection(str(path))
+    foreign.fill(writer, foreign.AGENT_YES_ROWS)
+    left = tmp_path / "left"
+    left.mkdir()
+    for end in ("", "-wal"):
+        (left / f"s.db{end}").write_bytes(path.with_name(f"live.db{end}").read_bytes())
+    writer.close()
+    before = files_of(left)
+    assert len(all_rows(left / "s.db")) == 4
+    assert files_of(left) == before
+
+
+def test_a_transaction_that_was_never_finished_is_not_read(tmp_path: Path) -> None:
+    path = foreign.make(tmp_path / "live.db", foreign.AGENT_YES, foreign.AGENT_YES_ROWS)
+    writer = apsw.Connection(str(path))
+    writer.execute("PRAGMA cache_size = 1; PRAGMA cache_spill = 1; BEGIN; DELETE FROM runs")
+    writer.execute(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
+        " INSERT INTO projects (dir, cmd, created_at, updated_at)"
+        " SELECT printf('/%d', i), hex(randomblob(200)), 1, 1 FROM n"
+    )
+    left = tmp_path / "left"
+    left.mkdir()
+    for end in ("", "-journal"):
+        (left / f"s.db{end}").write_bytes(path.with_name(f"live.db{end}").read_bytes())
+    before = files_of(left)
+    assert len(all_rows(left / "s.db")) == 4, "the delete was never committed"
+    assert files_of(left) == before
+    writer.execute("ROLLBACK")
+    writer.close()
+
+
+@pytest.fixture
+def moving_money(tmp_path: Path) -> Iterator[Path]:
+    """A database in which somebody moves a sum from row to row, all the time."""
+    path = tmp_path / "s.db"
+    writer = apsw.Connection(str(path))
+    writer.execute(
+        "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 20;"
+        "CREATE TABLE runs (id INTEGER PRIMARY KEY, amount INTEGER, filler TEXT)"
+    ).fetchall()
+    with writer:
+        for number in range(300):
+            writer.execute("INSERT INTO runs VALUES (?, 10, ?)", (number, "x" * 500))
+    stop = threading.Event()
+
+    def move() -> None:
+        number = 0
+        while not stop.is_set():
+            with writer:
+                writer.execute("UPDATE runs SET amount = amount - 1 WHERE id = ?", (number % 300,))
+                other = (number * 7 + 1) % 300
+                writer.execute("UPDATE runs SET amount = amount + 1 WHERE id = ?", (other,))
+            number += 1
+            stop.wait(0.004 if number % 40 else 0.08)
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    yield path
+    stop.set()
+    thread.join()
+    writer.close()
+
+
+def test_a_source_that_is_written_meanwhile_is_read_as_it_was_at_one_moment(
+    moving_money: Path,
+) -> None:
+    for _ in range(5):
+        amounts = [row["amount"] for row in all_rows(moving_money)]
+        assert sum(amounts) == 3_000  # type: ignore[arg-type]
+
+
+def test_a_source_that_is_written_over_all_the_time_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, {}, wal=True)
+    monkeypatch.setattr(copying, "TRIES", 3)
+    monkeypatch.setattr(copying, "_copied", lambda *_: False)
+    with pytest.raises(Refused, match="written all the time"), opened(path):
+        pass
+
+
+def test_rows_come_in_pieces_of_bounded_size(tmp_path: Path) -> None:
+    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, {})
+    foreign.change(
+        path,
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1300)"
+        " INSERT INTO runs SELECT i, i, 1, 'failed', 1, i, i, iif(i < 3, hex(zeroblob(700000)), '')"
+        " FROM n",
+    )
+    with opened(path) as found:
+        sizes = [len(piece) for piece in found.pieces("runs", ("id",))]
+    assert sum(sizes) == 1_300
+    assert max(sizes) <= PIECE_ROWS
+    assert sizes[:2] == [1, 1], "large values make small pieces"
+
+
+# -- what cannot be read --------------------------------------------------------------------------
+
+
+def refusal(path: Path, tool: str = "agent-yes") -> CorralError:
+    with pytest.raises(CorralError) as caught, opened(path) as found:
+        check_is_of(found, tool_of(tool), tool_of(tool).signature)
+    return caught.value
+
+
+def test_a_file_that_is_no_database_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello " * 100)
+    (tmp_path / "empty").touch()
+    half = tmp_path / "half.db"
+    whole = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, foreign.AGENT_YES_ROWS)
+    half.write_bytes(whole.read_bytes()[:5_000])
+    assert "is no SQLite database" in refusal(tmp_path / "a.txt").message
+    assert "is empty" in refusal(tmp_path / "empty").message
+    assert "is damaged" in refusal(half).message
+    assert "is a folder" in refusal(tmp_path).message
+    assert isinstance(refusal(tmp_path / "missing"), NotFound)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, {})
+    path.chmod(0)
+    assert "cannot be read" in refusal(path).message
+
+
+def test_a_locked_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, foreign.AGENT_YES_ROWS)
+    monkeypatch.setattr(copying, "BUSY_MS", 50)
+    writer = apsw.Connection(str(path))
+    writer.execute("BEGIN EXCLUSIVE")
+    try:
+        assert "is locked by another program" in refusal(path).message
+    finally:
+        writer.close()
+
+
+@EACH_TOOL
+def test_the_wrong_tools_database_is_refused_and_named(tool: str, tmp_path: Path) -> None:
+    path = foreign.MAKERS[tool](tmp_path)
+    for other in NAMES:
+        if other == tool:
+            continue
+        found = refusal(path, other)
+        assert isinstance(found, Invalid)
+        assert f"looks like a database of {tool}" in found.message
+        assert f"corral import {tool}" in found.message
+
+
+def test_a_database_of_nobody_is_refused_with_what_it_has(tmp_path: Path) -> None:
+    path = foreign.make(tmp_path / "s.db", "CREATE TABLE stamps (id TEXT)", {})
+    message = refusal(path).message
+    assert "projects, runs" in message
+    assert "stamps" in message
+
+
+def test_a_store_of_our_own_is_refused(tmp_path: Path) -> None:
+    schema = "CREATE TABLE letters (mailbox TEXT); CREATE TABLE events (subject TEXT)"
+    path = foreign.make(tmp_path / "s.db", schema, {})
+    assert "corral db restore" in refusal(path).message
+
+
+# -- mappings -------------------------------------------------------------------------------------
+
+
+@EACH_TOOL
+def test_every_column_of_a_tool_has_a_home_that_exists(tool: str, tmp_path: Path) -> None:
+    here = {f"{table.name}.{column.name}" for table in tables() for column in table.columns}
+    known = {table.name: table for table in tool_of(tool).tables if not table.part}
+    seen: set[str] = set()
+    for number, schema in enumerate(foreign.SCHEMAS[tool]):
+        path = foreign.make(tmp_path / f"{number}.db", schema, {})
+        with opened(path) as found:
+            for name, columns in found.tables.items():
+                seen.add(name)
+                assert {column.lower() for column in columns} == {*known[name].homes}, name
+    assert seen == {*known}
+    for table in tool_of(tool).tables:
+        for column, homes in table.homes.items():
+            if homes not in (KEPT, NOT_TAKEN):
+                assert {*homes.split(", ")} <= here, f"{table.name}.{column}"
+
+
+# -- moments --------------------------------------------------------------------------------------
+
+MOMENTS = st.integers(min_value=946_684_800_000, max_value=4_102_444_800_000)  # 2000 to 2100
+
+
+@given(MOMENTS)
+def test_a_moment_is_the_same_in_every_count(ms: int) -> None:
+    assert moment_of(ms) == ms
+    assert moment_of(ms * 1_000) == ms
+    assert moment_of(ms * 1_000_000) == ms
+    assert moment_of(ms // 1_000) == ms // 1_000 * 1_000
+    assert moment_of(str(ms)) == ms
+    assert moment_of(str(ms // 1_000)) == ms // 1_000 * 1_000
+    assert abs((moment_of(ms / 1_000) or 0) - ms) <= 1
+
+
+@given(MOMENTS)
+def test_a_moment_is_the_same_in_every_spelling(ms: int) -> None:
+    at = datetime.fromtimestamp(ms / 1_000, UTC)
+    ms = int(at.timestamp() * 1_000 + 0.5)
+    at = datetime.fromtimestamp(ms / 1_000, UTC)
+    text = at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1_000:03}"
+    for spelled in (f"{text}Z", f"{text}+00:00", text.replace("T", " "), f" {text}z "):
+        assert moment_of(spelled) == ms, spelled
+
+
+@given(st.one_of(st.text(), st.integers(), st.floats(), st.none(), st.binary(), st.booleans()))
+def test_whatever_is_given_is_a_moment_that_can_be_or_none(value: object) -> None:
+    found = moment_of(value)
+    assert found is None or 0 < found < 10_000 * YEAR + DAY
+
+
+def test_an_open_source_tells_what_it_has(tmp_path: Path) -> None:
+    with opened(foreign.make_flightdeck(tmp_path)) as found:
+        assert isinstance(found, Foreign)
+        assert len(found.tables) == 24
+        assert "knowledge_fts" in found.derived
+        assert found.count("messages") == 3

@@ -1,0 +1,38 @@
+"""An import that is killed at any moment is not there, or is there whole; then it is repeated."""
+
+from pathlib import Path
+
+import pytest
+
+from corral.library import Corral
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+from tests.support import foreign
+from tests.support.store import contents
+
+
+def source_of(world: World, tool: str) -> Path:
+    return foreign.MAKERS[tool](world.folder)
+
+
+@pytest.mark.parametrize("tool", ["flightdeck", "nanoclaw"])
+def test_an_import_is_there_whole_or_not_at_all(
+    fresh_url: FreshUrl, tmp_path: Path, tool: str
+) -> None:
+    def prepare(store: Corral, world: World) -> None:
+        source_of(world, tool)
+
+    def bring(store: Corral, world: World) -> None:
+        path = next(world.folder.rglob("v2.db" if tool == "nanoclaw" else "flightdeck.db"))
+        world.note(f"{store.imports.take(tool, path, source='it').new} new")
+
+    def check(store: Corral, world: World) -> None:
+        told = world.deeds
+        assert len([deed for deed in told if deed != "0 new"]) <= 1 or told[0] == told[1]
+        path = next(world.folder.rglob("v2.db" if tool == "nanoclaw" else "flightdeck.db"))
+        before = contents(store)
+        assert store.imports.take(tool, path, source="it").new == 0
+        assert contents(store) == before
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(prepare=prepare, run=bring, recover=bring, check=check)
+    )

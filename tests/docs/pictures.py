@@ -1,0 +1,103 @@
+"""Makes the pictures of the README from what really happens: `python -m tests.docs.pictures`.
+
+The guide is followed in an empty home; its first run becomes a picture of a terminal, and the
+dashboard is opened in a browser.
+"""
+
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Page
+from rich.console import Console
+from rich.text import Text
+
+from tests.support.browsers import quiet_browser
+from tests.support.keeping import end_all, with_variable
+from tests.support.pages import NewFile, Shell, read
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PICTURES = DOCS / "pictures"
+TERMINAL = """\
+corral run -d --name slow -- sh -c 'for i in 1 2 3; do echo step $i; sleep 1; done'
+corral ps
+corral wait slow
+corral logs slow
+corral run --agent scripted "say I had a look; write notes.txt done; spend 1200 300"
+corral stats --by provider
+corral"""
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        home, work = Path(folder, "home"), Path(folder, "work")
+        home.mkdir()
+        work.mkdir()
+        (home / ".gitconfig").write_text("[user]\nname = You\nemail = you@example.org\n")
+        shell = Shell(
+            work,
+            {
+                "HOME": str(home),
+                "CORRAL_HOME": f"{home}/corral",
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                "USER": "you",
+                "LANG": "C.UTF-8",
+                "NO_COLOR": "1",
+            },
+        )
+        try:
+            shell.run("mkdir notes && cd notes")
+            picture_terminal(shell)
+            for page in ("first-team", "first-race"):
+                shell.run(f"cd {work} && mkdir {page} && cd {page}")
+                follow(shell, DOCS / "guide" / f"{page}.md")
+            shell.run("corral run -d --name nightly -- sleep 60")
+            _, said = shell.run("corral up --port 0")
+            picture_dashboard(re.search(r"http://\S+", said[0])[0])  # type: ignore[index]
+        finally:
+            shell.close()
+            end_all(lambda: with_variable(f"CORRAL_HOME={home}/corral"))
+
+
+def follow(shell: Shell, page: Path) -> None:
+    for step in read(page):
+        if isinstance(step, NewFile):
+            shell.write(step)
+        elif "race clean" not in step.command:
+            shell.run(step.command)
+
+
+def picture_terminal(shell: Shell) -> None:
+    console = Console(record=True, width=126, file=open(os.devnull, "w"))  # noqa: SIM115
+    for command in TERMINAL.splitlines():
+        _, said = shell.run(command)
+        console.print(Text("$ ", "bold green") + Text(command, "bold"))
+        for line in said:
+            console.print(Text(line), soft_wrap=False, overflow="ellipsis", no_wrap=True)
+    # Whoever looks at it asks nobody else for a font.
+    drawn = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="corral"), flags=re.S)
+    (PICTURES / "terminal.svg").write_text(drawn, encoding="utf-8")
+
+
+def picture_dashboard(link: str) -> None:
+    with quiet_browser() as browser:
+        assert browser is not None, "the pictures need a browser"
+        page = browser.new_page(viewport={"width": 1280, "height": 860})
+        page.goto(link)
+        _shoot(page, "overview")
+        page.goto(f"{link.partition('/?')[0]}/races")
+        page.locator("main a[href^='/races/rac_']").first.click()
+        page.get_by_role("link", name="Round 1").first.click()
+        _shoot(page, "race")
+
+
+def _shoot(page: Page, name: str) -> None:
+    page.wait_for_selector("#feed[data-state=live]", state="attached")
+    page.wait_for_timeout(500)
+    page.screenshot(path=PICTURES / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()

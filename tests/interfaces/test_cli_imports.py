@@ -1,0 +1,74 @@
+"""`corral import` of other tools' databases, as people call it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from corral.library.foreign.tools import NAMES
+from tests.support import foreign
+from tests.support.cli import Cli
+
+
+@pytest.mark.parametrize("tool", NAMES)
+def test_a_database_is_brought_in_and_the_second_time_is_told(
+    cli: Cli, tool: str, tmp_path: Path
+) -> None:
+    path = foreign.MAKERS[tool](tmp_path)
+    first = cli("import", tool, str(path))
+    assert first.code == 0
+    assert "rows are new" in first.out
+    assert "BECAME" in first.out
+    assert "Nothing is new" in cli("import", tool, str(path)).out
+    found = cli.json("import", tool, str(path))
+    assert found["new"] == 0
+    assert {table["table"] for table in found["tables"]}
+
+
+def test_the_folder_of_a_tool_will_do(cli: Cli, tmp_path: Path) -> None:
+    for tool in ("agent-yes", "agents", "multishot", "nanoclaw"):
+        folder = tmp_path / tool
+        path = foreign.MAKERS[tool](folder)
+        assert cli.json("import", tool, str(folder))["source"] == str(path)
+
+
+def test_what_is_wrong_is_told_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
+    path = foreign.make_agent_yes(tmp_path)
+    wrong = cli("import", "flightdeck", str(path))
+    assert wrong.code == 2
+    assert "looks like a database of agent-yes" in wrong.err
+    assert "Traceback" not in wrong.err
+    missing = cli("import", "multishot", str(tmp_path / "nowhere.db"))
+    assert missing.code == 3
+    assert "is a folder" in cli("import", "flightdeck", str(tmp_path)).err
+
+
+def test_dirt_is_told_and_rows_show_what_became_of_them(cli: Cli, tmp_path: Path) -> None:
+    path = foreign.make_agent_yes(tmp_path)
+    foreign.change(path, "UPDATE runs SET args = '{' WHERE id = 1")
+    said = cli("import", "agent-yes", str(path), "--name", "laptop")
+    assert "runs: args is no JSON of the kind that it should be (list) (1, as in 1)" in said.out
+    found = json.loads(cli("import", "rows", "--json").out)
+    assert {row["source"] for row in found} == {"laptop"}
+    (broken,) = (row for row in found if row["trouble"])
+    assert broken["rest"] == {"args": "{"}
+    (again,) = json.loads(cli("import", "rows", "--id", broken["id"], "--json").out)
+    assert again == broken
+    assert json.loads(cli("import", "rows", "--kept", "--json").out) == []
+
+
+def test_what_was_brought_in_can_be_looked_at(cli: Cli, tmp_path: Path) -> None:
+    for tool in NAMES:
+        cli("import", tool, str(foreign.MAKERS[tool](tmp_path / tool)))
+    rows = json.loads(cli("import", "rows", "--json", "--limit", "200").out)
+    shown = [row["id"] for row in rows if row["id"] and row["id"][:3] not in ("trn", "chg")]
+    kinds = {id[:3] for id in shown}
+    assert kinds >= {"prj", "run", "agt", "ses", "rac", "tsk", "let", "dec", "nte", "grp"}
+    for kind in sorted(kinds):
+        id = next(id for id in shown if id.startswith(kind))
+        said = cli("show", id)
+        assert "Traceback" not in said.err, id
+        assert said.code in (0, 2, 3), (id, said.err)
+    assert cli("ps", "-a").code == 0
+    assert cli("race", "list").code == 0
+    assert json.loads(cli("ps", "--json").out) == [], "nothing runs"

@@ -1,0 +1,138 @@
+"""No secret at rest: keys are put wherever an agent can put them, and then every byte that there is
+is looked at: the home, the store, its back-up, and what is packed in either. And nobody else can
+read any of it.
+"""
+
+import io
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import zstandard
+
+from corral.library import Corral
+from tests.support.keeping import Home, until
+from tests.support.mcp import Agent
+
+pytestmark = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+
+BY_VALUE = "hunter2-7f3a9c51e0-Zr8"
+BY_SHAPE = "ghp_" + "x7K2m9QpL4vN8rT1wY6z" + "B3cD5fG0hJ1kM2nP"
+PACKED = b"\x28\xb5\x2f\xfd"
+
+# In two pieces: what a person writes into a command line is theirs, and kept as it is.
+SAYS = f"""
+import os, sys, json
+value, found = os.environ["PASS"], "{BY_SHAPE[:4]}" + "{BY_SHAPE[4:]}"
+for word in (value, found):
+    print("out", word, json.dumps({{"it": word}}), flush=True)
+    print("err", word, file=sys.stderr, flush=True)
+sys.exit(f"it broke: {{value}} {{found}}")
+"""
+
+
+def tell_everywhere(store: Corral, project: str) -> None:
+    """An agent that came by a key puts it into each tool that takes words."""
+    words = f"the key is {BY_SHAPE}, keep it"
+    store.agents.create("ben", command="true")
+    ada = Agent(store, "ada", project=project)
+    ada("task_add", tasks=[{"key": "t1", "title": words, "description": words}])
+    ada("task_add", tasks=[{"key": "t2", "title": "x"}])
+    ada("progress", summary=words)
+    ada("plan", steps=[{"content": words}])
+    ada("lock", path="a.txt", reason=words)
+    ada("send", to="ben", text=words, data={"deep": [words]})
+    ada("group_post", text=words)
+    ada("ask", text=words, options=[words, "no"])
+    ada("decide", title=words, rationale=words, alternatives=[words])
+    ada("remember", text=words)
+    ada("timer_set", text=words, in_seconds=600)
+    handed = ada("delegate", to="ben", text=words, context=words)
+    Agent(store, "ben", project=project)("result", delegation=handed["delegation"], result=words)
+    ada("task_claim", task="t1")
+    ada("task_submit", task="t1", text=words, commands=[{"command": words, "exit_code": 0}])
+    ada("task_claim", task="t2")
+    ada("task_fail", task="t2", reason=words)
+
+
+def unpacked(data: bytes) -> bytes:
+    if not data.startswith(PACKED):
+        return data
+    reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True)
+    return data + reader.read()
+
+
+def all_bytes(home: Home) -> Iterator[tuple[str, bytes]]:
+    """Every file below the home, with the store where that is a file; every row where it is not."""
+    for file in home.folder.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            yield str(file), unpacked(file.read_bytes())
+    if not home.url.startswith("postgres"):
+        return
+    with psycopg.connect(home.url, autocommit=True) as connection:
+        tables = connection.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
+        ).fetchall()
+        for (table,) in tables:
+            for row in connection.execute(f"SELECT * FROM {table}".encode()):
+                for value in row:
+                    data = bytes(value) if isinstance(value, bytes) else str(value).encode()
+                    yield f"a row of {table}", unpacked(data)
+
+
+def use_everything(home: Home) -> None:
+    env = home.env | {"THE_PASS": BY_VALUE}
+    with home.store() as store:
+        project = store.projects.register(home.work)
+        store.agents.create("ada", command="true")
+        tell_everywhere(store, project.id)
+    options = ("--secret", "PASS=env:THE_PASS", "--name", "leaky")
+    for more in ((), ("--pty",)):
+        run = home.detached(sys.executable, "-c", SAYS, options=(*options, *more), env=env)
+        assert home.ended(run.id).state == "failed"
+        home.nobody_left()
+        assert b"[redacted]" in home.output(run)
+    with home.store() as store:
+        store.search.catch_up()
+        store.db.backup(home.folder / "home" / "backup.db")
+
+
+def test_no_key_is_in_any_byte_of_a_home_that_was_used(home: Home) -> None:
+    use_everything(home)
+    looked = 0
+    for where, data in all_bytes(home):
+        looked += len(data)
+        assert BY_VALUE.encode() not in data, where
+        at = data.find(BY_SHAPE.encode())
+        assert at < 0, f"{where}: {data[max(0, at - 200) : at + 60]!r}"
+    print(f"{looked:,} bytes")
+    assert looked > 100_000
+
+
+def test_nobody_else_can_read_anything_of_a_home_that_was_used(home: Home) -> None:
+    """Files, folders and sockets, those that only a daemon or a running run has among them."""
+    home.json("up", "--port", "0", "--json")
+    try:
+        run = home.detached("sleep", "600")
+        with home.store() as store:
+            store.projects.register(home.work)
+            store.db.backup(Path(home.env["CORRAL_HOME"]) / "backup.db")
+            top = Path(home.env["CORRAL_HOME"])
+            found = [top, *top.rglob("*")]
+            if path := store.db.path:
+                found += sorted(path.parent.glob(f"{path.name}*"))
+            store.runs.stop(run.id)
+        kinds = set()
+        for each in found:
+            mode = os.lstat(each).st_mode
+            kinds.add(stat.S_IFMT(mode))
+            assert not stat.S_IMODE(mode) & 0o077 or stat.S_ISLNK(mode), f"{each}: {mode:o}"
+        assert {stat.S_IFREG, stat.S_IFDIR, stat.S_IFSOCK} <= kinds
+        home.ended(run.id)
+    finally:
+        home.corral("down")
+    until(lambda: not home.everybody(), "all have ended")

@@ -1,0 +1,489 @@
+"""Whatever comes from outside is read or refused in words: every parser of foreign input gives a
+value or the one error that it promises, and never takes for ever.
+
+What is right is spoilt a little, which goes deeper than noise. Here a few examples of each;
+`CORRAL_FUZZ=2000 pytest tests/properties/test_foreign.py` takes many.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from corral.adapters import counts, hooks, notify
+from corral.adapters.boxed import inbound, inside, outbound
+from corral.adapters.boxed.outbound import Busy, Damaged, Torn
+from corral.adapters.boxed.rows import Picture
+from corral.adapters.boxed.schema import Folder
+from corral.adapters.channels.contract import Batch, Incoming, Unwelcome
+from corral.adapters.channels.matrix import Matrix
+from corral.adapters.channels.slack import Slack
+from corral.adapters.channels.telegram import Telegram
+from corral.adapters.channels.webhook import Webhook
+from corral.adapters.output.redact import redact
+from corral.adapters.providers import registry
+from corral.adapters.transcripts import claude, codex
+from corral.interfaces.cli.tasking import read_list
+from corral.kernel import patterns
+from corral.kernel.clock import SetClock, parse_duration
+from corral.kernel.errors import CorralError
+from corral.kernel.ids import id_range, number_of
+from corral.kernel.money import parse_usd
+from corral.kernel.page import decode_cursor
+from corral.library import teams
+from corral.rooms.events.ops import parse_cursor
+from corral.rooms.gateway.patterns import compiled
+from corral.rooms.races import variations
+from corral.rooms.schedules.recurrence import check_cron
+from corral.rooms.tasks.model import read_evidence, read_wanted
+
+EXAMPLES = int(os.environ.get("CORRAL_FUZZ", "15"))
+NOW = 1_800_000_000_000
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+few = settings(
+    max_examples=EXAMPLES,
+    deadline=None,  # a busy machine is no fault; what takes for ever is ended with its test
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    database=None,
+)
+many = settings(few, max_examples=EXAMPLES * 4)
+
+NOISE: Any = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8)
+    | st.sampled_from(["", "\0", "\ud800", "²", "-1", "1e999", "x" * 5_000]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=4,
+)
+
+
+def places_in(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield here
+    inner = value.items() if isinstance(value, dict) else ()
+    for key, each in enumerate(value) if isinstance(value, list) else inner:
+        yield from places_in(each, (*here, key))
+
+
+@st.composite
+def spoilt(draw: Any, *samples: Any) -> Any:
+    """One of the samples, with something else in one place or a few."""
+    value = deepcopy(draw(st.sampled_from(samples)))
+    for _ in range(draw(st.integers(1, 3))):
+        *path, last = (None, *draw(st.sampled_from([*places_in(value)])))
+        if not path:
+            return draw(NOISE)
+        at = value
+        for key in path[1:]:
+            at = at[key]
+        if draw(st.booleans()) and isinstance(at, dict):
+            del at[last]
+        else:
+            at[last] = draw(NOISE)
+    return value
+
+
+def encoded(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+# -- agents ----------------------------------------------------------------------------------------
+
+STREAMS = {
+    name: [
+        json.loads(line)
+        for file in sorted((FIXTURES / "providers").glob(f"{name}*.jsonl"))
+        for line in file.read_bytes().splitlines()[:40]
+        if line.startswith(b"{")
+    ]
+    for name in ("claude", "codex", "copilot", "gemini", "opencode", "qwen")
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@given(data=st.data())
+@few
+def test_a_stream_of_a_provider_never_ends_whoever_reads_it(name: str, data: Any) -> None:
+    parser = registry.find(name).parser(SetClock(NOW))
+    for line in data.draw(st.lists(spoilt(*STREAMS[name]), max_size=4)):
+        json.dumps([repr(fact) for fact in parser.feed(encoded(line) + b"\n")])
+    parser.feed(data.draw(st.binary(max_size=50)))
+    parser.pending()
+    parser.close()
+
+
+@pytest.mark.parametrize("module", [claude, codex])
+@given(data=st.data())
+@few
+def test_a_transcript_never_ends_whoever_reads_it(
+    module: Any, data: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    name = module.__name__.rpartition(".")[2]
+    recorded = (FIXTURES / "transcripts" / f"{name}.jsonl").read_bytes().splitlines()
+    lines = data.draw(st.lists(spoilt(*map(json.loads, recorded)), max_size=4))
+    file = tmp_path_factory.getbasetemp() / f"{name}-{os.getpid()}.jsonl"
+    file.write_bytes(b"\n".join([recorded[0], *map(encoded, lines)]) + b"\n")
+    module.head(file)
+    list(module.read(file))
+
+
+@given(spoilt({"tool_input": {"file_path": "a"}, "cwd": "/", "hook_event_name": "PreToolUse"}))
+@many
+def test_what_a_hook_is_told_is_read_or_refused(told: Any) -> None:
+    with suppress(ValueError):
+        hooks.edited_paths(encoded(told), "/")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, bytes]:
+    """A file that the inside of a box has written."""
+    folder = Folder(str(tmp_path_factory.mktemp("box")))
+    os.mkdir(folder.inside)
+    os.mkdir(folder.outside)
+    inbound.show(folder, Picture(), NOW)
+    files = inside.Files(folder.top)
+    with files.writing() as connection:
+        files.put(connection, "chat", {"text": "hello"})
+    return folder, Path(folder.outbound).read_bytes()
+
+
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=20),
+    kept=st.sampled_from([1 << 20, 100, 5_000]),
+)
+@few
+def test_a_file_from_a_box_is_read_or_refused(
+    changes: list[tuple[int, int]], kept: int, written: tuple[Folder, bytes]
+) -> None:
+    folder, good = written
+    torn = bytearray(good)
+    for place, byte in changes:
+        torn[place % len(torn)] = byte
+    Path(folder.outbound).write_bytes(torn[:kept])
+    with suppress(Busy, Torn, Damaged):
+        outbound.read(folder, taken=0, above=0)
+
+
+@given(
+    column=st.sampled_from(["seq", "kind", "content", "in_reply_to", "timestamp"]),
+    value=st.none()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.binary(max_size=9)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=9),
+)
+@few
+def test_a_row_from_a_box_is_read_or_refused(
+    column: str, value: Any, written: tuple[Folder, bytes]
+) -> None:
+    folder, good = written
+    Path(folder.outbound).write_bytes(good)
+    with (
+        closing(sqlite3.connect(folder.outbound)) as connection,
+        connection,
+        suppress(sqlite3.Error),  # its own schema forbids it
+    ):
+        connection.execute(f"UPDATE messages_out SET {column} = ?", [value])
+    with suppress(Busy, Torn, Damaged):
+        outbound.read(folder, taken=0, above=0)
+
+
+# -- chats -----------------------------------------------------------------------------------------
+
+
+class Told:
+    """A platform's API that says one thing, whatever it is asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def ask(self, *_: Any, **__: Any) -> Any:
+        return self.answer
+
+    def fetch(self, *_: Any) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+# To make one takes long; each test hands over its own platform.
+TELEGRAM = Telegram({}, {"token": "t"})
+MATRIX = Matrix({"base_url": "http://x"}, {"token": "t"})
+SLACK = Slack({}, {"token": "t", "signing_secret": "s"})
+
+
+def check_batch(batch: Batch) -> None:
+    for event in batch.events:
+        for name in ("event_id", "place", "sender", "text"):
+            assert isinstance(getattr(event, name), str), name
+        assert isinstance(event, Incoming)
+    assert all(isinstance(id, str) for id in batch.unreadable)
+
+
+SENDER = {"id": 5, "username": "ann"}
+CHAT = {"id": -7, "type": "group", "title": "room"}
+UPDATES = [
+    {"from": SENDER, "chat": CHAT, "message_id": 3, "text": "hi", "date": 17},
+    {
+        "from": SENDER,
+        "chat": CHAT,
+        "message_id": 3,
+        "caption": "x",
+        "reply_to_message": {"message_id": 2, "from": SENDER},
+        "photo": [{"file_id": "f", "file_size": 3}],
+        "document": {"file_id": "f", "file_name": "a.txt", "mime_type": "text/plain"},
+        "is_topic_message": True,
+        "message_thread_id": 9,
+    },
+]
+PRESSED = {"id": "1", "data": "qst_1:2", "from": SENDER, "message": {"chat": CHAT}}
+
+
+@given(message=spoilt(*UPDATES), kind=st.sampled_from(["message", "edited_message"]))
+@many
+def test_one_bad_message_holds_up_no_telegram_channel(message: Any, kind: str) -> None:
+    good = {"update_id": 4, "message": UPDATES[0]}
+    channel = TELEGRAM
+    channel._web = Told({"result": [{"update_id": 3, kind: message}, good]})  # type: ignore[assignment]
+    batch = channel.receive("1", 0)
+    check_batch(batch)
+    assert batch.cursor == "5"
+    assert "4" in [event.event_id for event in batch.events]
+
+
+@given(pressed=spoilt(PRESSED))
+@few
+def test_one_bad_button_holds_up_no_telegram_channel(pressed: Any) -> None:
+    channel = TELEGRAM
+    channel._web = Told({"result": [{"update_id": 3, "callback_query": pressed}]})  # type: ignore[assignment]
+    assert channel.receive("1", 0).cursor == "4"
+
+
+CONTENTS = [
+    {"msgtype": "m.text", "body": "hi", "m.mentions": {"user_ids": ["@bot:x"]}},
+    {
+        "msgtype": "m.file",
+        "body": "a.txt",
+        "url": "mxc://x/y",
+        "info": {"size": 3, "mimetype": "text/plain"},
+        "m.relates_to": {
+            "rel_type": "m.thread",
+            "event_id": "$1",
+            "m.in_reply_to": {"event_id": "$0"},
+        },
+    },
+    {
+        "body": "* new",
+        "m.new_content": {"body": "new"},
+        "m.relates_to": {"rel_type": "m.replace", "event_id": "$1"},
+    },
+]
+
+
+@given(content=spoilt(*CONTENTS), kind=st.sampled_from(["m.room.message", "m.reaction"]))
+@many
+def test_one_bad_message_holds_up_no_matrix_channel(content: Any, kind: str) -> None:
+    """What a member sends is what its client likes: the server looks at the envelope alone."""
+    bad = {"type": kind, "event_id": "$2", "sender": "@ann:x", "content": content}
+    good = {"type": "m.room.message", "event_id": "$3", "sender": "@ann:x", "content": CONTENTS[0]}
+    timeline = {"timeline": {"events": [bad, good]}}
+    channel = MATRIX
+    channel._web = Told({"next_batch": "s2", "rooms": {"join": {"!r:x": timeline}}})  # type: ignore[assignment]
+    batch = channel.receive("s1", 0)
+    check_batch(batch)
+    assert batch.cursor == "s2"
+    assert "$3" in [event.event_id for event in batch.events]
+
+
+EVENTS = [
+    {
+        "type": "event_callback",
+        "authorizations": [{"user_id": "U0"}],
+        "event": {
+            "type": "message",
+            "channel": "C1",
+            "ts": "1.2",
+            "user": "U1",
+            "text": "hi",
+            "files": [{"name": "a", "size": 3, "url_private": "https://files.slack.com/x"}],
+        },
+    },
+    {
+        "type": "event_callback",
+        "event": {
+            "subtype": "message_changed",
+            "channel": "C1",
+            "event_ts": "1.3",
+            "message": {"ts": "1.2", "user": "U1", "text": "new"},
+            "previous_message": {"text": "old"},
+        },
+    },
+    {
+        "type": "event_callback",
+        "event": {
+            "type": "reaction_added",
+            "user": "U1",
+            "reaction": "eyes",
+            "event_ts": "1.3",
+            "item": {"type": "message", "channel": "C1", "ts": "1.2"},
+        },
+    },
+    {
+        "type": "block_actions",
+        "user": {"id": "U1", "username": "ann"},
+        "channel": {"id": "C1"},
+        "actions": [{"value": "qst_1:1", "action_ts": "1.4"}],
+    },
+]
+HEADERS = st.text(st.characters(max_codepoint=255), max_size=80)
+
+
+@given(told=spoilt(*EVENTS), form=st.booleans())
+@many
+def test_a_request_of_slack_is_read_or_unwelcome(told: Any, form: bool) -> None:
+    body = encoded(told)
+    seconds = str(NOW // 1_000)
+    signed = hmac.new(b"s", b"v0:" + seconds.encode() + b":" + body, hashlib.sha256).hexdigest()
+    headers = {"x-slack-request-timestamp": seconds, "x-slack-signature": f"v0={signed}"}
+    channel = SLACK
+    channel._web = Told({})  # type: ignore[assignment]
+    with suppress(Unwelcome):
+        check_batch(Batch(channel.accept(headers, body, NOW).events))
+
+
+@given(stamp=HEADERS | st.sampled_from(["²", "1" * 13]), signature=HEADERS)
+@few
+def test_a_forged_request_of_slack_is_unwelcome(stamp: str, signature: str) -> None:
+    channel = SLACK
+    for given_stamp in (stamp, str(NOW // 1_000)):
+        headers = {"x-slack-request-timestamp": given_stamp, "x-slack-signature": signature}
+        with pytest.raises(Unwelcome):
+            channel.accept(headers, b"{}", NOW)
+
+
+SAID = {"event_id": "1", "place": "p", "sender": "s", "text": "hi", "at": 5, "direct": True}
+
+
+@given(told=spoilt(SAID))
+@many
+def test_a_webhook_is_read_or_unwelcome(told: Any) -> None:
+    channel, body = Webhook({}, {"secret": "s"}), encoded(told)
+    headers = {notify.SIGNATURE.lower(): notify.signature("s", body, NOW)}
+    with suppress(Unwelcome):
+        check_batch(Batch(channel.accept(headers, body, NOW).events))
+
+
+@given(header=HEADERS, v1=HEADERS)
+@few
+def test_a_forged_webhook_is_unwelcome(header: str, v1: str) -> None:
+    channel = Webhook({}, {"secret": "s"})
+    for given_header in (header, f"t={NOW // 1_000},v1={v1}", f"t=²,v1={v1}", "t=1,t=²"):
+        with pytest.raises(Unwelcome):
+            channel.accept({notify.SIGNATURE.lower(): given_header}, b"{}", NOW)
+
+
+# -- what people and programs write ----------------------------------------------------------------
+
+TASK = {"key": "a", "title": "A", "files": ["x"], "depends_on": [], "priority": 1, "check": "true"}
+TEAM = {
+    "lead": {"name": "ada", "provider": "claude", "limits": {}, "env": {"A": "1"}},
+    "workers": [{"name": "ben", "command": "true", "approve": ["edit"]}],
+    "goal": "g",
+    "tasks": [TASK],
+}
+WRITTEN = st.text("-:?[]{}*&!|>'\"%@`#,\n ~<=0x1e9.:T_ay", max_size=60) | st.sampled_from(
+    ["- 2020-99-99", "- 0x", "- 1:99:99", "[" * 20_000, "- " * 5_000, "- " + "9" * 5_000]
+)
+
+
+@given(text=WRITTEN | spoilt(TEAM, [TASK]).map(json.dumps))
+@many
+def test_a_file_of_tasks_or_a_team_is_read_or_refused(
+    text: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.getbasetemp() / f"graph-{os.getpid()}.yaml"
+    file.write_text(text, errors="replace")
+    with suppress(CorralError):
+        found = read_list(str(file))
+        with suppress(CorralError):
+            read_wanted(found)
+        if isinstance(found, dict):
+            teams._read(found)
+
+
+@given(spoilt({"commits": ["a"], "commands": [{"command": "x", "exit_code": 0}], "text": "t"}))
+@few
+def test_evidence_is_read_or_refused(evidence: Any) -> None:
+    with suppress(CorralError):
+        read_evidence(evidence)
+
+
+LETTERS = st.text(max_size=40) | st.text("0123456789*/?,-.:_ dhmsw[]{}!\\^$|()²", max_size=40)
+READERS: dict[str, Callable[[str], Any]] = {
+    "duration": parse_duration,
+    "money": parse_usd,
+    "id": lambda text: id_range("prj", text),
+    "number": lambda text: number_of("let", text),
+    "cursor": lambda text: decode_cursor(text, "", 0),
+    "place in the feed": parse_cursor,
+    "cron": lambda text: check_cron(text, "UTC", NOW),
+    "zone": lambda text: check_cron("* * * * *", text, NOW),
+    "pattern of a wiring": lambda text: compiled(text).found_in(text),
+    "pattern of a lock": lambda text: patterns.meet(patterns.covering(text), "a/*/b"),
+    "variations": variations.read_text,
+    "agents of a race": variations.read_agents,
+    "what tests printed": counts.from_output,
+    "JUnit as text": lambda text: counts.from_junit(text.encode(errors="replace")),
+}
+
+
+@pytest.mark.parametrize("what", READERS)
+@given(
+    text=LETTERS | st.sampled_from(["9" * 400 + "d", "9" * 5_000, "\ud800", "a*" * 200, "/" * 900])
+)
+@few
+def test_a_text_is_read_or_refused(what: str, text: str) -> None:  # fmt: skip
+    with suppress(CorralError):
+        READERS[what](text)
+
+
+@given(
+    head=st.sampled_from(["", '<?xml version="1.0" encoding="{}"?>']),
+    encoding=st.sampled_from(["utf-8", "utf-16", "gbk", "foo", "cp037", "undefined", "idna"]),
+    body=st.sampled_from(
+        ['<testsuite><testcase name="a"/></testsuite>', "<testsuite>" * 5_000, "<!DOCTYPE a><a/>"]
+    ),
+    cut=st.integers(0, 80),
+)
+@many
+def test_a_report_of_tests_is_read_or_passed_over(
+    head: str, encoding: str, body: str, cut: int
+) -> None:
+    document = (head.format(encoding) + body).encode()
+    counts.from_junit(document)
+    counts.from_junit(document[:cut] + b"\xff\0" + document[cut:])
+
+
+@given(
+    data=st.binary(max_size=200),
+    secret=st.text(st.characters(exclude_categories=["Cs"]), min_size=8, max_size=30),
+    at=st.integers(0, 200),
+)
+@many
+def test_no_value_of_a_secret_stays_in_any_bytes(data: bytes, secret: str, at: int) -> None:
+    raw = secret.encode()
+    redacted = redact(data[:at] + raw + data[at:], [secret])
+    assert raw not in redacted
