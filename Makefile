@@ -21,14 +21,14 @@ setup: .venv/ready ## make .venv with all that development needs
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@$(BIN)/python -m compileall -q src
+	@$(BIN)/python -m compileall -q src tests
 	@touch $@
 
 demo: setup ## the story in a minute, in a temporary home
 	@$(BIN)/python -m corral.demo
 
 test: setup .venv/browser ## every test, on SQLite and on a PostgreSQL that it starts itself
-	@$(BIN)/pytest -n $(WORKERS) --dist worksteal
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 # One that is there, Debian's, or playwright's own.
 .venv/browser: .venv/ready
@@ -82,7 +82,14 @@ pictures: setup .venv/browser ## the pictures of the README, from what really ha
 docs-check: setup
 	@$(BIN)/python tools/docs.py --check
 
-check: lint types layers docs-check test ## what CI runs
+check: setup ## what CI runs
+	@$(MAKE) --no-print-directory -j2 lint types layers docs-check .venv/collected
+	@$(MAKE) --no-print-directory test
+
+# Rewriting the asserts of all tests takes longer than many of them; done once, all workers have it.
+.venv/collected: .venv/ready
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --collect-only -qq >$@.log || { cat $@.log; false; }
+	@touch $@
 
 bench: setup ## measure the hot paths against the raw drivers and against peers
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'

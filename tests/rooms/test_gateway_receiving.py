@@ -240,6 +240,47 @@ def test_where_nobody_is_to_listen_nothing_is_kept_waiting(store: Corral) -> Non
     assert store.messages.get(message.id).state == "unheard"
 
 
+@pytest.mark.parametrize("where", ["place", "channel"])
+def test_what_was_held_where_no_agent_listened_is_heard_when_one_is_wired(
+    store: Corral, where: str
+) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, policy="ask")
+    store.senders.approve("fake/ann", person="ann")
+    held = [chat.says(text) for text in ("one", "two", "three")]
+    stranger = chat.says("let me in", sender="eve")
+    given = chat.place() if where == "place" else "fake"
+    made = store.wirings.add("ada", **{where: given})
+    assert made.trigger == "always"
+    assert {store.messages.get(each.id).state for each in held} == {"heard"}
+    letters = [each for each in store.mail.list().items if each.mailbox.startswith("session:")]
+    assert [letter.body["text"] for letter in letters] == ["one", "two", "three"]
+    assert store.messages.get(stranger.id).state == "held", "a wiring lets nobody in"
+    (left,) = store.questions.list().items
+    assert "May eve" in left.text, "which agent is to hear is asked no more"
+
+
+def test_what_does_not_wake_the_agent_that_is_wired_is_not_kept_waiting(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, policy="ask")
+    store.senders.approve("fake/ann", person="ann")
+    held = chat.says("hello?")
+    store.wirings.add("ada", channel="fake", trigger="mention")
+    assert store.messages.get(held.id).state == "unheard"
+    assert store.questions.list().items == []
+
+
+def test_a_direct_chat_is_none_any_more_when_a_third_person_comes(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, policy="public")
+    store.wirings.add("ada", channel="fake", trigger="mention")
+    assert chat.says("hello", direct=True).state == "heard", "nobody else could be meant"
+    assert chat.says("hello", direct=None).state == "heard", "the platform does not say"
+    assert chat.says("hello all", direct=False).state == "unheard"
+    assert store.places.get(chat.place()).direct is False
+    assert chat.says("hello", direct=True).state == "heard", "it left again"
+
+
 def test_a_blocked_place_hears_and_says_nothing(store: Corral) -> None:
     chat = chat_with(store)
     chat.says("first")

@@ -5,10 +5,9 @@ nothing for the machinery. Those who come meanwhile leave their work in the line
 that too, commits once for all, and lets them go. So sixty-four threads that each need an fsync pay
 for a few fsyncs together, in the order in which they came.
 
-Threads whose work was done wake each other, two abreast, and the last of them gives the lead to
-the next in line: if all woke at once, they would fight for the interpreter with each other and, at
-every statement, with the next leader; if one did at a time, nobody would use it while the next is
-waking up. Behind them the leader finds those who came back in line.
+Threads whose work was done wake each other, one after the other, and the last of them gives the
+lead to the next in line: if all woke at once, they would fight for the interpreter with each other
+and, at every statement, with the next leader. Behind them it finds those who came back in line.
 """
 
 import threading
@@ -16,13 +15,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 # A leader stops taking in others here, so that writers of other processes get their turn.
 MAX_BATCH = 128
-
-# How many threads whose work was done are awake, or on their way, at once.
-ABREAST = 2
 
 # Behind a wake-up that does not come, as when the thread that owed it was interrupted.
 LONGEST_SLEEP = 0.05
@@ -163,13 +160,12 @@ class Line:
 
     def finish(self, jobs: list[Job]) -> None:
         """Let the threads go whose jobs were run for them; the last of them passes the lead on."""
-        for job, following in zip(jobs, jobs[ABREAST:], strict=False):
+        for job, following in pairwise(jobs):
             job._next = following
         for job in jobs:
             job._settled = True
         self._owed.append(jobs[-1])
-        for job in jobs[:ABREAST]:
-            job.wake()
+        jobs[0].wake()
 
     def pass_on(self) -> None:
         """Give the lead to the next in line, or let go of it."""

@@ -130,7 +130,7 @@ class Wirings(Room):
 
     noun = "wiring"
 
-    add = write(wiring.add_wiring)
+    add = write(admitting.add_wiring)
     change = write(wiring.change_wiring, repeatable=True)
     get = read(wiring.get_wiring)
     remove = write(wiring.remove_wiring)

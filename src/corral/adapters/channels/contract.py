@@ -62,7 +62,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     """The platform's id of the chat."""
     place_name: str | None = None
-    direct: bool = False
+    direct: bool | None = None
+    """Whether one person talks there with us; None: the platform does not say."""
     thread: str | None = None
     message_id: str | None = None
     """The platform's id of the message, by which it is answered, changed or signed."""

@@ -190,7 +190,7 @@ class Matrix(Plain):
             event_id=str(event["event_id"]),
             place=room,
             place_name=self._names.get(room) or None,
-            direct=self._members.get(room, 3) <= 2,
+            direct=self._members[room] <= 2 if room in self._members else None,
             thread=relation.get("event_id") if relation.get("rel_type") == "m.thread" else None,
             message_id=str(event["event_id"]),
             sender=str(event["sender"]),

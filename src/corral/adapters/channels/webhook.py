@@ -38,7 +38,7 @@ class Said(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     event_id: str
     place: str
     place_name: str | None = None
-    direct: bool = False
+    direct: bool | None = None
     thread: str | None = None
     message_id: str | None = None
     sender: str

@@ -146,7 +146,7 @@ ATTEMPTS = [
 ]
 
 
-WAY = ("WAY", lambda attempt: _way(attempt.variation))
+WAY = ("WAY", lambda attempt: way(attempt.variation))
 MAX_WAY = 24
 
 
@@ -188,7 +188,7 @@ def _kept_by(race: "Race") -> str:
     return f", sandbox {' and '.join(sorted(found)) or race.plan.sandbox}"
 
 
-def _way(variation: str | None) -> str:
+def way(variation: str | None) -> str:
     """The name of a template, or how a variation begins."""
     from corral.rooms.races.variations import TEMPLATES
 

@@ -1,15 +1,21 @@
 """What was held goes on, or is turned away: as owners answer, or as somebody says without being
 asked."""
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
+
 from corral.adapters.channels.contract import Incoming
 from corral.db.tx import Tx
 from corral.rooms.gateway import judging, ops, requesting, sql, wiring
-from corral.rooms.gateway.judging import MAX_HELD, NO, NOBODY, YES
-from corral.rooms.gateway.model import HOST, Message, Place, Policy, Sender
+from corral.rooms.gateway.judging import MAX_HELD, NO, NO_AGENT_YET, NOBODY, YES
+from corral.rooms.gateway.model import HOST, Message, Place, Policy, Sender, Wiring
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question, QuestionState
+
+P = ParamSpec("P")
 
 
 def hear_owner(tx: Tx, letter: Letter) -> None:
@@ -62,6 +68,34 @@ def _hear_about_place(tx: Tx, question: Question, id: str) -> None:
     _replay(tx, held, question.answer in (None, NOBODY))
 
 
+def _heard_from_now_on(
+    add: Callable[Concatenate[Tx, P], Wiring],
+) -> Callable[Concatenate[Tx, P], Wiring]:
+    """What was held because no agent heard a place goes on as soon as one does."""
+
+    @wraps(add)
+    def added(tx: Tx, /, *args: P.args, **how: P.kwargs) -> Wiring:
+        made = add(tx, *args, **how)
+        _release_waiting(tx, made)
+        return made
+
+    return added
+
+
+add_wiring = _heard_from_now_on(wiring.add_wiring)
+
+
+def _release_waiting(tx: Tx, made: Wiring) -> None:
+    if made.place_id is not None:
+        held = tx.all(sql.HELD_OF_PLACE, place_id=made.place_id, limit=MAX_HELD)
+    else:
+        held = tx.all(sql.HELD_OF_CHANNEL, channel_id=made.channel_id, limit=MAX_HELD)
+    waited = [message for message in held if message.reason == NO_AGENT_YET]
+    for message in waited:  # of each place, the first of them has a question
+        _ask_nobody(tx, f"place:{message.place_id}:{message.id}", "an agent hears it now")
+    _replay(tx, waited, False)
+
+
 def approve(tx: Tx, sender: str, *, person: str | None = None, role: str | None = None) -> Sender:
     """Say who is behind an account: it may talk, and what it said while it waited is heard now.
 
@@ -90,9 +124,13 @@ def block(tx: Tx, sender: str) -> Sender:
 def _ask_no_more(tx: Tx, sender: Sender) -> None:
     """Somebody said without being asked whether an account may talk: owners need not say it."""
     for first in tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=1):
-        asked = questions.under(tx, HOST, f"sender:{sender.id}:{first.id}")
-        if asked is not None and asked.state is QuestionState.OPEN:
-            questions.withdraw(tx, asked.id, reason=f"it is {sender.state} now", by=HOST)
+        _ask_nobody(tx, f"sender:{sender.id}:{first.id}", f"it is {sender.state} now")
+
+
+def _ask_nobody(tx: Tx, key: str, why: str) -> None:
+    asked = questions.under(tx, HOST, key)
+    if asked is not None and asked.state is QuestionState.OPEN:
+        questions.withdraw(tx, asked.id, reason=why, by=HOST)
 
 
 def release(tx: Tx, sender: Sender) -> None:

@@ -98,7 +98,11 @@ class _Batch:
     def _met(self, at: Arrival, incoming: Incoming) -> Heard:
         """An event with its place and sender, under the names that they have now."""
         on, place, sender = at.channel, at.place, at.sender
-        if place is None or incoming.place_name not in (None, "", place.name):
+        if (
+            place is None
+            or incoming.place_name not in (None, "", place.name)
+            or incoming.direct not in (None, place.direct)
+        ):
             self.intake.forget()
             place = ops.meet_place(
                 self._tx, on, incoming.place, name=incoming.place_name, direct=incoming.direct

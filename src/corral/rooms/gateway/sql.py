@@ -80,6 +80,7 @@ PLACES_OF_CHANNEL = Query(
 )
 
 NAME_PLACE = Statement("UPDATE places SET name = :name, updated_at = :now WHERE id = :id")
+SET_DIRECT = Statement("UPDATE places SET direct = :direct, updated_at = :now WHERE id = :id")
 GUARD_PLACE = Statement("UPDATE places SET guarded = :guarded WHERE id = :id")
 SET_PLACE_POLICY = Statement("UPDATE places SET policy = :policy, updated_at = :now WHERE id = :id")
 
@@ -229,6 +230,15 @@ def _held(column: str) -> Query[Message]:
 
 HELD_OF_SENDER = _held("sender_id")
 HELD_OF_PLACE = _held("place_id")
+
+HELD_OF_CHANNEL = Query(
+    Message,
+    f"""
+    SELECT {_MESSAGE} FROM messages WHERE state = 'held'
+      AND place_id IN (SELECT id FROM places WHERE channel_id = :channel_id)
+    ORDER BY seq LIMIT :limit
+""",
+)
 
 HELD = Query(
     Message,

@@ -69,7 +69,8 @@ def add_wiring(
 
     `trigger` says what wakes it: always, mention, sticky (and then the whole thread), pattern or
     command, which need `pattern`. What does not wake it is dropped, or kept and told with the next
-    message that does. `mode` is shared (a session a place), thread or agent (one for all).
+    message that does. `mode` is shared (a session a place), thread or agent (one for all). What was
+    held there because no agent heard it is heard now.
     """
     whose = agents.get(tx, agent)
     if whose.state is not AgentState.ACTIVE:

@@ -13,6 +13,7 @@ from corral.interfaces.cli.racing import (
     stay_or_leave,
     waiting,
     watch,
+    way,
 )
 from corral.interfaces.cli.racing import (
     show as show_race,
@@ -212,7 +213,7 @@ def winning(app: App, by: str, since_ms: int | None) -> None:
     app.show_all(
         app.store.races.winning(by=by, since_ms=since_ms),
         [
-            (by.upper(), lambda row: row.key),
+            (by.upper(), lambda row: way(row.key) if by == "variation" else row.key),
             ("ATTEMPTS", lambda row: row.attempts),
             ("PASSED", lambda row: row.passed),
             ("WINS", lambda row: row.wins),
