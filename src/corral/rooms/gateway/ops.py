@@ -111,9 +111,17 @@ def note_health(tx: Tx, channel: str, trouble: str | None) -> None:
 
 
 def meet_place(
-    tx: Tx, channel: Channel, platform_id: str, *, name: str | None = None, direct: bool = False
+    tx: Tx,
+    channel: Channel,
+    platform_id: str,
+    *,
+    name: str | None = None,
+    direct: bool | None = None,
 ) -> Place:
-    """The place that a platform calls by this id; it is noted when it is first heard of."""
+    """The place that a platform calls by this id; it is noted when it is first heard of.
+
+    Its name and whether it is direct are as they were told last; None: nothing is told of that.
+    """
     own = clean_text(platform_id, "The place", most=MAX_PLATFORM_ID)
     found = tx.one(sql.PLACE_BY_PLATFORM, channel_id=channel.id, platform_id=own)
     if found is None:
@@ -125,7 +133,7 @@ def meet_place(
                 "channel_id": channel.id,
                 "platform_id": own,
                 "name": _shown(name),
-                "direct": int(direct),
+                "direct": int(direct or False),
                 "created_at": tx.now,
                 "updated_at": tx.now,
             },
@@ -134,14 +142,22 @@ def meet_place(
         )
         found = tx.one(sql.PLACE_BY_PLATFORM, channel_id=channel.id, platform_id=own)
         assert found is not None
-    elif name and found.name != _shown(name):
-        tx.run(sql.NAME_PLACE, id=found.id, name=_shown(name), now=tx.now)
-        found = sql.PLACES.get(tx, found.id)
+    else:
+        called = _shown(name) or found.name
+        told = found.direct if direct is None else direct
+        if (called, told) != (found.name, found.direct):
+            tx.run(sql.NAME_PLACE, id=found.id, name=called, direct=int(told), now=tx.now)
+            found = sql.PLACES.get(tx, found.id)
     return found
 
 
 def meet(
-    tx: Tx, channel: str, platform_id: str, *, name: str | None = None, direct: bool = False
+    tx: Tx,
+    channel: str,
+    platform_id: str,
+    *,
+    name: str | None = None,
+    direct: bool | None = None,
 ) -> Place:
     """Know a place before anything was said there, by the platform's own id."""
     return meet_place(tx, get_channel(tx, channel), platform_id, name=name, direct=direct)

@@ -79,7 +79,9 @@ PLACES_OF_CHANNEL = Query(
 """,
 )
 
-NAME_PLACE = Statement("UPDATE places SET name = :name, updated_at = :now WHERE id = :id")
+NAME_PLACE = Statement(
+    "UPDATE places SET name = :name, direct = :direct, updated_at = :now WHERE id = :id"
+)
 GUARD_PLACE = Statement("UPDATE places SET guarded = :guarded WHERE id = :id")
 SET_PLACE_POLICY = Statement("UPDATE places SET policy = :policy, updated_at = :now WHERE id = :id")
 
