@@ -88,6 +88,8 @@ class Channels(Room):
             trouble = error.message
         except (OSError, ValueError) as error:
             trouble = str(error)
+        except Exception as error:  # whatever an adapter does, it is its trouble
+            trouble = f"{type(error).__name__}: {error}"
         self.note_health(found.id, trouble)
         return Health(found.name, trouble is None, trouble, self._database.clock.now())
 

@@ -6,6 +6,7 @@ for more, and what goes out is repeated by whoever asked, with the same key. It 
 went, in one of five words; what it raises instead counts as not knowing.
 """
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
@@ -68,7 +69,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str | None = None
     """The platform's id of the message, by which it is answered, changed or signed."""
     sender: str
-    """The platform's id of the account."""
+    """The platform's id of the account: one that nobody can choose to be another's."""
     sender_name: str | None = None
     kind: Kind = Kind.TEXT
     text: str = ""
@@ -293,6 +294,15 @@ def sound(event: Incoming) -> Incoming:
         if not isinstance(value, str) and not (value is None and name in _MAY_BE_NONE):
             raise TypeError(f"its {name} is no text")
     return event
+
+
+def calls_for(text: str, account: str) -> bool:
+    """Whether a text addresses an account by its whole name, and no longer one that begins like
+    it."""
+    if not account:
+        return False
+    whole = rf"(?<![\w@]){re.escape(account)}(?![\w-]|[.:]\w)"
+    return re.search(whole, text, re.IGNORECASE) is not None
 
 
 def size_of(text: str, count: Count = Count.CHARACTERS) -> int:

@@ -27,6 +27,7 @@ from corral.adapters.channels.contract import (
     Seen,
     Sent,
     Traits,
+    calls_for,
     fitting,
     sound,
     unseen,
@@ -190,7 +191,7 @@ class Matrix(Plain):
             event_id=str(event["event_id"]),
             place=room,
             place_name=self._names.get(room) or None,
-            direct=self._members[room] <= 2 if room in self._members else None,
+            direct=self._is_direct(room),
             thread=relation.get("event_id") if relation.get("rel_type") == "m.thread" else None,
             message_id=str(event["event_id"]),
             sender=str(event["sender"]),
@@ -202,9 +203,19 @@ class Matrix(Plain):
             at=int(event.get("origin_server_ts", 0)) or None,
         )
 
+    def _is_direct(self, room: str) -> bool | None:
+        """Whether nobody is there but us and one other, as of now; None: nobody says."""
+        if room not in self._members:  # a sync tells it when it changes
+            try:
+                told = self._web.ask("GET", f"{API}/rooms/{quote(room)}/joined_members")
+            except Trouble:
+                return None
+            self._members[room] = len(told.get("joined", {}))
+        return self._members[room] <= 2
+
     def _is_meant(self, content: dict[str, Any]) -> bool:
         named = content.get("m.mentions", {}).get("user_ids", [])
-        return self._me in named or (bool(self._me) and self._me in str(content.get("body", "")))
+        return self._me in named or calls_for(str(content.get("body", "")), self._me)
 
     def _files(self, content: dict[str, Any]) -> list[Attached]:
         url = str(content.get("url", ""))

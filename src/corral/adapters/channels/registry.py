@@ -30,7 +30,14 @@ def find(kind: str) -> type[Adapter]:
         raise Invalid(
             f"There is no kind of channel {kind!r}; take one of {', '.join(names())}.", kind=kind
         )
-    loaded: type[Adapter] = entry.load()
+    try:
+        loaded: type[Adapter] = entry.load()
+    except Exception as error:  # whatever is wrong with somebody else's package
+        raise Invalid(
+            f"The kind of channel {kind!r} is brought by {entry.value}, which cannot be loaded "
+            f"({type(error).__name__}: {error}); mend or remove that package.",
+            kind=kind,
+        ) from None
     return loaded
 
 
@@ -38,7 +45,7 @@ def traits_of(kind: str) -> Traits:
     """What a kind can do; of one that is not installed here, nothing is known."""
     try:
         return find(kind).traits
-    except (Invalid, ImportError):
+    except Invalid:
         return Traits()
 
 

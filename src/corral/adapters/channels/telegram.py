@@ -23,6 +23,7 @@ from corral.adapters.channels.contract import (
     Sent,
     Traits,
     Unsupported,
+    calls_for,
     sound,
 )
 
@@ -118,7 +119,7 @@ class Telegram(Plain):
     def _is_meant(self, text: str, answered: dict[str, Any]) -> bool:
         name = self._me.get("username", "")
         own = answered.get("from", {}).get("id")
-        called = bool(name) and f"@{name}".lower() in text.lower()
+        called = bool(name) and calls_for(text, f"@{name}")
         return called or (own is not None and own == self._me.get("id"))
 
     def _pressed(self, update: dict[str, Any], pressed: dict[str, Any]) -> Incoming | None:

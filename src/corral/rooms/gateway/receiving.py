@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from corral.adapters.channels.contract import Incoming
+from corral.adapters.channels.contract import Incoming, Kind
 from corral.db.tx import Tx
 from corral.kernel.errors import Refused
 from corral.kernel.text import clean_text
@@ -98,14 +98,16 @@ class _Batch:
     def _met(self, at: Arrival, incoming: Incoming) -> Heard:
         """An event with its place and sender, under the names that they have now."""
         on, place, sender = at.channel, at.place, at.sender
+        # What is no message need not say where it was: a button is pressed without a look around.
+        direct = incoming.direct if incoming.kind is Kind.TEXT or place is None else None
         if (
             place is None
             or incoming.place_name not in (None, "", place.name)
-            or incoming.direct not in (None, place.direct)
+            or direct not in (None, place.direct)  # others have come: not all may do everything
         ):
             self.intake.forget()
             place = ops.meet_place(
-                self._tx, on, incoming.place, name=incoming.place_name, direct=incoming.direct
+                self._tx, on, incoming.place, name=incoming.place_name, direct=direct
             )
         if sender is None or incoming.sender_name not in (None, "", sender.name):
             self.intake.forget()

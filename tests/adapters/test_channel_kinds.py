@@ -1,0 +1,74 @@
+"""Kinds of channels that other packages bring, by an entry point; and packages that are broken."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.channels import registry
+from corral.adapters.channels.contract import Traits
+from corral.kernel.errors import Invalid
+from corral.library import Corral
+
+ADAPTER = """
+from corral.adapters.channels.contract import Batch, Outgoing, Plain, Sent, Traits
+
+class Pigeon(Plain):
+    kind = "pigeon"
+    traits = Traits(max_text=140)
+    config = {"loft": True}
+    secrets = {"ring": False}
+
+    def health(self):
+        if self._config["loft"] == "empty":
+            raise RuntimeError("all birds are out")
+
+    def send(self, message: Outgoing):
+        return Sent([message.key])
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package that is installed, with two kinds, one of which cannot be loaded."""
+    folder = tmp_path / "site"
+    about = folder / "corral_birds-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: corral-birds\nVersion: 1.0\n")
+    kinds = "pigeon = corral_birds:Pigeon\nraven = corral_ravens:Raven\nweb = corral_birds:Pigeon\n"
+    (about / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{kinds}")
+    (folder / "corral_birds.py").write_text(ADAPTER)
+    (folder / "corral_ravens.py").write_text("raise RuntimeError('never again')\n")
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder  # type: ignore[misc]
+    for name in ("corral_birds", "corral_ravens"):
+        sys.modules.pop(name, None)
+
+
+def test_a_package_brings_a_kind_and_nobody_takes_the_place_of_ours(package: Path) -> None:
+    assert {"pigeon", "raven"} <= {*registry.names()}
+    assert registry.traits_of("pigeon") == Traits(max_text=140)
+    assert registry.find("web").__module__ == "corral.adapters.channels.web"
+
+
+def test_a_channel_of_such_a_kind_is_added_tried_and_sent_to(package: Path, store: Corral) -> None:
+    with pytest.raises(Invalid, match="needs the configuration loft"):
+        store.channels.add("birds", "pigeon")
+    store.channels.add("birds", "pigeon", config={"loft": "north"})
+    assert store.channels.test("birds").ok
+    place = store.places.meet("birds", "tower")
+    (said,) = store.messages.say(place.id, "coo")
+    adapter = store.channels.open("birds")
+    assert [each.state for each in store.gateway.deliver("birds", adapter, owner="t")] == ["done"]
+    assert store.messages.get(said.id).state == "sent"
+    store.channels.add("gone", "pigeon", config={"loft": "empty"})
+    health = store.channels.test("gone")
+    assert (health.ok, health.trouble) == (False, "RuntimeError: all birds are out")
+
+
+def test_a_package_that_cannot_be_loaded_is_named_in_a_sentence(
+    package: Path, store: Corral
+) -> None:
+    with pytest.raises(Invalid, match=r"corral_ravens:Raven, which cannot be loaded \(RuntimeErr"):
+        store.channels.add("tower", "raven")
+    assert registry.traits_of("raven") == Traits()
