@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -350,6 +350,19 @@ def _find(run: Run, role: str) -> int | None:
     return found.parent if is_guard else None
 
 
+@contextmanager
+def _on(host: str) -> Iterator[None]:
+    """As if this were that machine, whose files are here."""
+    own = os.environ["CORRAL_HOST"]
+    os.environ["CORRAL_HOST"] = host
+    process.host.cache_clear()
+    try:
+        yield
+    finally:
+        os.environ["CORRAL_HOST"] = own
+        process.host.cache_clear()
+
+
 def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[record.Ran]:
     """What an agent wrote down in its attempts, and what is shown of each."""
     found: dict[int, record.Ran] = {}
@@ -359,9 +372,7 @@ def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[record.Ran]:
         ran.wrote += what == "wrote"
         ran.end = rest[0] if what == "end" else ran.end
     text = b""
-    with suppress(CorralError):
-        os.environ["CORRAL_HOST"] = store.outputs.get(file.stem).host or ""
-        process.host.cache_clear()
+    with suppress(CorralError), _on(store.outputs.get(file.stem).host or ""):
         reader = store.outputs.open(file.stem)
         while piece := reader.bytes(len(text), 1 << 20):
             text += piece
