@@ -93,7 +93,7 @@ def test_a_token_that_does_not_exist_is_a_mistake_of_the_program() -> None:
 
 def test_parameters_inside_a_token_count_too() -> None:
     after = Statement("WHERE {feed_after} LIMIT :limit").postgres
-    assert after.names == ("xid", "seq", "limit")
+    assert after.names == ("seq", "xid", "limit")
 
 
 @pytest.mark.parametrize(
