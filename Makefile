@@ -1,8 +1,8 @@
 # Each target is one line of work; `make help` lists them.
 PYTHON ?= python3
 BIN := .venv/bin
-# Two for each core: many tests wait for processes.
-WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+# More than cores: many tests wait for processes.
+WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN) + 1)))
 NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
 # A network of its own, with nothing but loopback, where the kernel gives one.
 OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \
