@@ -81,7 +81,7 @@ def test_2_what_failed_cannot_be_chosen_and_when_all_failed_there_is_nothing_to_
         live.races.select(lost.id)
     (tmp_path / "bad.sh").write_text(WRITES)
     again = live.races.retry(lost.id, "2")
-    assert again.latest.state == "running"
+    assert again.latest.state in ("running", "selecting"), "it may be done already"
     again = live.races.wait(lost.id, timeout_ms=WAIT_MS)
     assert (states(again), again.latest.state) == (["failed", "completed"], "selecting")
     assert attempts(again)[1].tries == 2
