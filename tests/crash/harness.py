@@ -34,7 +34,7 @@ from tests.support.processes import Child
 FreshUrl = Callable[[], str]
 
 ALL = os.environ.get("CORRAL_CRASH") == "all"
-MOST, MOST_ON_POSTGRES = 16, 7
+MOST, MOST_ON_POSTGRES = 10, 5
 
 
 class World:

@@ -146,6 +146,7 @@ def test_a_failed_attempt_is_tried_again(town: Town, look: Look, tmp_path: Path)
     began = town.machine.json(
         *("race", "start", "Do it", "--agents", "stumbler", "--project", repository, "--json")
     )
+    town.store.races.wait(began["id"], timeout_ms=60_000)
     page = look.go(f"/races/{began['id']}")
     page.locator(".roundline", has_text="none passed").wait_for(timeout=LONG)
     file.write_text("cat >/dev/null; echo now it works; echo x > made\n")
