@@ -7,7 +7,8 @@ import multiprocessing
 import os
 import random
 import sqlite3
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -456,3 +457,31 @@ def test_reading_keeps_no_lock(folder: Folder) -> None:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         os.close(handle)
+
+
+# -- turns ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hurried() -> Iterator[None]:
+    """Threads that take turns at nearly every step."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_an_agent_that_reads_nothing_of_what_it_is_told_has_not_failed(folder: Folder) -> None:
+    """Its pipe breaks at any moment of the turn, for short words and for those that fill it."""
+    order = {
+        "top": folder.top,
+        "args": ["/bin/true"],
+        "env": {},
+        "stdin": inside.MARK,
+        "provider": "plain",
+    }
+    for n in range(150):
+        words = json.dumps({"text": "x" * (100_000 if n % 2 else 10)})
+        inbound.show(folder, Picture(rows=[Row(f"let_{n}.1", "chat", NOW, words)]), NOW)
+        assert inside.run(order) == 0

@@ -99,9 +99,8 @@ def _ask(order: dict[str, Any], prompt: str) -> tuple[int, str | None]:
         sys.stderr.write(f"{args[0]}: {error.strerror}\n")
         return (127 if isinstance(error, FileNotFoundError) else 126), None
     with process:
-        assert process.stdin is not None
         assert process.stdout is not None
-        _feed(process.stdin, _filled(order["stdin"] or "", prompt))
+        _feed(process, _filled(order["stdin"] or "", prompt))
         said = Heard(order["provider"])
         for line in process.stdout:
             sys.stdout.buffer.write(line)  # whoever watches from outside sees it as ever
@@ -111,8 +110,14 @@ def _ask(order: dict[str, Any], prompt: str) -> tuple[int, str | None]:
     return (code if code >= 0 else 128 - code) or said.failed, said.answer()
 
 
-def _feed(pipe: Any, text: str) -> None:
+def _feed(process: "subprocess.Popen[bytes]", text: str) -> None:
+    """Tell it while its output is read, so that neither waits for the other."""
     import threading
+
+    # The thread alone has the pipe from here: an agent that ends without reading would else break
+    # it for whoever closes it at the same moment, and a turn that went well would count as failed.
+    pipe, process.stdin = process.stdin, None
+    assert pipe is not None
 
     def write() -> None:
         try:
