@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -26,6 +27,7 @@ from starlette.applications import Starlette
 from corral import config
 from corral.adapters import process
 from corral.adapters.daemons import PORT, Daemon, Seat, file_of
+from corral.adapters.redaction import Redaction
 from corral.daemon.host import Host
 from corral.interfaces.http.app import LOCAL, create_app
 from corral.interfaces.mcp.http import routes as tool_routes
@@ -222,11 +224,28 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _begin_log(path: str | None) -> None:
+class Clean(logging.Formatter):
+    """Lines of the log, tracebacks among them, without secrets; those that the store's process has
+    come to know too, once it is open."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self.clean = Redaction().clean
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self.clean(super().format(record))
+
+
+def _begin_log(path: str | None, clean: Clean) -> None:
     handler: logging.Handler = logging.StreamHandler()
     if path is not None:
         handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(clean)
+    # What nobody caught is a line of the log like any other, on whichever thread it was.
+    sys.excepthook = lambda *error: log.critical("ended by a mistake", exc_info=error)
+    threading.excepthook = lambda what: log.error(
+        "a thread ended by a mistake", exc_info=what.exc_value
+    )
     logging.raiseExceptions = False  # a full disk must not be told to the full disk
     root = logging.getLogger()
     root.addHandler(handler)
@@ -247,10 +266,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(sys.argv[1:] if arguments is None else arguments)
     os.umask(0o077)
     config.make_private_folder(config.home())
-    _begin_log(options.log)
+    clean = Clean()
+    _begin_log(options.log, clean)
     _allow_many_files()
     try:
         with open_store(actor="daemon") as store:
+            clean.clean = store.clean
             return Serving(options, store).run()
     except CorralError as error:
         log.error("%s", error.message)

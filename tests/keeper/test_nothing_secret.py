@@ -16,21 +16,24 @@ import zstandard
 
 from corral.library import Corral
 from tests.support.keeping import Home, until
+from tests.support.keys import KEY
 from tests.support.mcp import Agent
 
 pytestmark = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 
 BY_VALUE = "hunter2-7f3a9c51e0-Zr8"
-BY_SHAPE = "ghp_" + "x7K2m9QpL4vN8rT1wY6z" + "B3cD5fG0hJ1kM2nP"
+BY_SHAPE = KEY
 PACKED = b"\x28\xb5\x2f\xfd"
 
 # In two pieces: what a person writes into a command line is theirs, and kept as it is.
 SAYS = f"""
-import os, sys, json
+import os, sys, json, subprocess
 value, found = os.environ["PASS"], "{BY_SHAPE[:4]}" + "{BY_SHAPE[4:]}"
 for word in (value, found):
     print("out", word, json.dumps({{"it": word}}), flush=True)
     print("err", word, file=sys.stderr, flush=True)
+told = [sys.executable, "-m", "corral", "note", "add", f"keep {{value}}", "--agent", "ada"]
+subprocess.run(told, check=True)
 sys.exit(f"it broke: {{value}} {{found}}")
 """
 
@@ -38,7 +41,6 @@ sys.exit(f"it broke: {{value}} {{found}}")
 def tell_everywhere(store: Corral, project: str) -> None:
     """An agent that came by a key puts it into each tool that takes words."""
     words = f"the key is {BY_SHAPE}, keep it"
-    store.agents.create("ben", command="true")
     ada = Agent(store, "ada", project=project)
     ada("task_add", tasks=[{"key": "t1", "title": words, "description": words}])
     ada("task_add", tasks=[{"key": "t2", "title": "x"}])
@@ -57,6 +59,27 @@ def tell_everywhere(store: Corral, project: str) -> None:
     ada("task_submit", task="t1", text=words, commands=[{"command": words, "exit_code": 0}])
     ada("task_claim", task="t2")
     ada("task_fail", task="t2", reason=words)
+
+
+def say_everywhere(store: Corral, project: str) -> None:
+    """People, programs and channels put it into whatever the library takes words by."""
+    words = f"{BY_SHAPE} and {BY_VALUE}"
+    store.agents.edit("ada", instructions=words)
+    session = store.sessions.open("ada", project=project, title=words)
+    store.sessions.append(session.id, "user", words)
+    store.sessions.set_state(session.id, "at", {"deep": [words]})
+    store.notes.add(words, project=project)
+    store.groups.create("crew", members=["agent:ada", "agent:ben"])
+    store.groups.post("crew", words, author="agent:ada")
+    store.decisions.record(words, rationale=words, alternatives=[words], project=project)
+    store.questions.withdraw(store.questions.ask(words, options=[words]).id, reason=words)
+    letter = store.mail.claim(store.mail.put("queue:x", [words]).mailbox, owner="me")[0]
+    store.mail.fail(letter, words)
+    store.timers.set("agent:ada", words, delay_ms=60_000)
+    store.schedules.create("agent:ada", words, every_ms=3_600_000)
+    run = store.runs.ask(prompt=words, agent="ada", project=project)
+    store.runs.stop(run.id, reason=words)
+    store.sessions.close(session.id)
 
 
 def unpacked(data: bytes) -> bytes:
@@ -84,11 +107,16 @@ def all_bytes(home: Home) -> Iterator[tuple[str, bytes]]:
                     yield f"a row of {table}", unpacked(data)
 
 
-def use_everything(home: Home) -> None:
+def use_everything(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_PASS", BY_VALUE)
     env = home.env | {"THE_PASS": BY_VALUE}
     with home.store() as store:
         project = store.projects.register(home.work)
         store.agents.create("ada", command="true")
+        store.agents.create("ben", command="true")
+        store.secrets.set("pass", "env:THE_PASS")
+        store.secrets.resolve("pass")  # known by its value from here on
+        say_everywhere(store, project.id)
         tell_everywhere(store, project.id)
     options = ("--secret", "PASS=env:THE_PASS", "--name", "leaky")
     for more in ((), ("--pty",)):
@@ -97,12 +125,16 @@ def use_everything(home: Home) -> None:
         home.nobody_left()
         assert b"[redacted]" in home.output(run)
     with home.store() as store:
+        notes = [note.text for note in store.notes.list(agent="ada").items]
+        assert "keep [redacted]" in notes, "a command in a run knows what the run was given"
         store.search.catch_up()
         store.db.backup(home.folder / "home" / "backup.db")
 
 
-def test_no_key_is_in_any_byte_of_a_home_that_was_used(home: Home) -> None:
-    use_everything(home)
+def test_no_key_is_in_any_byte_of_a_home_that_was_used(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_everything(home, monkeypatch)
     looked = 0
     for where, data in all_bytes(home):
         looked += len(data)

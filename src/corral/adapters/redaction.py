@@ -1,11 +1,15 @@
 """Taking secrets out of records before they are stored: by their values and by their shapes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from corral.kernel.text import MAX_TEXT, clean_text
+from corral.kernel.words import WHOLE, is_word, may_hold_key, no_place
+
+# Shorter values are ordinary words too often to be taken out of everything that anybody writes.
+SHORTEST_KNOWN = 8
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -20,21 +24,24 @@ def without_secrets(record: S, values: Sequence[str] = ()) -> S:
     return msgspec.structs.replace(record, **changed) if changed else record
 
 
-def clean_of_secrets(value: Any, values: Sequence[str] = ()) -> Any:
+def clean_of_secrets(value: Any, values: Sequence[str] = (), *, shapes: bool = True) -> Any:
     """A text, or what holds texts, with every one of them redacted."""
-    if isinstance(value, str):
-        from corral.adapters.output.redact import redact  # its patterns take long to be made
 
-        data = value.encode("utf-8", "surrogatepass")
-        return redact(data, values).decode("utf-8", "surrogatepass")
-    if isinstance(value, dict):
-        return {
-            clean_of_secrets(key, values): clean_of_secrets(part, values)
-            for key, part in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [clean_of_secrets(part, values) for part in value]
-    return value
+    def clean(part: Any) -> Any:
+        if isinstance(part, str):
+            if not values and not may_hold_key(part):
+                return part
+            data = part.encode("utf-8", "surrogatepass")
+            return redact(data, values, shapes=shapes).decode("utf-8", "surrogatepass")
+        if isinstance(part, dict):
+            return {clean(key): clean(each) for key, each in part.items()}
+        if isinstance(part, list | tuple):
+            return [clean(each) for each in part]
+        return part
+
+    from corral.adapters.output.redact import redact  # its patterns take long to be made
+
+    return clean(value)
 
 
 def clean_words(text: str, what: str, *, most: int = MAX_TEXT) -> str:
@@ -42,3 +49,99 @@ def clean_words(text: str, what: str, *, most: int = MAX_TEXT) -> str:
     what a room keeps of them."""
     words: str = clean_of_secrets(clean_text(text, what, most=most))
     return words
+
+
+class Redaction:
+    """Takes secrets out of what a store keeps: those that this process knows by their values, and
+    whatever looks like a key.
+
+    `values` gives what is known from the beginning; it is asked when first something is kept.
+    """
+
+    def __init__(self, values: Callable[[], Iterable[str]] = tuple) -> None:
+        self._given = values
+        self._values: list[str] | None = None
+        self._forms: tuple[str, ...] = ()
+        self._literal = False
+        self.suspects: Callable[[str], bool] = self._first
+
+    def know(self, *values: str) -> None:
+        """Take these out too from now on."""
+        known = self._known()
+        for value in values:
+            if len(value) >= SHORTEST_KNOWN and value not in known:
+                known.append(value)
+        self._settle()
+
+    def keep_shapes(self) -> None:
+        """Leave in what only looks like a key: somebody says that it is none."""
+        self._literal = True
+        self._known()
+        self._settle()
+
+    def clean(self, text: str) -> str:
+        """The text without secrets. In JSON they are looked for in its texts, so that it stays
+        JSON whatever they are."""
+        told = _decoded(text)
+        if told is None:
+            plain: str = self._cleaned(text)
+            return plain
+        clean = self._cleaned(told)
+        return text if clean == told else msgspec.json.encode(clean).decode()
+
+    def clean_rows(self, text: str) -> str:
+        """The same for rows as JSON: of each, the columns that hold words. Invalid for a name."""
+        rows = [
+            {name: self._in_column(name, value) for name, value in row.items()}
+            if isinstance(row, dict)
+            else row
+            for row in msgspec.json.decode(text)
+        ]
+        return msgspec.json.encode(rows).decode()
+
+    def _in_column(self, name: str, value: Any) -> Any:
+        if not is_word(name):
+            return value
+        clean = self.clean(value) if isinstance(value, str) else self._cleaned(value)
+        if clean != value and name in WHOLE:
+            raise no_place(name)
+        return clean
+
+    def _cleaned(self, value: Any) -> Any:
+        return clean_of_secrets(value, self._known(), shapes=not self._literal)
+
+    def _known(self) -> list[str]:
+        if self._values is None:
+            self._values = []
+            self.know(*self._given())
+        return self._values
+
+    def _settle(self) -> None:
+        """How a text is looked at from now on."""
+        from corral.adapters.output.redact import forms_of
+
+        forms = {form for value in self._known() for form in forms_of(value)}
+        self._forms = tuple(form.decode("utf-8", "surrogateescape") for form in sorted(forms))
+        self.suspects = self._by_value if forms or self._literal else may_hold_key
+
+    def _first(self, text: str) -> bool:
+        if self._known():
+            return self.suspects(text)
+        if not self._literal:
+            self.suspects = may_hold_key
+        return self.suspects(text)
+
+    def _by_value(self, text: str) -> bool:
+        if not self._literal and may_hold_key(text):
+            return True
+        return any(form in text for form in self._forms)
+
+
+def _decoded(text: str) -> Any:
+    """What JSON says; None when it is none, or no more than a word."""
+    if text[:1] not in ("{", "[", '"'):
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None

@@ -167,6 +167,16 @@ def keep_in_file(folder: Path, name: str, value: str) -> str:
     return f"file:{path}"
 
 
+def values_in(folder: Path) -> list[str]:
+    """The values that are kept in a folder's files; none when there is no such folder."""
+    found = []
+    with suppress(OSError):
+        for file in sorted(os.listdir(folder)):
+            with suppress(NotFound, Refused):
+                found.append(_from_file(str(folder / file)))
+    return found
+
+
 def keep_in_keyring(name: str, value: str) -> str:
     """Put a value into the desktop's key ring and give back the reference to it."""
     _check_value(value)

@@ -21,6 +21,8 @@ QUIET = 40.0  # on a stream, where it says something every 15 seconds
 PATIENCE = 30.0  # for a server that has too much to do
 TRIES = 3
 LOOK_SECONDS = 0.25
+REDACTED = "corral-redacted"
+"""The header that says what secrets were taken out of, before it was kept."""
 MOST_AHEAD = 1_000  # events that are read before anybody takes them
 
 _BY_CODE: dict[str, type[CorralError]] = {
@@ -62,6 +64,8 @@ class Wire:
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._idle: list[HTTPConnection] = []
         self._closed = False
+        self.tell: Callable[[list[str]], None] | None = None
+        """Is told what secrets were taken out of there."""
 
     def ask(self, method: str, path: str, body: bytes | None = None, *, twice: bool = True) -> Told:
         """One request, and what was told; the library's error when that is one.
@@ -80,6 +84,8 @@ class Wire:
         while True:
             told = self._persist(method, path, body, headers)
             if told.status != 429 or time.monotonic() > ends:
+                if self.tell is not None and REDACTED in told.headers:
+                    self.tell(told.headers[REDACTED].split())
                 return told if told.status < 400 else self._raise(told)
             time.sleep(min(float(told.headers.get("retry-after", "1")), PATIENCE))
 

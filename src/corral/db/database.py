@@ -13,13 +13,14 @@ import msgspec
 
 from corral.db.dialect import Engine
 from corral.db.statement import Row
-from corral.db.tx import Mode, Tx
+from corral.db.tx import Mode, Redaction, Tx
 from corral.kernel.clock import Clock
 
 R = TypeVar("R")
 Work = Callable[[Tx], R]
 RowsOf = Callable[[str, list[str], str], Iterator[Row]]
 Probe = Callable[[str], None]
+Tell = Callable[[list[str]], None]
 
 
 class Listener(Protocol):
@@ -77,9 +78,11 @@ os.register_at_fork(after_in_child=_disown_in_child)
 
 
 class Working(threading.local):
-    """`here` is set on a thread while it runs an operation that writes."""
+    """`here` is set on a thread while it runs an operation that writes; `tell` is told what secrets
+    were taken out of, in what that thread asked for."""
 
     here = False
+    tell: Tell | None = None
 
 
 class Database(ABC):
@@ -96,6 +99,9 @@ class Database(ABC):
 
     keeps_output = False
     """Whether the store keeps sealed outputs: where machines share it, a file is not enough."""
+
+    redaction: Redaction | None = None
+    """Takes secrets out of what is kept; None where rows are only moved from store to store."""
 
     def __init__(self) -> None:
         self.unusable: str | None = None
@@ -143,6 +149,19 @@ class Database(ABC):
         `repeatable` says that running it twice does no harm, so it is tried again even when a
         connection broke at the moment of the commit.
         """
+
+    @staticmethod
+    def telling(work: Work[R], tell: Tell) -> Work[R]:
+        """The work, whoever runs it; `tell` hears what secrets were taken out of."""
+
+        def told(tx: Tx) -> R:
+            before = len(tx.taken)  # of others who share the transaction
+            result = work(tx)
+            if len(tx.taken) > before:
+                tell(tx.taken[before:])
+            return result
+
+        return told
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Tx]:

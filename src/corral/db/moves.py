@@ -203,7 +203,7 @@ def move(
     def brought_up_to_date(row: Row) -> R:
         changes = dict(zip(table.unfenced, row, strict=True))
         changes["state"] = table.moves[verb].to
-        changes.update(columns)
+        changes.update({name: params[name] for name in columns})  # as they were kept
         now: R = replace(known, **changes)
         return now
 

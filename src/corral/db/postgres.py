@@ -99,6 +99,8 @@ class PostgresDatabase(Database):
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
         self.require_outside_operation()
+        if self.working.tell is not None:
+            work = self.telling(work, self.working.tell)
         # The server commits with an fsync in any case: `durable` asks for nothing more.
         if self._probe is not None:
             mode = "many"  # a probe wants to stand at every commit
@@ -236,7 +238,7 @@ class PostgresDatabase(Database):
             raise Gone(asked_to_commit, error) from error
 
     def _tx(self, link: Link, mode: Mode) -> Tx:
-        return Tx(link, self.clock.now(), self.actor, mode)
+        return Tx(link, self.clock.now(), self.actor, mode, self.redaction)
 
     # -- connections ----------------------------------------------------------------------------
 

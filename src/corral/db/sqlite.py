@@ -104,6 +104,8 @@ class SqliteDatabase(Database):
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
         self.require_outside_operation()
+        if self.working.tell is not None:
+            work = self.telling(work, self.working.tell)
         if self._probe is not None:
             mode = "many"  # a probe wants to stand at every commit
         since = None
@@ -166,7 +168,7 @@ class SqliteDatabase(Database):
             while True:
                 if mode == "many":
                     writer.begin()
-                result = work(Tx(writer, self.clock.now(), self.actor, mode))
+                result = work(self._tx(writer, mode))
                 if writer.connection.in_transaction:
                     try:
                         if line.waiting:
@@ -239,7 +241,7 @@ class SqliteDatabase(Database):
             self._probe("after commit")
 
     def _tx(self, link: Link, mode: Mode) -> Tx:
-        return Tx(link, self.clock.now(), self.actor, mode)
+        return Tx(link, self.clock.now(), self.actor, mode, self.redaction)
 
     # -- connections ----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from corral.db.dialect import TOKENS, Engine
+from corral.kernel.words import WHOLE, is_word
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -17,6 +18,8 @@ Params = Mapping[str, Any]
 
 _TOKEN = re.compile(r"\{([a-z_]+)\}")
 _WORD = re.compile(r"'\w+'")
+_KEEPS = re.compile(r"\b(INSERT INTO|UPDATE)\b")
+_FOUND_BY = WHOLE - {"name", "config", "target", "env"}
 _LISTED = re.compile(
     r"(?P<column>[\w.]+)(?P<not> NOT)? IN \((?P<words>\s*'\w+'(?:,\s*'\w+'){2,}\s*)\)"
 )
@@ -86,6 +89,25 @@ class Statement:
     def reads(self) -> bool:
         """Whether it leaves the store as it is."""
         return self.text.lstrip().startswith("SELECT")
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The parameters that may hold what somebody wrote, and that it keeps. What is called by a
+        name is mostly looked for by it; only what is new brings one along."""
+        keeps = _KEEPS.search(self.text)
+        if keeps is None:
+            return ()
+        known = () if keeps[1] == "INSERT INTO" else _FOUND_BY
+        table = self.table
+        return tuple(
+            name for name in self.sqlite.names if is_word(name, table) and name not in known
+        )
+
+    @cached_property
+    def table(self) -> str:
+        """What it writes to."""
+        found = re.search(r"(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)", self.text)
+        return found[1] if found else "store"
 
     @cached_property
     def sqlite(self) -> Compiled:

@@ -1,12 +1,13 @@
 """An open transaction: what every operation gets as its first argument."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from corral.db.dialect import Engine
 from corral.db.statement import Params, Query, Row, Statement
 from corral.kernel.ids import new_id
 from corral.kernel.text import encode_json
+from corral.kernel.words import WHOLE, no_place
 
 T = TypeVar("T")
 
@@ -34,17 +35,53 @@ class Link(Protocol):
         """Told that another statement has just written so many events."""
 
 
+class Redaction(Protocol):
+    """What takes secrets out of words, wherever words are kept."""
+
+    def know(self, *values: str) -> None:
+        """Take these values out too from now on."""
+
+    def keep_shapes(self) -> None:
+        """Leave in what only looks like a key."""
+
+    suspects: Callable[[str], bool]
+    """False when there is nothing to take out of a text, for certain; cheap."""
+
+    def clean(self, text: str) -> str:
+        """The text without secrets; JSON stays JSON."""
+
+    def clean_rows(self, text: str) -> str:
+        """The same for rows as JSON, in the columns that hold words."""
+
+
 class Tx:
     """One transaction with its single `now`: all its timestamps are equal.
 
     In mode "one" the first writing statement commits by itself, which saves the round trips of
     BEGIN and COMMIT; a second one is a mistake in the operation and raises.
+
+    Everything that is kept passes here, so this is where secrets are taken out of it; that becomes
+    an event of the same transaction, and `taken` says what they were taken out of.
     """
 
-    __slots__ = ("_execute", "_link", "_wrote", "actor", "engine", "mode", "noted", "now")
+    __slots__ = (
+        "_execute",
+        "_link",
+        "_redaction",
+        "_wrote",
+        "actor",
+        "engine",
+        "mode",
+        "noted",
+        "now",
+        "taken",
+    )
 
-    def __init__(self, link: Link, now: int, actor: str, mode: Mode) -> None:
+    def __init__(
+        self, link: Link, now: int, actor: str, mode: Mode, redaction: Redaction | None = None
+    ) -> None:
         self._link = link
+        self._redaction = redaction
         self._execute = link.execute
         self._wrote = False
         self.engine = link.engine
@@ -53,22 +90,59 @@ class Tx:
         self.mode = mode
         self.noted = False
         """Whether an event was written, so that those who wait are woken after the commit."""
+        self.taken: list[str] = []
 
     def run(self, statement: Statement, **params: Any) -> list[Row]:
         """Execute and give back whatever rows there are."""
         return self.execute(statement, params)
 
     def execute(self, statement: Statement, params: Params) -> list[Row]:
-        if self.mode == "one" and not statement.reads:
-            if self._wrote:
-                raise RuntimeError("an operation declared as one statement wrote twice")
-            self._wrote = True
+        if not statement.reads:
+            if self.mode == "one":
+                if self._wrote:
+                    raise RuntimeError("an operation declared as one statement wrote twice")
+                self._wrote = True
+            redaction = self._redaction
+            if redaction is not None:
+                suspects = redaction.suspects
+                for name in statement.words:
+                    value = params[name]
+                    if value.__class__ is str and suspects(value):
+                        self._take_out(redaction, statement, params)
+                        break
         return self._execute(statement, params)
+
+    def _take_out(self, redaction: Redaction, statement: Statement, params: Params) -> None:
+        """Take secrets out of words, in their place: the record of a new row is made of them too.
+        Invalid where none can be taken out."""
+        kept: Any = params
+        taken = []
+        for name in statement.words:
+            value = kept[name]
+            if value.__class__ is not str or not redaction.suspects(value):
+                continue
+            clean = redaction.clean_rows(value) if name == "rows" else redaction.clean(value)
+            if clean == value:
+                continue
+            if name in WHOLE:
+                raise no_place(name)
+            kept[name] = clean
+            taken.append(name)
+        if taken:
+            self.several()
+            table = statement.table
+            told = {"fields": taken}
+            self.note("secret", "redact", table, project_id=kept.get("project_id"), data=told)
+            self.taken += [f"{table}.{name}" for name in taken]
 
     def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
         """Execute it with each of the given parameters, one after the other, on PostgreSQL without
         waiting in between. One that `numbers` answers each with its number, or with no row."""
         self.several()
+        redaction = self._redaction
+        if redaction is not None and statement.words:
+            for params in given:
+                self._take_out(redaction, statement, params)
         return self._link.execute_each(statement, given) if given else []
 
     def all(self, query: Query[T], **params: Any) -> list[T]:
@@ -100,6 +174,8 @@ class Tx:
         """Write the event of a change that this transaction makes."""
         self.noted = True
         told = encode_json(data, "An event") if data else None
+        if told is not None and self._redaction is not None and self._redaction.suspects(told):
+            told = self._redaction.clean(told)
         self._link.note((self.now, self.actor, kind, verb, subject, project_id, told))
 
     def note_each(self, events: Sequence[Params]) -> None:

@@ -204,6 +204,9 @@ class Plan:
         kept = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
         kept |= start.env | self._launch.env | self.secrets
         kept["CORRAL_RUN"] = run.id
+        if self.secrets:  # what it calls Corral with is kept without them
+            before = kept.get("CORRAL_SECRETS", "").split(",")
+            kept["CORRAL_SECRETS"] = ",".join(dict.fromkeys([*before, *self.secrets])).strip(",")
         kept["CORRAL_STORE"] = self._store.address
         if run.session_id is not None:
             kept["CORRAL_SESSION"] = run.session_id

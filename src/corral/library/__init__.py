@@ -4,15 +4,17 @@ CLI, HTTP, MCP, web and daemon call this and nothing else, so all have the same 
 be shared between threads. Rooms are loaded when they are first used.
 """
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from corral import config
+from corral.adapters.redaction import Redaction
 from corral.db import connect
-from corral.db.database import Database, Listener
+from corral.db.database import Database, Listener, Tell
 from corral.db.migrate import open_schema
 from corral.db.tx import Tx
 from corral.kernel.clock import Clock
@@ -96,6 +98,7 @@ def open(
         try:
             if not upgrade:
                 open_schema(database, change=create)
+            database.redaction = Redaction(_known_here)
             return Corral(database)
         except StoreUnavailable as error:
             database.close()
@@ -106,6 +109,12 @@ def open(
             database.close()
             raise
     raise AssertionError
+
+
+def _known_here() -> list[str]:
+    from corral.library.settings import known_here
+
+    return known_here()
 
 
 class Corral:
@@ -392,6 +401,28 @@ class Corral:
     def act_as(self, actor: str) -> None:
         """From now on this one stands in the record of changes."""
         self._database.actor = actor
+
+    @contextmanager
+    def telling(self, tell: Tell) -> Iterator[None]:
+        """Meanwhile `tell` hears what secrets were taken out of (`letters.body`), before it was
+        kept, in what this thread asks for."""
+        working = self._database.working
+        before, working.tell = working.tell, tell
+        try:
+            yield
+        finally:
+            working.tell = before
+
+    def clean(self, text: str) -> str:
+        """A text without secrets, as the store would keep it; for logs."""
+        redaction = self._database.redaction
+        return text if redaction is None or not redaction.suspects(text) else redaction.clean(text)
+
+    def keep_shapes(self) -> None:
+        """From now on, words that only look like a key stay as they are: somebody knows that they
+        are none. Secrets that are known by their values are still taken out."""
+        if self._database.redaction is not None:
+            self._database.redaction.keep_shapes()
 
     def now(self) -> int:
         """The store's time: the server's on PostgreSQL, so that machines agree."""

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corral import config
+from corral import __version__, config
+from corral.adapters import process
 from corral.db.database import Finding
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError
@@ -16,6 +17,7 @@ from corral.rooms.nodes.model import NodeState
 
 if TYPE_CHECKING:
     from corral.library import Corral
+    from corral.rooms.runs.model import Run
 
 LATE_MS = MINUTE
 LITTLE_SPACE = 256 * 1024 * 1024
@@ -23,7 +25,12 @@ LITTLE_SPACE = 256 * 1024 * 1024
 
 def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
     """Check everything, also when the store cannot be opened; `fix` mends what is safe to mend."""
-    findings = [_python(), _sqlite(), _folder(config.home(), fix)]
+    home = config.home()
+    findings = [_python(), _sqlite(), _folder(home, fix)]
+    if home.is_dir():
+        from corral.library import tidying
+
+        findings += tidying.look(home, fix=fix)
     from corral.library import open
 
     try:
@@ -34,7 +41,7 @@ def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
                 findings += _file(store.db.path, fix)
             findings.append(_durability(store.db.durability()))
             if not config.is_afar(store.address):  # of there, its own doctor knows more
-                findings += [_daemon(store), _line(store)]
+                findings += [_daemon(store), _runs(store, fix), _line(store)]
             findings += _machines(store)
     except CorralError as error:
         missing = error.details.get("reason") == "missing"
@@ -57,11 +64,56 @@ def _daemon(store: "Corral") -> Finding:
             f"Its process {daemon.pid} does not answer at {daemon.url}; `corral down --now`, then "
             "`corral up`.",
         )
+    version = told.get("status", {}).get("version", __version__)
+    if version != __version__:
+        return Finding(
+            "daemon",
+            "warning",
+            f"Process {daemon.pid} is Corral {version}, and this is {__version__}; `corral down`, "
+            "then `corral up`. Runs go on meanwhile.",
+        )
     loops = told.get("status", {}).get("loops", ())
     failing = [f"{loop['name']} ({loop['error']})" for loop in loops if loop["state"] == "fails"]
     if failing:
         return Finding("daemon", "warning", f"These loops fail: {', '.join(failing)}.")
     return Finding("daemon", "ok", f"Process {daemon.pid} answers at {daemon.url}.")
+
+
+def _runs(store: "Corral", fix: bool) -> Finding:
+    """Runs of this machine that are said to go on, and whose keeper is gone."""
+    if fix:
+        found = store.runs.recover()
+        if not found:
+            return Finding("runs", "ok", "Every run that is said to go on does.")
+        return Finding("runs", "ok", f"{len(found)} were found dead, as {found[0].run_id}.")
+    silent = [run for run in _going_here(store) if not _answers(run.id)]
+    if not silent:
+        return Finding("runs", "ok", "Every run of this machine that is said to go on answers.")
+    return Finding(
+        "runs",
+        "warning",
+        f"{len(silent)} are said to go on, and their keepers do not answer, as {silent[0].id}; "
+        "`corral doctor --fix` or `corral recover` finds out what became of them.",
+    )
+
+
+def _going_here(store: "Corral") -> "Iterator[Run]":
+    for state in ("running", "stopping"):
+        for run in store.runs.list(state=state, limit=200).items:
+            if run.host == process.host() and run.keeper_pid is not None:
+                yield run
+
+
+def _answers(run: str) -> bool:
+    from corral.adapters import control
+
+    try:
+        control.connect(config.run_folder(run), timeout=1.0).close()
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except OSError:
+        pass  # not told for certain
+    return True
 
 
 def _machines(store: "Corral") -> Iterator[Finding]:

@@ -8,7 +8,7 @@ under a key of its own, so it is tried again safely when its answer was lost.
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 from urllib.parse import quote, urlencode
 
@@ -17,7 +17,7 @@ import msgspec
 from corral.adapters.output.frames import Data
 from corral.adapters.output.sealed import Piece
 from corral.adapters.wire import Told, Wire
-from corral.db.database import Listener
+from corral.db.database import Listener, Tell
 from corral.db.tx import Tx
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Refused
@@ -58,6 +58,17 @@ class Remote(Corral):
 
     def listening(self) -> AbstractContextManager[Listener]:
         raise Refused("Wake-ups come only where the store is; use events.follow.")
+
+    @contextmanager
+    def telling(self, tell: Tell) -> Iterator[None]:
+        before, self._wire.tell = self._wire.tell, tell
+        try:
+            yield
+        finally:
+            self._wire.tell = before
+
+    def keep_shapes(self) -> None:
+        raise Refused("Words are kept as they are only where the store is; write them there.")
 
     @property
     def address(self) -> str:

@@ -301,7 +301,7 @@ def _spread_end(text: bytes, start: int, form: bytes, last: bool) -> int | None:
     return at if at <= most else None
 
 
-def redact(data: bytes, values: Iterable[str | bytes] = ()) -> bytes:
+def redact(data: bytes, values: Iterable[str | bytes] = (), *, shapes: bool = True) -> bytes:
     """A text that is there as a whole, redacted."""
-    redactor = Redactor(values)
+    redactor = Redactor(values, shapes=shapes)
     return redactor.feed(data) + redactor.finish()

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +19,10 @@ class App:
     def __init__(self) -> None:
         self.url: str | None = None
         self.json = False
+        self.literal = False
+        """Whether words are kept as they are, though they look like a key."""
         self._store: Corral | None = None
+        self._open = ExitStack()
         self._names: dict[str, str] = {}
 
     @property
@@ -28,8 +32,26 @@ class App:
             from corral.library import open
 
             self._store = open(self.url)
+            self._open.enter_context(self._store.telling(self._tell_taken))
+            if self.literal:
+                self._store.keep_shapes()
             self._show_times_of(self._store)
         return self._store
+
+    def _tell_taken(self, fields: list[str]) -> None:
+        """A secret was in what somebody wrote: they are told, beside the answer."""
+        from corral.kernel.words import taken_out
+
+        told = taken_out(fields)
+        if self.json:
+            import msgspec
+
+            details = {"fields": fields}
+            warning = {"warning": {"code": "redacted", "message": told, "details": details}}
+            told = msgspec.json.encode(warning).decode()
+            click.echo(told, err=True)
+        else:
+            click.echo(f"corral: {told}", err=True)
 
     @property
     def store_here(self) -> "Corral":
@@ -57,6 +79,7 @@ class App:
         return self._store
 
     def close(self) -> None:
+        self._open.close()
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -186,6 +209,27 @@ def _set_json(context: click.Context, _: click.Parameter, given: bool) -> None:
 def _set_store(context: click.Context, _: click.Parameter, given: str | None) -> None:
     if given:
         context.ensure_object(App).url = given
+
+
+def literal_option() -> click.Option:
+    """--literal, for a person who knows that what looks like a key is none."""
+    return click.Option(
+        ["--literal"],
+        is_flag=True,
+        expose_value=False,
+        callback=_set_literal,
+        help="Keep words that look like a key as they are; secrets that are known go all the same.",
+    )
+
+
+def _set_literal(context: click.Context, _: click.Parameter, given: bool) -> None:
+    if not given:
+        return
+    if os.environ.get("CORRAL_AGENT") or os.environ.get("CORRAL_RUN"):
+        from corral.kernel.errors import Refused
+
+        raise Refused("An agent does not say what is no secret; leave --literal out.")
+    context.ensure_object(App).literal = True
 
 
 def common_options() -> list[click.Parameter]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from corral.interfaces.cli.app import App, common_options
+from corral.interfaces.cli.app import App, common_options, literal_option
 
 # Noun -> module and what stands beside it in the help. Nothing is imported until it is called.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -162,6 +162,7 @@ root = Root(
             callback=_version,
             help="Show the version.",
         ),
+        literal_option(),
         *common_options(),
     ],
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
@@ -11,6 +11,7 @@ import msgspec
 from anyio import CapacityLimiter, to_thread
 
 from corral import __version__
+from corral.adapters.wire import REDACTED
 from corral.interfaces.http import agents
 from corral.interfaces.http.guard import READS, Receive, Scope, Send
 from corral.interfaces.http.limits import retry_after
@@ -114,20 +115,23 @@ class Api:
                 agents.check(store, who, call, given)
             return given
 
+        taken: list[str] = []
+
         def work() -> bytes:
             given = allowed()
             room = getattr(store, call.attribute)
-            if key is not None:
-                unless = NOTHING if call.name in WAITS else None
-                return once(room, call.verb, given, key=key, encode=_encode, unless=unless)
-            return _encode(getattr(room, call.verb)(**given))
+            with store.telling(taken.extend):
+                if key is not None:
+                    unless = NOTHING if call.name in WAITS else None
+                    return once(room, call.verb, given, key=key, encode=_encode, unless=unless)
+                return _encode(getattr(room, call.verb)(**given))
 
         if call.name in WAITS:
             await self.run(allowed)  # else its refusal would be taken for one of "not over yet"
             body = await self._wait(call, arguments, work, receive)
         else:
             body = await self.run(work, slow=call.name in SLOW)
-        await answer(send, body)
+        await answer(send, body, taken=taken)
 
     async def run(self, work: Callable[[], T], *, slow: bool = False) -> T:
         """Run it on a thread; those that take their time have threads of their own."""
@@ -201,9 +205,17 @@ class Gone:
 
 
 async def answer(
-    send: Send, body: bytes, *, kind: tuple[bytes, bytes] = JSON, status: int = 200
+    send: Send,
+    body: bytes,
+    *,
+    kind: tuple[bytes, bytes] = JSON,
+    status: int = 200,
+    taken: Iterable[str] = (),
 ) -> None:
+    """`taken` is what secrets were taken out of, for the caller to know."""
     headers = [kind, (b"content-length", str(len(body)).encode())]
+    if taken:
+        headers.append((REDACTED.encode(), " ".join(dict.fromkeys(taken)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -16,6 +16,7 @@ from corral.interfaces.mcp.call import Call, encode
 from corral.interfaces.mcp.identity import Caller
 from corral.interfaces.mcp.tools import INSTRUCTIONS, Tool, find, near, tools
 from corral.kernel.errors import CorralError, StoreUnavailable
+from corral.kernel.words import taken_out
 
 if TYPE_CHECKING:
     from corral.library import Corral
@@ -216,20 +217,26 @@ def _call(message: Message, identify: Identify, gone: threading.Event) -> dict[s
     if tool is None:
         hint = near(message.params.name)
         raise Failure(INVALID_PARAMS, f"There is no tool {message.params.name!r}; {hint}.")
+    taken: list[str] = []
     try:
         asked = tool.read(message.params.arguments)
         store, caller = identify()
-        body = encode(tool.run(Call(store, caller, tool.name, gone), asked))
+        with store.telling(taken.extend):
+            body = encode(tool.run(Call(store, caller, tool.name, gone), asked))
     except CorralError as error:
         return _unable(error)
     except Exception as error:
         return _unable(_mistake(tool.name, error))
     # The text is the same once more, for clients that show no structured content.
-    return {
-        "content": [{"type": "text", "text": body.decode()}],
+    words = [body.decode(), *([taken_out(taken)] if taken else [])]
+    told = {
+        "content": [{"type": "text", "text": each} for each in words],
         "structuredContent": msgspec.Raw(body),
         "isError": False,
     }
+    if taken:
+        told["_meta"] = {"corral/redacted": [*dict.fromkeys(taken)]}
+    return told
 
 
 def _unable(error: CorralError) -> dict[str, Any]:

@@ -60,13 +60,7 @@ class Tool(msgspec.Struct, frozen=True):
     def read(self, given: msgspec.Raw) -> Arguments:
         """What it is called with; Invalid says what is wrong with that."""
         try:
-            if not self.writes:
-                return msgspec.json.decode(given, type=self.arguments)
-            from corral.adapters.redaction import clean_of_secrets
-
-            # What an agent hands over is kept; a key that it came by is not, wherever it put it.
-            told = clean_of_secrets(msgspec.json.decode(given))
-            return msgspec.convert(told, self.arguments)
+            return msgspec.json.decode(given, type=self.arguments)
         except (msgspec.DecodeError, RecursionError) as error:
             names = ", ".join(self.arguments.__struct_fields__) or "nothing"
             raise Invalid(

@@ -29,7 +29,8 @@ def act(visit: Visit) -> Response:
         raise Invalid(f"{name} is nothing that can be done here; reload the page.")
     if not visit.may_act:
         raise Refused(f"The token {visit.who.name} may only look; use one of full scope.")
-    return action(visit)
+    with visit.store.telling(visit.taken.extend):
+        return action(visit)
 
 
 def ask_run(visit: Visit) -> Response:

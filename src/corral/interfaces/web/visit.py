@@ -13,6 +13,7 @@ from corral.adapters.channels.contract import Attached
 from corral.interfaces.web import rendering
 from corral.interfaces.web.forms import Form, read_form
 from corral.kernel.errors import Invalid
+from corral.kernel.words import taken_out
 from corral.library import Corral
 
 THEMES = ("light", "dark")
@@ -26,6 +27,8 @@ class Visit:
         self.store: Corral = request.state.store
         self.who: Any = request.state.who
         self._form = form
+        self.taken: list[str] = []
+        """What secrets were taken out of, in what this visit wrote."""
 
     @property
     def may_act(self) -> bool:
@@ -118,6 +121,8 @@ class Visit:
             return RedirectResponse(go or self._came_from(), status_code=303)
         if go is not None:
             return Response(headers={"HX-Redirect": go})
+        if self.taken:
+            sentence = f"{sentence} {taken_out(self.taken)}".lstrip()
         if not sentence:  # the page itself shows it
             return Response(headers={"HX-Reswap": "none", "HX-Trigger": "corral:done"})
         with rendering.at(self.store.now()):

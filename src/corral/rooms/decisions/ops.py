@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from typing import NoReturn
 
-from corral.adapters.redaction import clean_words
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.deadline import is_late
@@ -62,8 +61,8 @@ def record(
         "run_id": clean_text(run, "The run", most=MAX_NAME) if run else None,
         "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
         "category": _category(category),
-        "title": clean_words(title, "The title", most=MAX_TITLE),
-        "rationale": clean_words(rationale, "The rationale") if rationale else "",
+        "title": clean_text(title, "The title", most=MAX_TITLE),
+        "rationale": clean_text(rationale, "The rationale") if rationale else "",
         "alternatives": encode_json(_alternatives(alternatives), "The alternatives"),
         "answerers": encode_json(check_answerers(answerers), "Who may confirm"),
         "at_deadline": at_deadline,
@@ -185,7 +184,7 @@ def _judge(tx: Tx, verb: str, decision: str, reason: str | None, by: str | None)
     found = get(tx, decision)
     who = clean_text(by or tx.actor, "Who decides", most=MAX_NAME)
     check_may_answer(found.id, who, asker=found.author, answerers=found.answerers)
-    why = clean_words(reason, "The reason") if reason else None
+    why = clean_text(reason, "The reason") if reason else None
     if found.state == MOVES[verb].to and found.decided_by == who:
         return found
     if found.ended_at is not None or is_late(found, tx.now):
@@ -260,4 +259,4 @@ def _category(given: str) -> str:
 def _alternatives(given: Sequence[str]) -> list[str]:
     if isinstance(given, str) or len(given) > MAX_ALTERNATIVES:
         raise Invalid(f"Alternatives are a list of at most {MAX_ALTERNATIVES} texts.")
-    return [clean_words(each, "An alternative", most=MAX_TITLE) for each in given]
+    return [clean_text(each, "An alternative", most=MAX_TITLE) for each in given]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from corral.adapters.redaction import clean_words
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Invalid, NotFound, Refused
@@ -171,7 +170,7 @@ def _post(
 ) -> Post:
     check_open(group)
     ops.require_member(tx, group, check_member(author))
-    words = clean_words(text, "The post")
+    words = clean_text(text, "The post")
     named = clean_text(key, "The key", most=MAX_NAME) if key else None
     # One at a time: a member's mailbox has the posts in the order of their numbers.
     tx.serialize(f"posts:{group.id}")
@@ -182,23 +181,22 @@ def _post(
     if reply_to is not None and not 1 <= check_int(reply_to, "The reply") <= group.posts:
         raise Invalid(f"{group.name} has no post {reply_to} to reply to.", reply_to=reply_to)
     id = tx.new_id("pst")
-    row = sql.POST.append(
-        tx,
-        {
-            "id": id,
-            "group_id": group.id,
-            "author": author,
-            "text": words,
-            "reply_to": reply_to,
-            "key": named,
-            "now": tx.now,
-        },
-    )
+    post = {
+        "id": id,
+        "group_id": group.id,
+        "author": author,
+        "text": words,
+        "reply_to": reply_to,
+        "key": named,
+        "now": tx.now,
+    }
+    row = sql.POST.append(tx, post)
     if row is None:  # archived this moment
         check_open(ops.get(tx, group.id))
         raise sql.GROUPS.missing(group.id)
     number, at = row
-    made = Post(id, group.id, number, author, words, reply_to, named, at, {})
+    kept = str(post["text"])  # without secrets
+    made = Post(id, group.id, number, author, kept, reply_to, named, at, {})
     tx.run(sql.MARK_OWN, group_id=group.id, member=author, number=made.number)
     tx.note("post", "post", id, project_id=group.project_id, data={"group": group.id, "by": author})
     _tell(tx, group, made)

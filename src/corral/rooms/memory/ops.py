@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 
-from corral.adapters.redaction import clean_words
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.clock import YEAR
@@ -258,7 +257,7 @@ def _values(
     if not 0 <= check_int(confidence, "The confidence") <= 100:
         raise Invalid("A confidence goes from 0 to 100 percent.", confidence=confidence)
     return {
-        "text": clean_words(text, "The note", most=MAX_NOTE),
+        "text": clean_text(text, "The note", most=MAX_NOTE),
         "category": _category(category),
         "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
         "confidence": confidence,

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from corral.adapters.redaction import clean_words
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
@@ -70,12 +69,12 @@ def ask(
         "asker": whose,
         "run_id": _name(run, "The run"),
         "key": _name(key, "The key"),
-        "text": clean_words(text, "The question"),
+        "text": clean_text(text, "The question"),
         "options": encode_json(choices, "The options"),
         "free": int(bool(free) or not choices),
         "answerers": encode_json(check_answerers(answerers), "Who may answer"),
         "fallback": None if fallback is None else _chosen(fallback, choices, free),
-        "effect": clean_words(effect, "The effect") if effect else None,
+        "effect": clean_text(effect, "The effect") if effect else None,
         "needed": check_needed(needed, check_answerers(answerers)),
         "deadline_at": deadline_of(tx.now, waited_ms),
         "created_at": tx.now,
@@ -246,7 +245,7 @@ def withdraw_all(tx: Tx, project_id: str) -> None:
 
 
 def _take_back(tx: Tx, id: str, who: str, reason: str | None) -> Question:
-    said = clean_words(reason, "The reason") if reason else None
+    said = clean_text(reason, "The reason") if reason else None
     note = {"by": who, "reason": said}
     gone = _tell(tx, move(tx, sql.QUESTIONS, "withdraw", id, note=note, ended_at=tx.now))
     if who == gone.asker:
@@ -339,7 +338,7 @@ def _check_room(tx: Tx, asker: str, project: str | None) -> None:
 def _options(given: Sequence[str]) -> list[str]:
     if isinstance(given, str) or len(given) > MAX_OPTIONS:
         raise Invalid(f"Options are a list of at most {MAX_OPTIONS} texts.")
-    options = [clean_words(option, "An option", most=MAX_OPTION) for option in given]
+    options = [clean_text(option, "An option", most=MAX_OPTION) for option in given]
     if len({*options}) < len(options):
         raise Invalid("Two options are the same; leave one out.", options=options)
     return options
@@ -347,7 +346,7 @@ def _options(given: Sequence[str]) -> list[str]:
 
 def _chosen(given: str, options: Sequence[str], free: bool) -> str:
     """The option that was meant, by its words or its number; else the text, where it is free."""
-    text = clean_words(given, "The answer")
+    text = clean_text(given, "The answer")
     if text in options or not options:
         return text
     if text.isascii() and text.isdigit() and len(text) < 3 and 1 <= int(text) <= len(options):

@@ -1,0 +1,62 @@
+"""The quick look at a text misses no key that the thorough one finds."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.adapters.output.redact import redact
+from corral.adapters.output.shapes import SHAPES
+from corral.adapters.redaction import Redaction
+from corral.kernel.ids import new_id
+from corral.kernel.words import may_hold_key
+from tests.support.keys import KEY
+
+KEYS = (
+    *(KEY, "sk-ant-" + "a1" * 20, "github_pat_" + "b2" * 15, "xoxb-" + "1234567890"),
+    *("AKIA" + "Q" * 16, "AIza" + "c" * 35, "crl_" + "0" * 40),
+    "eyJ" + "d" * 10 + ".eyJ" + "e" * 10 + ".f",
+    "https://ada:hunter2@example.org",
+    "Authorization: Bearer abcdefgh",
+    "-----BEGIN RSA PRIVATE KEY-----\n" + "A" * 64 + "\n-----END RSA PRIVATE KEY-----",
+)
+PIECES = ("sk-", "ghp_", "AKIA", "AIza", "eyJ", "xoxb-", "crl_", "://", "@", "a:b", "x" * 40, " ")
+
+
+def test_every_shape_has_an_example_that_both_find() -> None:
+    found = {
+        number
+        for key in KEYS
+        for number, shape in enumerate(SHAPES)
+        if re.search(shape.pattern, key.encode())
+    }
+    assert found == set(range(len(SHAPES)))
+    for key in KEYS:
+        assert may_hold_key(f"it is {key}."), key
+        assert redact(key.encode()) != key.encode()
+
+
+@given(st.lists(st.one_of(st.text(), st.sampled_from(PIECES), st.sampled_from(KEYS))))
+def test_what_the_quick_look_passes_holds_no_key(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    data = text.encode("utf-8", "surrogatepass")
+    assert may_hold_key(text) or redact(data) == data
+
+
+@given(st.integers(0, 2**41), st.sampled_from(["run", "let", "ses", "tsk", "gh", "crl"]))
+def test_no_id_is_taken_for_a_key(moment: int, prefix: str) -> None:
+    id = new_id(prefix, moment)
+    assert Redaction().clean(id) == id
+
+
+def test_json_stays_json_whatever_is_taken_out_of_it() -> None:
+    redaction = Redaction(lambda: ["12345678", 'a "quoted" one'])
+    assert redaction.clean('{"n":12345678,"t":"12345678"}') == '{"n":12345678,"t":"[redacted]"}'
+    assert redaction.suspects('{"t":"a \\"quoted\\" one"}')
+    assert redaction.clean('["a \\"quoted\\" one"]') == '["[redacted]"]'
+    assert redaction.clean("{no json: 12345678") == "{no json: [redacted]"
+
+
+def test_values_that_are_ordinary_words_are_not_taken_out_of_everything() -> None:
+    redaction = Redaction(lambda: ["secret"])
+    assert redaction.clean("it is no secret") == "it is no secret"
