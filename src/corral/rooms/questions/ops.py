@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from corral.adapters.redaction import clean_words
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
@@ -346,7 +347,7 @@ def _options(given: Sequence[str]) -> list[str]:
 
 def _chosen(given: str, options: Sequence[str], free: bool) -> str:
     """The option that was meant, by its words or its number; else the text, where it is free."""
-    text = clean_text(given, "The answer")
+    text = clean_words(given, "The answer")  # as the options, and an earlier answer, were kept
     if text in options or not options:
         return text
     if text.isascii() and text.isdigit() and len(text) < 3 and 1 <= int(text) <= len(options):
