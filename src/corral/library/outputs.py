@@ -37,6 +37,7 @@ class Outputs(Room):
     log_many = write(ops.log_many)
     log_lines = read(ops.log_lines, mode="one")
 
+    _has_chunks = read(ops.has_chunks, mode="one")
     _delete = write(ops.delete, repeatable=True)
     _uncleared = read(ops.uncleared, mode="one")
     _clear = write(ops.clear, repeatable=True)
@@ -91,7 +92,7 @@ class Outputs(Room):
             if files.exists():
                 return files
         kept = row.sealed_bytes if stream == "output" else row.errors_bytes
-        if row.state is OutputState.SEALED and self._database.keeps_output and kept is not None:
+        if row.state is OutputState.SEALED and kept is not None and self._in_store(run_id, stream):
             return self._from_store(run_id, stream, kept)
         raise self._not_here(row, stream)
 
@@ -181,10 +182,14 @@ class Outputs(Room):
         """Its files are gone: that is recorded, unless the store has what was in them."""
         row = self.get(run_id)
         if row.state is OutputState.OPEN or (
-            row.state is OutputState.SEALED and not self._database.keeps_output
+            row.state is OutputState.SEALED and not self._in_store(run_id)
         ):
             return self.lose(run_id, reason)
         return row
+
+    def _in_store(self, run_id: str, stream: str = "output") -> bool:
+        """Whether the store itself has it: where machines share it, or it was brought along."""
+        return self._database.keeps_output or self._has_chunks(run_id, stream)
 
     def _local(self, row: Output) -> Path:
         if row.host != process.host():
