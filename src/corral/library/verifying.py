@@ -135,7 +135,9 @@ def _output(database: Database, row: Output) -> Fault | None:
     sizes = {"output": row.sealed_bytes, "errors": row.errors_bytes}
     for stream in STREAMS:
         if sizes[stream] is not None and (why := _sealed(database, folder, stream, row)):
-            if why == GONE and _in_store(database, row.id, stream):
+            if why == GONE and database.read(
+                partial(outputs.is_kept, run_id=row.id, size=sizes[stream] or 0, stream=stream)
+            ):
                 continue  # the store has it, and it is read from there
             return (
                 "broken",
@@ -146,10 +148,6 @@ def _output(database: Database, row: Output) -> Fault | None:
 
 
 GONE = "is gone"
-
-
-def _in_store(database: Database, run_id: str, stream: str) -> bool:
-    return database.read(partial(outputs.has_chunks, run_id=run_id, stream=stream))
 
 
 def _sealed(database: Database, folder: Path, stream: str, row: Output) -> str | None:

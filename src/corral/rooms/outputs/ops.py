@@ -129,6 +129,13 @@ def chunk(tx: Tx, run_id: str, number: int, *, stream: str = "output") -> bytes:
     return data
 
 
+def is_kept(tx: Tx, run_id: str, size: int, *, stream: str = "output") -> bool:
+    """Whether the store has the sealed file, of so many bytes, to its end."""
+    _check_stream(stream)
+    last = max(size - 1, 0) // CHUNK
+    return tx.value(sql.HAS_CHUNK, run_id=run_id, stream=stream, number=last) is not None
+
+
 def lose(tx: Tx, run_id: str, reason: str) -> Output:
     """Record that the files are gone, and why."""
     text = clean_text(reason, "The reason")
@@ -192,11 +199,6 @@ def walk(tx: Tx, *, after: str = "", limit: int = 200) -> list[Output]:
 def kept_bytes(tx: Tx, run_id: str) -> int:
     """How much of an output's sealed files the store itself has."""
     return int(tx.value(sql.KEPT_BYTES, run_id=run_id))
-
-
-def has_chunks(tx: Tx, run_id: str, stream: str = "output") -> bool:
-    """Whether the store itself has a sealed file."""
-    return bool(tx.run(sql.HAS_CHUNKS, run_id=run_id, stream=stream))
 
 
 def count_chunks(tx: Tx) -> int:

@@ -86,10 +86,6 @@ KEPT_BYTES = Statement("""
 
 COUNT_CHUNKS = Statement("SELECT count(*) FROM output_chunks")
 
-HAS_CHUNKS = Statement("""
-    SELECT 1 FROM output_chunks WHERE run_id = :run_id AND stream = :stream AND number = 0
-""")
-
 CHUNK = Statement("""
     INSERT INTO output_chunks (run_id, stream, number, data)
     SELECT run_id, :stream, :number, :data FROM outputs
@@ -100,6 +96,11 @@ CHUNK = Statement("""
 
 CHUNK = Statement("""
     SELECT data FROM output_chunks
+    WHERE run_id = :run_id AND stream = :stream AND number = :number
+""")
+
+HAS_CHUNK = Statement("""
+    SELECT 1 FROM output_chunks
     WHERE run_id = :run_id AND stream = :stream AND number = :number
 """)
 
