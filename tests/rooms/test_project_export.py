@@ -62,7 +62,7 @@ def fill(store: Corral, project: str, word: str, *, agent: str) -> str:
     store.decisions.record(f"{word} decision", author="agent:all", project=project)
     store.tasks.declare(project, [{"key": "a", "title": f"{word} a"},
                                   {"key": "b", "depends_on": ["a"]}])  # fmt: skip
-    group = store.groups.create(f"{word} crew", members=["user:eve"], project=project)
+    group = store.groups.create(f"{word}-crew", members=["user:eve"], project=project)
     post = store.groups.post(group.id, f"{word} post", author="user:eve")
     store.groups.react(group.id, post.number, "up", member="user:eve")
     store.locks.acquire(project, f"src/{word}", "user:eve")
@@ -120,7 +120,9 @@ def test_it_is_a_store_with_all_of_the_project(
         for scope in ("all", f"project:{project}", "model:m", f"run:{run}"):
             assert copy.charges.total(scope).cost_micros == 12, scope
         assert faults(copy) == []
-        # It may be pruned, and even work on; the files of the store that it came from stay.
+        # It may work on and be pruned; the files of the store that it came from stay.
+        copy.sessions.append(copy.sessions.list().items[0], "user", "a kingfisher")
+        assert len(copy.search.find("kingfisher").items) == 1
         clock.advance(YEAR)
         copy.db.prune()
         assert copy.mail.put("agent:ada", "new").body == "new"

@@ -231,6 +231,8 @@ def _led_to(table: StateTable[Any], verb: str, data: Any) -> str | None:
     return moves.entries[verb] if verb in moves.entries else moves[verb].to
 
 
+# As a maximum, SQLite would read the whole view for each row; and PostgreSQL is not to look for the
+# newest along the numbers of all events.
 @cache
 def _statements(table: StateTable[Any]) -> tuple[Statement, Statement]:
     moves = table.moves
@@ -239,9 +241,10 @@ def _statements(table: StateTable[Any]) -> tuple[Statement, Statement]:
     return (
         Statement(f"""
             SELECT {table.key}, {public}, state, (
-                SELECT max(told.seq) FROM {{events_of_subject}} AS told
+                SELECT told.seq + 0 AS place FROM {{events_of_subject}} AS told
                 WHERE told.subject = {public} AND told.kind = '{moves.kind}'
-                  AND told.verb IN ({verbs}))
+                  AND told.verb IN ({verbs})
+                ORDER BY place DESC LIMIT 1)
             FROM {table.table} WHERE {table.key} > :after ORDER BY {table.key} LIMIT :limit
         """),
         Statement("SELECT seq, verb, data FROM events WHERE seq {is_numbered}"),

@@ -30,6 +30,7 @@ from corral.rooms.charges import taking as charges
 from corral.rooms.outputs import ops as outputs
 from corral.rooms.outputs.model import CHUNK, STREAMS, Output, OutputState
 from corral.rooms.projects import ops as projects
+from corral.rooms.search import ops as search
 from corral.rooms.settings import ops as settings
 
 SHORTEST = 8
@@ -60,6 +61,7 @@ def export(database: Database, project: str, file: str | Path, told: Told) -> Ex
         with excerpt(database, part, conditions, clean, told) as (into, counts):
             found = _add_outputs(into, told)
             counts["output_chunks"] = outputs.count_chunks(into)
+            search.go_back(into)
             counts["totals"] += charges.take_totals(into, f"project:{id}", charged(into))
         size = part.stat().st_size
     return Exported(

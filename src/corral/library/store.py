@@ -7,13 +7,14 @@ from corral.db.database import Database, Finding, Table, Told, silent
 from corral.db.filesystem import make_new_private_file, whole_file
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
 from corral.kernel.text import MAX_BODY, clean_text
+from corral.library import pruning
 from corral.library.operation import Room
+from corral.library.pruning import Pruned
 from corral.library.runs import Runs
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Mode, Run
 
 if TYPE_CHECKING:
-    from corral.library.pruning import Pruned
     from corral.library.relocating import Moved
 
 
@@ -182,15 +183,13 @@ class Store(Room):
             raise Invalid(f"{wanted!r} is neither normal nor full.", value=wanted)
         return self._database.durability(wanted)
 
-    def prune(self, *, dry_run: bool = False) -> list["Pruned"]:
+    def prune(self, *, dry_run: bool = False) -> list[Pruned]:
         """Forget what is older than its setting says (`…keep_ms`), which a project may have chosen
         for itself; a dry run only counts, and just what a real one would forget.
 
         Letters that nobody took in time are ended, and their senders told.
         """
-        from corral.library.pruning import prune
-
-        return prune(self._database, dry_run=dry_run)
+        return pruning.prune(self._database, dry_run=dry_run)
 
     def _schema_finding(self) -> Finding:
         from corral.db.migrate import altered, newest

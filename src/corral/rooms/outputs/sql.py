@@ -73,20 +73,7 @@ DELETED_KEPT = Retention(
 )
 
 # Only while it is open: what was sealed is never changed.
-ADD_BRING_CHUNK = Statement("""
-    INSERT INTO output_chunks (run_id, stream, number, data)
-    VALUES (:run_id, :stream, :number, :data)
-    ON CONFLICT (run_id, stream, number) DO UPDATE SET data = excluded.data
-""")
-
-KEPT_BYTES = Statement("""
-    SELECT CAST(coalesce(sum(length(data)), 0) AS {integer}) FROM output_chunks
-    WHERE run_id = :run_id
-""")
-
-COUNT_CHUNKS = Statement("SELECT count(*) FROM output_chunks")
-
-CHUNK = Statement("""
+ADD_CHUNK = Statement("""
     INSERT INTO output_chunks (run_id, stream, number, data)
     SELECT run_id, :stream, :number, :data FROM outputs
     WHERE run_id = :run_id AND state IN ('open', 'lost')
@@ -98,6 +85,19 @@ CHUNK = Statement("""
     SELECT data FROM output_chunks
     WHERE run_id = :run_id AND stream = :stream AND number = :number
 """)
+
+BRING_CHUNK = Statement("""
+    INSERT INTO output_chunks (run_id, stream, number, data)
+    VALUES (:run_id, :stream, :number, :data)
+    ON CONFLICT (run_id, stream, number) DO UPDATE SET data = excluded.data
+""")
+
+KEPT_BYTES = Statement("""
+    SELECT CAST(coalesce(sum(length(data)), 0) AS {integer}) FROM output_chunks
+    WHERE run_id = :run_id
+""")
+
+COUNT_CHUNKS = Statement("SELECT count(*) FROM output_chunks")
 
 HAS_CHUNK = Statement("""
     SELECT 1 FROM output_chunks
