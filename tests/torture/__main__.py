@@ -127,7 +127,7 @@ class Torture:
         while sum(self.kills.values()) < self.count:
             time.sleep(self.random.choice((0, 0.001, 0.01, 0.05, 0.15)))
             luck = self.random.random()
-            if luck < 0.45:
+            if luck < 0.3:
                 self.kill_starting() if luck < 0.15 else self.kill_recoverer()
                 continue
             live = [run for run in store.runs.list(live=True, limit=100).items if run.pid]

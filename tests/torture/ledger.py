@@ -3,6 +3,9 @@ file that a later one goes on from.
 
     python -m tests.torture --kills 10000 --into kills [--postgres]
     python -m tests.torture --total kills
+
+The storm and the chaos take `--into` too, and the crash harness takes the file's name from
+CORRAL_KILLS.
 """
 
 import subprocess
@@ -18,7 +21,8 @@ class Batch(msgspec.Struct):
 
     engine: str
     what: str
-    seed: int
+    seed: int | None
+    """None: nothing in it is left to chance."""
     kills: dict[str, int]
     """How many of each kind of process got a SIGKILL."""
     seconds: float
@@ -54,7 +58,7 @@ def go_on(wanted: int, count: int, seed: int, into: str, more: list[str]) -> int
         if left <= 0 or any(each.wrong for each in done):
             print(table(read(into)))
             return 1 if left > 0 else 0
-        seed = max([seed - 1, *(each.seed for each in done)]) + 1
+        seed = max([seed - 1, *(each.seed or 0 for each in done)]) + 1
         words = ["--count", str(min(count, left)), "--seed", str(seed), "--into", into, *more]
         ended = subprocess.run([sys.executable, "-m", "tests.torture", *words], check=False)
         if ended.returncode != 0:
@@ -73,7 +77,7 @@ def table(batches: list[Batch]) -> str:
         for each in these:
             kinds.update(each.kills)
         by_kind = ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items()))
-        seeds = _spans(sorted({each.seed for each in these}))
+        seeds = _spans(sorted({each.seed for each in these if each.seed is not None}))
         row = (
             engine,
             what,
