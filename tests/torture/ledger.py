@@ -55,9 +55,10 @@ def go_on(wanted: int, count: int, seed: int, into: str, more: list[str]) -> int
     while True:
         done = [each for each in read(into) if (each.engine, each.what) == (engine, "runs")]
         left = wanted - sum(each.count for each in done)
-        if left <= 0 or any(each.wrong for each in done):
+        wrong = any(each.wrong for each in done)
+        if wrong or left <= 0:
             print(table(read(into)))
-            return 1 if left > 0 else 0
+            return int(wrong)
         seed = max([seed - 1, *(each.seed or 0 for each in done)]) + 1
         words = ["--count", str(min(count, left)), "--seed", str(seed), "--into", into, *more]
         ended = subprocess.run([sys.executable, "-m", "tests.torture", *words], check=False)
