@@ -6,18 +6,10 @@ from corral.kernel.clock import MINUTE, SECOND, SetClock
 from corral.kernel.errors import Refused
 from corral.library import Corral
 from corral.rooms.runs.model import Run
-from tests.support.channels import Chat, Runner, bring_in
+from tests.support.channels import Chat, Runner
 from tests.support.invariants import check_store
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
-
-
-@pytest.fixture
-def runner(store: Corral) -> Runner:
-    return Runner(store)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 def chat_with(store: Corral, **wiring: str) -> Chat:

@@ -15,7 +15,7 @@ from corral.adapters.redaction import clean_of_secrets
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
@@ -315,7 +315,7 @@ def list_requests(
     tx: Tx, *, agent: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Request]:
     """What agents asked of the host, newest first; of one agent."""
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     given: dict[str, Any] = {"before": before, "limit": check_limit(limit) + 1}
     if agent is None:
         rows = tx.all(asking_sql.ALL_REQUESTS, **given)

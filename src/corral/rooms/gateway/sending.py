@@ -10,6 +10,7 @@ from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.ids import number_of
+from corral.kernel.page import LAST_NUMBER
 from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.alerts import ops as alerts
@@ -26,8 +27,6 @@ from corral.rooms.gateway.model import (
 )
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState
-
-_END = 1 << 62
 
 
 def send(
@@ -269,7 +268,7 @@ def doubtful(tx: Tx, letter: Letter) -> Dispatch:
 
 def known_ids(tx: Tx, place: Place) -> set[str]:
     """The platform's ids of what is known to have been sent to a place lately."""
-    lately = tx.all(sql.MESSAGES_OF_PLACE, place_id=place.id, before=_END, limit=200)
+    lately = tx.all(sql.MESSAGES_OF_PLACE, place_id=place.id, before=LAST_NUMBER, limit=200)
     return {id for message in lately if message.direction == "out" for id in message.platform_ids}
 
 
