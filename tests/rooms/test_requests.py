@@ -9,7 +9,7 @@ from corral.adapters.channels.contract import Attached, Incoming, Kind
 from corral.kernel.clock import DAY, MINUTE, SetClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
-from corral.rooms.gateway.wishes import Request
+from corral.rooms.requests.model import Request
 from tests.support.channels import Chat, Runner
 from tests.support.store import contents, refuses
 

@@ -67,6 +67,20 @@ def send(
     )
 
 
+def sent_under(tx: Tx, place: Place, agent_id: str, key: str) -> Message | None:
+    """What an agent sent to a place under a key of its own; None: nothing."""
+    return _queued(tx, place, f"{agent_id}:{key}")
+
+
+def _queued(tx: Tx, place: Place, key: str) -> Message | None:
+    return tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=_event(key))
+
+
+def _event(key: str) -> str:
+    """What a message that goes out is stored under; one that comes in has its platform's id."""
+    return f"out:{key}"
+
+
 def say(
     tx: Tx, place: str, text: str, *, thread: str | None = None, key: str | None = None
 ) -> list[Message]:
@@ -149,7 +163,7 @@ def _row(tx: Tx, place: Place, text: str, kind: Kind, key: str) -> dict[str, Any
         "place_id": place.id,
         "direction": "out",
         "kind": kind,
-        "event_id": f"out:{key}",
+        "event_id": _event(key),
         "platform_ids": "[]",
         "text": text,
         "routes": "[]",
@@ -321,8 +335,7 @@ def _message_of(tx: Tx, letter: Letter) -> tuple[Message, Place]:
         if known is not None and known.letter_id == letter.id:
             return known, place
     text, thread = _words(tx, body)
-    event = f"out:{letter.id}"
-    found = tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=event)
+    found = _queued(tx, place, letter.id)
     if found is None:
         row = _row(tx, place, text[: MAX_BODY // 4], Kind.TEXT, letter.id)
         row |= {"thread": thread, "agent_id": _agent_of(tx, letter.sender)}
