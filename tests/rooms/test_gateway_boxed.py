@@ -15,19 +15,10 @@ from corral.kernel.errors import Invalid, Refused
 from corral.library import Corral
 from tests.adapters.test_boxed import leave_a_journal
 from tests.support.boxed import Inside, Talk
-from tests.support.channels import bring_in
 from tests.support.invariants import check_store
 from tests.support.machines import on_machine
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
-
-
-@pytest.fixture
-def talk(store: Corral) -> Talk:
-    return Talk(store)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 def letter_of(talk: Talk, text: str = "hello", **given: object) -> str:

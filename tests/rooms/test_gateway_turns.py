@@ -10,20 +10,12 @@ from corral.kernel.end import End
 from corral.kernel.errors import Refused
 from corral.library import Corral
 from corral.rooms.runs.model import Run
-from tests.support.channels import Chat, Runner, bring_in
+from tests.support.channels import Chat, Runner
 from tests.support.invariants import check_store
 from tests.support.machines import on_machine
 from tests.support.runs import ELSEWHERE, held
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
-
-
-@pytest.fixture
-def runner(store: Corral) -> Runner:
-    return Runner(store)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 def chat_with(store: Corral, **wiring: str) -> Chat:

@@ -20,7 +20,8 @@ from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, NotFound, Refused
 from corral.library import asking, exchanging
 from corral.rooms.agents import ops as agents
-from corral.rooms.gateway import boxing, corresponding, talking
+from corral.rooms.boxes import ops as boxes
+from corral.rooms.gateway import corresponding, talking
 from corral.rooms.gateway.model import Talk
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Launch, Run, RunState
@@ -77,9 +78,9 @@ def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     letters = talking.take(tx, talk)
     if not letters:
         return None
-    wanted = boxing.wanted(tx, talk)
+    wanted = boxes.wanted(tx, talk)
     if wanted != "none":
-        letters = boxing.as_seen(letters, exchanging.folder_of(session))
+        letters = boxes.as_seen(letters, exchanging.folder_of(session))
     prompt = talking.words(tx, talk, letters)
     wish = asking.Wish(prompt=prompt, project=folder, sandbox=wanted)
     run = asking.resume(tx, session, wish)
@@ -176,7 +177,7 @@ def end_boxed(tx: Tx, talk: Talk, run: Run, looked: exchanging.Looked) -> Talk |
     ended = talking.end(tx, talk)
     if ended is None:
         return None
-    done, rest = boxing.split(talk, looked.acks)
+    done, rest = boxes.split(talk, looked.acks)
     talking.used_up(tx, msgspec.structs.replace(talk, letters=done))
     if run.state is RunState.CANCELLED:
         left = msgspec.structs.replace(talk, letters=rest)
