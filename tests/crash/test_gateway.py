@@ -12,17 +12,14 @@ import pytest
 from corral.adapters.channels.contract import Incoming, Outcome, Outgoing, Seen, Sent
 from corral.library import Corral
 from tests.crash.harness import FreshUrl, Scenario, Step, World, crash_at_every_commit
-from tests.support.channels import KINDS, Fake, Runner, bring_in
+from tests.support.channels import KINDS, Fake, Runner
+
+pytestmark = pytest.mark.usefixtures("kinds")
 
 EVENTS = [
     Incoming(event_id=f"e{n}", place=f"room{n}", sender="ann", text=f"say {n}", direct=True)
     for n in range(2)
 ]
-
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
 
 
 def connect(kind: str) -> Step:

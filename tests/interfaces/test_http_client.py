@@ -32,12 +32,6 @@ from tests.support.served import Served, serving
 from tests.support.store import rows, walk
 
 
-@pytest.fixture
-def served(store: Corral) -> Iterator[Served]:
-    with serving(store) as running:
-        yield running
-
-
 @pytest.fixture(params=["local", "remote"])
 def either(request: pytest.FixtureRequest, store: Corral, served: Served) -> Iterator[Corral]:
     """The same store, opened here or through the daemon."""

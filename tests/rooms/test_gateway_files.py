@@ -9,13 +9,10 @@ from corral.adapters.channels.contract import Kind, Outgoing, Traits
 from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
-from tests.support.channels import Chat, Fake, bring_in
+from tests.support.channels import Chat, Fake
 from tests.support.store import refuses
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 @pytest.fixture

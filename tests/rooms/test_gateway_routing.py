@@ -7,13 +7,10 @@ import pytest
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.gateway.patterns import MAX_TEXT, Pattern
-from tests.support.channels import Chat, bring_in
+from tests.support.channels import Chat
 from tests.support.store import refuses, unchanged, walk
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from corral.kernel.end import End
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.library.once import Key, once
+from corral.rooms.boxes import unboxing
 from corral.rooms.checkpoints.model import NewWrite
-from corral.rooms.gateway import unboxing
 from corral.rooms.imports.ops import Part, add_origins
 from corral.rooms.races import sql as races
 from corral.rooms.runs.model import Sample

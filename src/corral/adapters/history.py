@@ -111,11 +111,6 @@ class FileDiff(msgspec.Struct, frozen=True):
     """Whether there is more than is shown here."""
 
 
-def head(folder: str) -> str:
-    """The commit that a folder is at; Refused when there is none yet."""
-    return resolve(folder, "HEAD")
-
-
 def branch_of(folder: str) -> str | None:
     """The branch that a folder is on; None on none."""
     name = os.fsdecode(git.run(folder, "symbolic-ref", "--quiet", "--short", "HEAD").out).strip()

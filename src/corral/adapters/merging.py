@@ -59,15 +59,6 @@ def common(repository: str, one: str, other: str) -> str:
 # -- merging ---------------------------------------------------------------------------------------
 
 
-def try_merge(repository: str, commit: str, branch: str) -> Merge:
-    """What a merge of a commit into a branch would come to; nothing is changed, and a merge commit
-    has no id yet.
-
-    Refused when there is no such branch, or when this git cannot try merges (older than 2.38).
-    """
-    return _worked_out(repository, commit, branch, forward=True)[0]
-
-
 def _worked_out(repository: str, commit: str, branch: str, *, forward: bool) -> tuple[Merge, str]:
     """What it would come to, and the files of that."""
     done = git.run(

@@ -222,8 +222,3 @@ def trees(repository: str) -> list[Tree]:
         for tree, facts in _listed(repository)
         if b"bare" not in facts and tree.head.strip("0") and os.path.isdir(tree.folder)
     ]
-
-
-def registered(repository: str) -> list[Tree]:
-    """The linked worktrees that git knows, those whose folder is gone too."""
-    return [tree for tree, _ in _listed(repository)[1:]]

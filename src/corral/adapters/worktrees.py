@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
 from uuid import uuid4
@@ -55,8 +55,6 @@ class State(msgspec.Struct, frozen=True):
     of its own inside, or a submodule with work that is nowhere else."""
     unmerged: int
     """Commits that no branch and no tag but its own branch has, and no `keep` (see history)."""
-    merged_into: list[str]
-    """Branches (and tags, and what is kept) that have all of its commits; not its own branch."""
     locked: str | None
 
     @property
@@ -96,15 +94,9 @@ def state(repository: str, folder: str) -> State:
     return _state(place(repository, folder), folder)
 
 
-def states(repository: str, folders: Sequence[str]) -> Mapping[str, State]:
-    """The same of several, each by its folder as it was given."""
-    common = common_dir(repository)
-    return {folder: _state(place_in(common, folder), folder) for folder in folders}
-
-
 def _state(found: Place | None, folder: str) -> State:
     if found is None:
-        return State(folder, True, None, None, [], [], 0, [], None)
+        return State(folder, True, None, None, [], [], 0, None)
     missing = not os.path.isdir(folder)
     branch = found.branch
     done = found.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
@@ -118,7 +110,6 @@ def _state(found: Place | None, folder: str) -> State:
         uncommitted,
         untracked,
         _unmerged(found, branch) if head else 0,
-        _merged_into(found, branch) if head else [],
         _locked(found),
     )
 
@@ -138,13 +129,6 @@ def _unmerged(found: Place, branch: str | None) -> int:
     kept = ("--branches", "--tags", "--remotes", "--glob=refs/corral/*")
     own = [f"--exclude={branch}"] if branch else []
     return int(found.line("rev-list", "--count", "HEAD", "--not", *own, *kept))
-
-
-def _merged_into(found: Place, branch: str | None) -> list[str]:
-    where = ("refs/heads", "refs/tags", "refs/remotes", "refs/corral")
-    told = found.line("for-each-ref", "--contains=HEAD", "--format=%(refname)", *where)
-    names = [name for name in told.split("\n") if name and name != f"refs/heads/{branch}"]
-    return [re.sub("^refs/(heads|tags|remotes)/", "", name) for name in names]
 
 
 def _locked(found: Place) -> str | None:

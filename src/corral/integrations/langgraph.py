@@ -13,7 +13,6 @@ threads, and used from any event loop.
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
 from corral.integrations import store_of, to_its_end
@@ -65,12 +64,7 @@ class CorralSaver(BaseCheckpointSaver[int]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- reading --------------------------------------------------------------------------------

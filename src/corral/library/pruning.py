@@ -13,6 +13,7 @@ from corral.library.notes import forget as forget_note
 from corral.library.runs import forget as forget_run
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.answers import ops as answers
+from corral.rooms.boxes import ops as boxes
 from corral.rooms.charges import ops as charges
 from corral.rooms.checkpoints import ops as checkpoints
 from corral.rooms.decisions import ops as decisions
@@ -20,7 +21,6 @@ from corral.rooms.delegations import ops as delegations
 from corral.rooms.events import ops as events
 from corral.rooms.gateway import corresponding as exchanges
 from corral.rooms.gateway import ops as gateway
-from corral.rooms.gateway import requesting as requests
 from corral.rooms.groups import ops as groups
 from corral.rooms.imports import ops as imports
 from corral.rooms.locks import ops as locks
@@ -31,6 +31,7 @@ from corral.rooms.outputs import ops as outputs
 from corral.rooms.plans import ops as plans
 from corral.rooms.questions import ops as questions
 from corral.rooms.races import forgetting as forgetting_races
+from corral.rooms.requests import ops as requests
 from corral.rooms.runs import ops as runs
 from corral.rooms.schedules import history as occurrences
 from corral.rooms.schedules import ops as schedules
@@ -209,7 +210,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     gateway.CARDS_KEPT,
     requests.KEPT,
     exchanges.KEPT,
-    gateway.OUTCOMES_KEPT,
+    boxes.KEPT,
     groups.REACTIONS_KEPT,
     groups.POSTS_KEPT,
     Kept("groups", "groups.keep_ms", groups.prune),

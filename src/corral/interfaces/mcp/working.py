@@ -52,12 +52,7 @@ def _line(task: Task) -> Line:
 
 def _whole(task: Task) -> Whole:
     return Whole(
-        key=task.key,
-        state=task.state,
-        title=task.title,
-        role=task.role,
-        depends_on=task.depends_on,
-        reason=task.reason,
+        **msgspec.structs.asdict(_line(task)),
         id=task.id,
         description=task.description,
         files=task.files,

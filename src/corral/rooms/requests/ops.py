@@ -15,22 +15,24 @@ from corral.adapters.redaction import clean_of_secrets
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
 from corral.rooms.agents.tools import allows
-from corral.rooms.gateway import asking_sql, ops, talking
-from corral.rooms.gateway.acting import ACTIONS, Action, Asking
+from corral.rooms.gateway import ops as gateway
+from corral.rooms.gateway import talking
 from corral.rooms.gateway.model import HOST
-from corral.rooms.gateway.wishes import Request, RequestState, Wish
 from corral.rooms.mail import ops as mail
 from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question, QuestionState
+from corral.rooms.requests import sql
+from corral.rooms.requests.actions import ACTIONS, Action, Asking
+from corral.rooms.requests.model import Request, RequestState, Wish
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.settings import ops as settings
 
-KEPT = asking_sql.REQUESTS_KEPT
+KEPT = sql.KEPT
 MAX_OPEN = 20
 YES, NO = "yes", "no"
 RULE = "rule"
@@ -62,7 +64,7 @@ def ask(
     if key is not None:
         clean_text(key, "The key", most=MAX_NAME)
         tx.serialize(f"requests:{whose.id}")
-        before = tx.one(asking_sql.REQUEST_BY_KEY, agent_id=whose.id, key=key)
+        before = tx.one(sql.BY_KEY, agent_id=whose.id, key=key)
         if before is not None:
             return before
     who = Asking(whose, _own_session(tx, whose, session))
@@ -72,14 +74,14 @@ def ask(
     standing = _standing(tx, whose, action, wish)
     if standing is False:
         raise Refused(f"A rule forbids {whose.name} to {what.asks.format(**_named(wish))}.")
-    if tx.value(asking_sql.COUNT_WAITING, agent_id=whose.id) >= MAX_OPEN:
+    if tx.value(sql.COUNT_WAITING, agent_id=whose.id) >= MAX_OPEN:
         raise Refused(
             f"{whose.name} has {MAX_OPEN} requests waiting; wait for them (`corral request list`).",
             limit=MAX_OPEN,
         )
     made = create(
         tx,
-        asking_sql.REQUESTS,
+        sql.REQUESTS,
         {
             "id": tx.new_id("req"),
             "agent_id": whose.id,
@@ -148,7 +150,7 @@ def _standing(tx: Tx, agent: Agent, action: str, wish: Wish) -> bool | None:
 
 
 def _ask_people(tx: Tx, made: Request, agent: Agent, what: Action, wish: Wish) -> Request:
-    deciders = ops.owners(tx)
+    deciders = gateway.owners(tx)
     wanted = int(settings.value(tx, "gateway.approvals", agent=agent.name))
     is_secret = what.do is None
     why = f" It says why: {getattr(wish, 'reason', '')}" if is_secret else ""
@@ -164,7 +166,7 @@ def _ask_people(tx: Tx, made: Request, agent: Agent, what: Action, wish: Wish) -
         run=made.run_id,
         key=f"request:{made.id}:{made.action}",
     )
-    told = tx.one(asking_sql.SET_QUESTION, id=made.id, question_id=question.id)
+    told = tx.one(sql.SET_QUESTION, id=made.id, question_id=question.id)
     assert told is not None
     return told
 
@@ -175,7 +177,7 @@ def _ask_people(tx: Tx, made: Request, agent: Agent, what: Action, wish: Wish) -
 def hear(tx: Tx, question: Question, id: str) -> None:
     """Do what people decided about a request. What else holds is looked at again, now: the agent
     and its rules may have changed since it asked."""
-    found = asking_sql.REQUESTS.get(tx, id)
+    found = sql.REQUESTS.get(tx, id)
     if found.state is not RequestState.WAITING:
         return
     if question.answer != YES or question.state is not QuestionState.ANSWERED:
@@ -207,7 +209,7 @@ def _do(tx: Tx, found: Request, who: Asking, by: str | None) -> Request:
 
 def fail(tx: Tx, id: str, reason: str) -> None:
     """Say of a request that was allowed that it could not be done."""
-    found = asking_sql.REQUESTS.get(tx, id)
+    found = sql.REQUESTS.get(tx, id)
     if found.state is RequestState.WAITING:
         end(tx, found, "fail", None, reason=reason)
 
@@ -221,7 +223,7 @@ def _end(tx: Tx, found: Request, verb: str, by: str | None, **columns: Any) -> R
     reason = columns.get("reason")
     return move(
         tx,
-        asking_sql.REQUESTS,
+        sql.REQUESTS,
         verb,
         found.id,
         note={"action": found.action, "by": by, "reason": reason},
@@ -275,7 +277,7 @@ def _there(tx: Tx, found: Request) -> Request | None:
 
 def wanted_secrets(tx: Tx) -> list[Request]:
     """Requests for secrets that wait."""
-    return tx.all(asking_sql.WAITING_REQUESTS, action="secret", after="", limit=200)
+    return tx.all(sql.WAITING, action="secret", after="", limit=200)
 
 
 def secrets_given(tx: Tx) -> list[Request]:
@@ -308,17 +310,17 @@ def withdraw(tx: Tx, request: str) -> Request:
 
 def get(tx: Tx, request: str) -> Request:
     """A request by its id, which may be shortened."""
-    return asking_sql.REQUESTS.get(tx, asking_sql.REQUEST_IDS.resolve(tx, request))
+    return sql.REQUESTS.get(tx, sql.IDS.resolve(tx, request))
 
 
 def list_requests(
     tx: Tx, *, agent: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Request]:
     """What agents asked of the host, newest first; of one agent."""
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     given: dict[str, Any] = {"before": before, "limit": check_limit(limit) + 1}
     if agent is None:
-        rows = tx.all(asking_sql.ALL_REQUESTS, **given)
+        rows = tx.all(sql.ALL, **given)
     else:
-        rows = tx.all(asking_sql.REQUESTS_OF_AGENT, agent_id=agents.get(tx, agent).id, **given)
+        rows = tx.all(sql.OF_AGENT, agent_id=agents.get(tx, agent).id, **given)
     return page_of(rows, limit, lambda each: (each.id,))

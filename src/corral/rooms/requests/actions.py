@@ -11,9 +11,10 @@ from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.text import MAX_TEXT, clean_text
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent
-from corral.rooms.gateway import ops, talking, tasking, wiring
+from corral.rooms.gateway import ops as gateway
+from corral.rooms.gateway import talking, tasking, wiring
 from corral.rooms.gateway.model import check_word
-from corral.rooms.gateway.wishes import (
+from corral.rooms.requests.model import (
     ChangeTask,
     CreateAgent,
     GiveSecret,
@@ -142,10 +143,10 @@ def _change_task(tx: Tx, who: Asking, wish: ChangeTask) -> dict[str, Any]:
 
 
 def _about_destination(tx: Tx, who: Asking, wish: GrantDestination) -> str:
-    where = ops.get_place(tx, wish.place)
+    where = gateway.get_place(tx, wish.place)
     if wish.name:
         check_word(wish.name, "The name")
-    channel = ops.get_channel(tx, where.channel_id)
+    channel = gateway.get_channel(tx, where.channel_id)
     return (
         f"{who.agent.name} may send to {where.called} ({where.id}) on the channel {channel.name}, "
         "at any time."

@@ -1,4 +1,4 @@
-"""What agents ask of the host, with how far such a request is."""
+"""A request is something that an agent asks the host to do, or a secret that it asks for."""
 
 from enum import StrEnum
 from typing import Any, Literal
@@ -17,7 +17,7 @@ class RequestState(StrEnum):
 
 
 R = RequestState
-REQUEST_MOVES = Moves(
+MOVES = Moves(
     "request",
     RequestState,
     begin="ask",
