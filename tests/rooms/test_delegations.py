@@ -169,7 +169,9 @@ def test_a_delegation_that_expires_frees_its_task(
     store.tasks.delegate("A", "ada", deadline_at=store.now() + HOUR)
     clock.advance(HOUR)
     store.delegations.expire_due()
-    assert store.tasks.claim(team, "ben") is not None
+    taken = store.tasks.claim(team, "ben")
+    assert taken is not None
+    assert taken.key == "A"
 
 
 def test_a_task_that_is_delegated_again_is_taken_from_the_first(store: Corral, team: str) -> None:

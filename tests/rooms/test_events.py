@@ -57,6 +57,7 @@ def test_a_feed_without_news_gives_the_cursor_back_to_go_on_from(store: Corral) 
 def test_the_cursor_of_every_event_leads_to_the_one_behind_it(store: Corral) -> None:
     letters = [store.mail.put("agent:ada", n).id for n in range(4)]
     events = store.events.after().items
+    assert subjects(events) == letters
     for n, event in enumerate(events):
         assert subjects(store.events.after(event.cursor).items) == letters[n + 1 :]
 
