@@ -278,12 +278,13 @@ class Gateway(Room):
 
         return waking.wake(self._database)
 
-    def settle(self) -> Talks:
-        """End the turns whose run is over: what they were given is done, and answers are queued."""
+    def settle(self, *, here: bool = False) -> Talks:
+        """End the turns whose run is over: what they were given is done, and answers are queued.
+        `here`: only of runs of this machine, which has what they said."""
         from corral.library import waking
         from corral.library.outputs import Outputs
 
-        return waking.settle(self._database, lambda: Outputs(self._database))
+        return waking.settle(self._database, lambda: Outputs(self._database), here=here)
 
     def prepare(self, session: str) -> "Folder":
         """Have the files there by which a boxed session's run is spoken to, as it is to begin."""

@@ -104,8 +104,10 @@ def cannot_begin(tx: Tx, session: str, reason: str) -> None:
 # -- the end of a turn ----------------------------------------------------------------------------
 
 
-def settle(database: "Database", outputs: "Callable[[], Outputs]") -> list[Talk]:
-    """End the turns whose run is over; gives their sessions."""
+def settle(
+    database: "Database", outputs: "Callable[[], Outputs]", *, here: bool = False
+) -> list[Talk]:
+    """End the turns whose run is over, or those of this machine's runs; gives their sessions."""
     settled = []
     after = ""
     while page := database.read(partial(talking.busy, after=after)):
@@ -116,6 +118,8 @@ def settle(database: "Database", outputs: "Callable[[], Outputs]") -> list[Talk]
             if run is not None and run.is_live:
                 continue
             launch = _launch_of(database, run)
+            if here and not _was_here(run, launch):
+                continue
             if run is not None and launch is not None and launch.is_boxed:
                 done = _settle_boxed(database, talk, run, launch)
             else:
@@ -134,6 +138,12 @@ def _run_of(database: "Database", id: str) -> Run | None:
 
 def _launch_of(database: "Database", run: Run | None) -> Launch | None:
     return database.read(lambda tx: runs.launch_of(tx, run.id)) if run is not None else None
+
+
+def _was_here(run: Run | None, launch: Launch | None) -> bool:
+    """Whether this machine had a run, or was to have it."""
+    hosts = (run and run.host, launch and launch.host)
+    return process.host() in hosts
 
 
 def _settle_plain(
