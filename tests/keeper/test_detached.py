@@ -470,7 +470,7 @@ def test_what_a_keeper_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(RuntimeError):
-            _keep(SimpleNamespace(runs=None), Dying())  # type: ignore[arg-type]
+            _keep(SimpleNamespace(runs=None), Dying())
     finally:
         os.umask(before)
         signal.signal(signal.SIGTERM, handler)

@@ -257,6 +257,6 @@ def test_progress_is_the_latest_of_each_agent_with_each_task(store: Corral, team
     assert len(walk(store.progress.list)) == 3
     for bad in (-1, 101, 1.5):
         with refuses(store, Invalid):
-            store.progress.report("x", agent="ada", percent=bad)  # type: ignore[arg-type]
+            store.progress.report("x", agent="ada", percent=bad)
     with refuses(store, NotFound):
         store.progress.report("x", agent="ada", task="nothing")

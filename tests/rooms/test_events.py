@@ -204,7 +204,7 @@ def test_a_follower_without_a_cursor_hears_what_happens_from_now_on(store: Corra
         feed = store.events.follow(timeout_ms=5_000)
         ready.set()
         heard.append(next(feed).subject)
-        feed.close()  # type: ignore[attr-defined]
+        feed.close()
 
     listener = threading.Thread(target=follow)
     listener.start()

@@ -165,7 +165,7 @@ def test_names_of_every_kind_may_hold_anything(served: Served, tmp_path: object)
     store = served.store
     bad = HOSTILE + "' onfocus=alert(1) \""
     run = add_run(store, "failed", name=bad, title=bad, command=bad, reason=bad, model=bad)
-    LivedIn.launch(_Only(store), run)  # type: ignore[arg-type]
+    LivedIn.launch(_Only(store), run)
     store.sessions.open(title=bad)
     store.secrets.set("x", f"env:{bad}"[:100])
     store.mail.put("agent:ada", {bad: bad}, key=bad, sender="agent:x")
