@@ -131,26 +131,9 @@ def test_a_link_that_leads_out_is_refused(repository: Path, tmp_path: Path, link
 @pytest.mark.parametrize("name", [b"..", b".git", b".GIT", b"."])
 def test_a_path_that_climbs_is_refused(repository: Path, tmp_path: Path, name: bytes) -> None:
     blob = git(repository, "hash-object", "-w", "--stdin", given=b"evil")
-    tree = git(
-        repository,
-        "hash-object",
-        "-t",
-        "tree",
-        "-w",
-        "--stdin",
-        "--literally",
-        given=b"100644 evil\0" + bytes.fromhex(blob),
-    )
-    above = git(
-        repository,
-        "hash-object",
-        "-t",
-        "tree",
-        "-w",
-        "--stdin",
-        "--literally",
-        given=b"40000 " + name + b"\0" + bytes.fromhex(tree),
-    )
+    words = ("hash-object", "-t", "tree", "-w", "--stdin", "--literally")
+    tree = git(repository, *words, given=b"100644 evil\0" + bytes.fromhex(blob))
+    above = git(repository, *words, given=b"40000 " + name + b"\0" + bytes.fromhex(tree))
     made = git(repository, "commit-tree", above, "-m", "evil")
     trees = {"winner": TreeOf(str(repository), made)}
     with pytest.raises(Refused, match="leads out"):
