@@ -185,7 +185,7 @@ def test_histories_that_have_nothing_in_common_are_refused(repository: Path) -> 
 
 def graft(repository: Path, commit: str, **more: object) -> merging.Graft:
     folder = str(repository.parent / "winner")
-    return merging.graft(str(repository), folder, commit, message="grafted", **more)  # type: ignore[arg-type]
+    return merging.graft(str(repository), folder, commit, message="grafted", **more)
 
 
 def test_chosen_files_of_a_loser_come_onto_the_winner(repository: Path) -> None:
@@ -256,7 +256,7 @@ def test_an_old_git_says_that_it_cannot_try_merges(
     def old(top: str, *words: str, **more: object) -> adapter.Done:
         if words[0] == "merge-tree":
             return adapter.Done(129, b"", b"usage: git merge-tree <base-tree> <branch1> <branch2>")
-        return real(top, *words, **more)  # type: ignore[arg-type]
+        return real(top, *words, **more)
 
     monkeypatch.setattr(adapter, "run", old)
     with pytest.raises(Refused, match=r"git 2.38 or newer"):

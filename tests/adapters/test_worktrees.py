@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import leftovers, places, worktrees
+from corral.adapters import checkouts, leftovers, worktrees
 from corral.kernel.errors import Refused
 from tests.support.repositories import commit, git, new_repository, write
 
@@ -157,11 +157,11 @@ def test_what_a_killed_git_left_half_made_is_made_whole(repository: Path) -> Non
 
 def test_many_processes_add_worktrees_of_one_repository_at_once(repository: Path) -> None:
     program = (
-        "import sys; from corral.adapters import places, worktrees\n"
+        "import sys; from corral.adapters import checkouts, worktrees\n"
         "for number in range(4):\n"
         "    name = f'{sys.argv[2]}-{number}'\n"
         "    worktrees.make(sys.argv[1], f'{sys.argv[1]}-trees/{name}', f'corral/{name}')\n"
-        "    places.trees(sys.argv[1])\n"
+        "    checkouts.trees(sys.argv[1])\n"
         "same = worktrees.make(sys.argv[1], f'{sys.argv[1]}-trees/same', 'corral/same')\n"
     )
     children = [
@@ -274,14 +274,14 @@ def test_all_worktrees_are_listed_and_their_room_is_told(repository: Path) -> No
     write(two, {"big": b"x" * 200_000})
     os.link(two / "big", two / "again")
     (two / "link").symlink_to("/")
-    assert [tree.folder for tree in places.trees(str(repository))] == [
+    assert [tree.folder for tree in checkouts.trees(str(repository))] == [
         str(repository),
         str(one),
         str(two),
     ]
     shutil.rmtree(one)
     assert registered(repository) == [str(one), str(two)]
-    assert len(places.trees(str(repository))) == 2
+    assert len(checkouts.trees(str(repository))) == 2
     assert 200_000 <= leftovers.disk_use(str(two)) < 300_000
     assert leftovers.disk_use(str(one)) == 0
 

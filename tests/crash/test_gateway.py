@@ -34,7 +34,7 @@ def connect(kind: str) -> Step:
 def adapter(kind: str, world: World) -> Fake:
     """An adapter whose platform is the diary: what it shows stays, whoever dies."""
 
-    class Diary(KINDS[kind]):  # type: ignore[misc]
+    class Diary(KINDS[kind]):
         def send(self, message: Outgoing) -> Outcome:
             if not (self.traits.idempotent and f"{message.key} " in " ".join(world.deeds) + " "):
                 world.note(f"{message.key} | {message.text}")

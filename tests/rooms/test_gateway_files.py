@@ -95,7 +95,7 @@ def test_nothing_outside_is_read_and_no_link_is_followed(
     (work / "folder-link").symlink_to(work / "sub")
     (work / "link-out").symlink_to(tmp_path)
     os.mkfifo(work / "pipe")
-    with refuses(store, error):  # type: ignore[type-var]
+    with refuses(store, error):
         store.messages.send_files(
             ["sub/report.txt", given.replace("{tmp}", str(tmp_path))], agent="ada", to="room"
         )

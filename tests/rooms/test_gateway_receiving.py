@@ -24,7 +24,7 @@ def chat_with(store: Corral, **options: str) -> Chat:
 
 
 def letters_of(store: Corral, message: object) -> list[str]:
-    routes = message.routes  # type: ignore[attr-defined]
+    routes = message.routes
     return [
         letter.body["text"]
         for route in routes

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("kinds")
 def chat_with(store: Corral, **wiring: str) -> Chat:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store)
-    store.wirings.add("ada", channel=chat.channel.name, **wiring)  # type: ignore[arg-type]
+    store.wirings.add("ada", channel=chat.channel.name, **wiring)
     return chat
 
 

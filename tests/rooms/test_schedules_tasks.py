@@ -22,7 +22,7 @@ def runner(store: Corral) -> Runner:
 
 def daily(store: Corral, text: str = "report", **options: object) -> Schedule:
     given = {"cron": "0 9 * * *", "time_zone": "Europe/Berlin", **options}
-    return store.schedules.task("ada", text, **given)  # type: ignore[arg-type]
+    return store.schedules.task("ada", text, **given)
 
 
 def past(store: Corral, schedule: Schedule) -> list[Past]:

@@ -270,7 +270,7 @@ class Gateway(Room):
     _settle_cards = write(cards.settle_ended)
     address = read(talking.address)
     talks = read(looking.talks)
-    _next_due = read(talking.next_due)
+    next_due = read(talking.next_due)
 
     def wake(self) -> Runs:
         """Begin a turn for each session with letters, in order of arrival, while there is room."""
@@ -407,7 +407,3 @@ class Gateway(Room):
             with suppress(Conflict):
                 self._database.write(lambda tx: deciding.could_not_do(tx, letter, why))
         return 1
-
-    def next_due(self) -> int | None:
-        """When something has to be done next, if nothing happens before."""
-        return self._next_due()

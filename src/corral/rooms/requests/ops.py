@@ -28,7 +28,7 @@ from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question, QuestionState
 from corral.rooms.requests import sql
 from corral.rooms.requests.actions import ACTIONS, Action, Asking
-from corral.rooms.requests.model import Request, RequestState, Wish
+from corral.rooms.requests.model import Arguments, Request, RequestState
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.settings import ops as settings
 
@@ -68,12 +68,12 @@ def ask(
         if before is not None:
             return before
     who = Asking(whose, _own_session(tx, whose, session))
-    what, wish = _parsed(action, arguments or {})
-    effect = what.about(tx, who, wish)
-    _check_open(f"{effect}\n{getattr(wish, 'reason', '')}")
-    standing = _standing(tx, whose, action, wish)
+    what, given = _parsed(action, arguments or {})
+    effect = what.about(tx, who, given)
+    _check_open(f"{effect}\n{getattr(given, 'reason', '')}")
+    standing = _standing(tx, whose, action, given)
     if standing is False:
-        raise Refused(f"A rule forbids {whose.name} to {what.asks.format(**_named(wish))}.")
+        raise Refused(f"A rule forbids {whose.name} to {what.asks.format(**_named(given))}.")
     if tx.value(sql.COUNT_WAITING, agent_id=whose.id) >= MAX_OPEN:
         raise Refused(
             f"{whose.name} has {MAX_OPEN} requests waiting; wait for them (`corral request list`).",
@@ -89,7 +89,7 @@ def ask(
             "session_id": who.session_id,
             "key": key,
             "action": action,
-            "arguments": encode_json(wish, "The arguments"),
+            "arguments": encode_json(given, "The arguments"),
             "effect": effect,
             "created_at": tx.now,
         },
@@ -97,10 +97,10 @@ def ask(
     )
     assert made is not None
     if what.do is None:
-        return _there(tx, made) or _ask_people(tx, made, whose, what, wish)
+        return _there(tx, made) or _ask_people(tx, made, whose, what, given)
     if standing or what.is_own:
         return _do(tx, made, who, RULE)
-    return _ask_people(tx, made, whose, what, wish)
+    return _ask_people(tx, made, whose, what, given)
 
 
 def _parsed(action: str, arguments: dict[str, Any]) -> tuple[Action, Any]:
@@ -108,9 +108,9 @@ def _parsed(action: str, arguments: dict[str, Any]) -> tuple[Action, Any]:
     if what is None:
         raise Invalid(f"{action!r} is none of {', '.join(ACTIONS)}.", action=action)
     try:
-        return what, msgspec.convert(arguments, what.wish, strict=False)
+        return what, msgspec.convert(arguments, what.takes, strict=False)
     except msgspec.ValidationError as error:
-        names = ", ".join(what.wish.__struct_fields__)
+        names = ", ".join(what.takes.__struct_fields__)
         raise Invalid(
             f"{action} cannot be asked for like that: {error}; it takes {names}."
         ) from None
@@ -125,8 +125,8 @@ def _check_open(words: str) -> None:
         )
 
 
-def _named(wish: Wish) -> dict[str, Any]:
-    named: dict[str, Any] = msgspec.to_builtins(wish)
+def _named(given: Arguments) -> dict[str, Any]:
+    named: dict[str, Any] = msgspec.to_builtins(given)
     return named
 
 
@@ -139,9 +139,9 @@ def _own_session(tx: Tx, agent: Agent, session: str | None) -> str | None:
     return found.id
 
 
-def _standing(tx: Tx, agent: Agent, action: str, wish: Wish) -> bool | None:
+def _standing(tx: Tx, agent: Agent, action: str, given: Arguments) -> bool | None:
     """Whether the agent's rules allow an action (True), or forbid it (False), or say nothing."""
-    call = f"{PREFIX}{action}({getattr(wish, ACTIONS[action].subject) or ''})"
+    call = f"{PREFIX}{action}({getattr(given, ACTIONS[action].subject) or ''})"
     rules = agents.grants(tx, agent.id).items
     if not allows(call, [], [rule.tool for rule in rules if not rule.allowed]):
         return False
@@ -149,14 +149,14 @@ def _standing(tx: Tx, agent: Agent, action: str, wish: Wish) -> bool | None:
     return True if own and allows(call, own, []) else None
 
 
-def _ask_people(tx: Tx, made: Request, agent: Agent, what: Action, wish: Wish) -> Request:
+def _ask_people(tx: Tx, made: Request, agent: Agent, what: Action, given: Arguments) -> Request:
     deciders = gateway.owners(tx)
     wanted = int(settings.value(tx, "gateway.approvals", agent=agent.name))
     is_secret = what.do is None
-    why = f" It says why: {getattr(wish, 'reason', '')}" if is_secret else ""
+    why = f" It says why: {getattr(given, 'reason', '')}" if is_secret else ""
     question = questions.ask(
         tx,
-        f"May {agent.name} {what.asks.format(**_named(wish))}?{why}",
+        f"May {agent.name} {what.asks.format(**_named(given))}?{why}",
         options=[NO] if is_secret else [YES, NO],
         asker=HOST,
         answerers=deciders,
@@ -187,10 +187,10 @@ def hear(tx: Tx, question: Question, id: str) -> None:
             end(tx, found, "expire", None, reason="nobody allowed it in time")
         return
     agent = agents.get(tx, found.agent_id)
-    what, wish = _parsed(found.action, found.arguments)
+    what, given = _parsed(found.action, found.arguments)
     if agent.state is not AgentState.ACTIVE:
         end(tx, found, "refuse", RULE, reason=f"{agent.name} is retired")
-    elif what.do is None or _standing(tx, agent, found.action, wish) is False:
+    elif what.do is None or _standing(tx, agent, found.action, given) is False:
         end(tx, found, "refuse", RULE, reason="a rule forbids it")
     else:
         done = _do(tx, found, Asking(agent, found.session_id), question.answered_by)
@@ -198,12 +198,12 @@ def hear(tx: Tx, question: Question, id: str) -> None:
 
 
 def _do(tx: Tx, found: Request, who: Asking, by: str | None) -> Request:
-    what, wish = _parsed(found.action, found.arguments)
+    what, given = _parsed(found.action, found.arguments)
     assert what.do is not None
     # The same as was shown, or not at all: what it is about may have changed meanwhile.
-    if what.about(tx, who, wish) != found.effect:
+    if what.about(tx, who, given) != found.effect:
         raise Conflict("what it would do is not any more what was shown; ask anew")
-    result = what.do(tx, who, wish)
+    result = what.do(tx, who, given)
     return _end(tx, found, "do", by, result=encode_json(result, "The result"))
 
 
