@@ -86,13 +86,14 @@ def _walk(
 ) -> int:
     before = database.clock.now() - keep_ms
     run: Any = database.read if dry_run else database.write
-    piece = Piece(0, None)
     rows = 0
+    last: Key | None = None
     while True:
-        step = partial(kept.prune, before=before, after=piece.last, count_only=dry_run, whose=whose)
-        piece = run(step)
+        step = partial(kept.prune, before=before, after=last, count_only=dry_run, whose=whose)
+        piece: Piece = run(step)
         rows += piece.rows
-        if piece.last is None:
+        last = piece.last
+        if last is None:
             return rows
 
 

@@ -97,11 +97,11 @@ class Store(Room):
         found = [*self._database.check(thorough=True), self._schema_finding()]
         if any(finding.state == "broken" for finding in found):
             return found  # what is in the rows cannot be told then
-        return [
-            *found,
-            *verifying.rows(self._database, tell),
-            *verifying.files(self._database, tell),
-        ]
+        found += verifying.rows(self._database, tell)
+        # A part of another store brings its files along; those around it are the other one's.
+        if self.part_of is None:
+            found += verifying.files(self._database, tell)
+        return found
 
     def backup(self, file: str | Path) -> Path:
         """Write the whole store, as it is at one moment, into a new private SQLite file."""
