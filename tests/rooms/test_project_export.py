@@ -224,7 +224,7 @@ def test_a_name_that_is_taken_or_cannot_be_written_is_refused(
             store.projects.export(heron[0], tmp_path / name)
     assert (tmp_path / "precious").read_text() == "precious"
     with refuses(store, NotFound):
-        store.projects.export("prj_none", tmp_path / "x.db")
+        store.projects.export("prj_00", tmp_path / "x.db")
     assert not (tmp_path / "x.db").exists()
 
 
