@@ -163,6 +163,7 @@ class Serving:
     def _end(self, exit_code: int) -> None:
         self._ending = True
         self._exit_code = exit_code
+        self._store.hurry()
         if self._server is not None:
             self._server.app.state.end()
             self._server.should_exit = True

@@ -17,6 +17,7 @@ from corral.kernel.clock import HOUR, SetClock
 from corral.kernel.errors import Conflict, CorralError, Invalid, Refused, StoreUnavailable
 from corral.library import Corral
 from tests.crash.harness import ALL, Probe
+from tests.rooms.test_outputs import RUN, begun
 from tests.rooms.test_store_backup import EACH_WAY, ENGINES, content, live, race
 from tests.support.cli import Cli
 from tests.support.fresh import wait_until_alone
@@ -139,6 +140,21 @@ def test_there_and_back_again_every_table_is_as_it_was(
     with opened(home, clock) as store:
         assert store.db.engine == "postgres"
         assert without_moves(content(store)) == before
+
+
+def test_output_that_the_server_alone_has_is_read_where_it_comes_to(
+    place: Place, clock: SetClock
+) -> None:
+    server = place("postgres")
+    with opened(server, clock) as store:
+        folder = begun(store, b"said on another machine\n")
+        store.outputs.seal_folder(RUN)
+        shutil.rmtree(folder)
+        store.db.move(place("sqlite"))
+    with opened(server, clock) as store:
+        assert store.db.engine == "sqlite"
+        assert store.outputs.open(RUN).tail(1) == [b"said on another machine"]
+        assert store.outputs.seal_folder(RUN).state == "sealed"
 
 
 @pytest.mark.parametrize("source", ENGINES)

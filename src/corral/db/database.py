@@ -102,7 +102,12 @@ class Database(ABC):
         """Why it must not be used any more."""
         self._listeners: list[Listener] = []
         self.working = Working()
+        self.hurried = False
         _open.add(self)
+
+    def hurry(self) -> None:
+        """This process is about to end: from now on a server that went away is not waited for."""
+        self.hurried = True
 
     def disown(self) -> None:
         """A fork copied the connections: parent and child would talk into each other."""

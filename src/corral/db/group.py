@@ -29,13 +29,13 @@ class Job:
     """One thread's work on its way through the line."""
 
     __slots__ = (
-        "_gate",
-        "_next",
-        "_settled",
         "durable",
         "error",
+        "following",
+        "gate",
         "leads",
         "result",
+        "settled",
         "since",
         "work",
     )
@@ -49,27 +49,23 @@ class Job:
         self.leads = False
         self.result: Any = None
         self.error: BaseException | None = None
-        self._gate = threading.Lock()
-        self._gate.acquire()
-        self._next: Job | None = None
-        self._settled = False
+        self.gate = threading.Lock()
+        """Open when it need not wait any more."""
+        self.gate.acquire()
+        self.following: Job | None = None
+        """Whose thread this one's wakes."""
+        self.settled = False
+        """Whether it was run, or has the lead."""
 
     def wait(self) -> bool:
         """Whether it was run by another thread, or has the lead; False after LONGEST_SLEEP."""
-        if not self._settled:
-            self._gate.acquire(timeout=LONGEST_SLEEP)
-        return self._settled
+        if not self.settled:
+            self.gate.acquire(timeout=LONGEST_SLEEP)
+        return self.settled
 
     def wake(self) -> None:
-        self._settled = True
-        self._gate.release()
-
-    def wake_next(self) -> bool:
-        """Whether there was one behind it."""
-        if self._next is None:
-            return False
-        self._next._gate.release()
-        return True
+        self.settled = True
+        self.gate.release()
 
     def outcome(self) -> Any:
         if self.error is not None:
@@ -102,14 +98,18 @@ class Line:
         """Wait until the job was run by another thread (False) or has the lead (True)."""
         self.waiting.append(job)
         # The leader may have looked at the line just before; then nobody leads and it is on us.
-        self._hand_over_if_free()
+        if not self._lead.locked():
+            self._hand_over_if_free()
         try:
-            self._wait(job)
+            if not job.wait():
+                self._wait(job)
         except BaseException:  # Ctrl-C while waiting
             self._withdraw(job)
             raise
         finally:
-            if not job.wake_next():
+            if job.following is not None:
+                job.following.gate.release()
+            else:
                 self._pay(job)
         return job.leads
 
@@ -161,9 +161,9 @@ class Line:
     def finish(self, jobs: list[Job]) -> None:
         """Let the threads go whose jobs were run for them; the last of them passes the lead on."""
         for job, following in pairwise(jobs):
-            job._next = following
+            job.following = following
         for job in jobs:
-            job._settled = True
+            job.settled = True
         self._owed.append(jobs[-1])
         jobs[0].wake()
 

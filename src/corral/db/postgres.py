@@ -203,7 +203,7 @@ class PostgresDatabase(Database):
                     if gone.asked_to_commit and not repeatable:
                         raise unknown_outcome(self.url) from gone
                     patience_ends = patience_ends or time.monotonic() + PATIENCE
-                    if time.monotonic() > patience_ends:
+                    if self.hurried or time.monotonic() > patience_ends:
                         raise unreachable(self.url, gone) from gone
                     time.sleep(random.uniform(0.05, 0.3))
                 except (pg.SerializationFailure, pg.DeadlockDetected):

@@ -194,12 +194,14 @@ class SqliteDatabase(Database):
         """Run what waits in line. One caller's error is that caller's: most are raised before
         anything was written, and one that was not makes us run all others again without it."""
         written = writer.connection.total_changes
+        before = written()
+        tx = self._tx(writer, "many")  # theirs is one transaction, with its single moment
         while len(followers) < MAX_BATCH and (job := self._line.take(durable)) is not None:
-            before = written()
             assert job.work is not None
             try:
-                job.result = job.work(Tx(writer, self.clock.now(), self.actor, "many"))
+                job.result = job.work(tx)
                 job.error = None
+                before = written()
             except BaseException as error:
                 if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
                     followers.append(job)

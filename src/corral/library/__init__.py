@@ -380,6 +380,10 @@ class Corral:
         something."""
         return self._database.listening()
 
+    def hurry(self) -> None:
+        """This process is about to end: from now on a server that went away is not waited for."""
+        self._database.hurry()
+
     @property
     def address(self) -> str:
         """All that another process needs to open the same store; it may hold a password."""

@@ -37,6 +37,7 @@ class Outputs(Room):
     log_many = write(ops.log_many)
     log_lines = read(ops.log_lines, mode="one")
 
+    _is_kept = read(ops.is_kept, mode="one")
     _delete = write(ops.delete, repeatable=True)
     _uncleared = read(ops.uncleared, mode="one")
     _clear = write(ops.clear, repeatable=True)
@@ -91,7 +92,12 @@ class Outputs(Room):
             if files.exists():
                 return files
         kept = row.sealed_bytes if stream == "output" else row.errors_bytes
-        if row.state is OutputState.SEALED and self._database.keeps_output and kept is not None:
+        # Also a store that does not keep them may have some: of before it was moved.
+        if (
+            row.state is OutputState.SEALED
+            and kept is not None
+            and self._is_kept(run_id, kept, stream=stream)
+        ):
             return self._from_store(run_id, stream, kept)
         raise self._not_here(row, stream)
 
@@ -181,7 +187,7 @@ class Outputs(Room):
         """Its files are gone: that is recorded, unless the store has what was in them."""
         row = self.get(run_id)
         if row.state is OutputState.OPEN or (
-            row.state is OutputState.SEALED and not self._database.keeps_output
+            row.state is OutputState.SEALED and not self._is_kept(run_id, row.sealed_bytes or 0)
         ):
             return self.lose(run_id, reason)
         return row

@@ -128,6 +128,13 @@ def chunk(tx: Tx, run_id: str, number: int, *, stream: str = "output") -> bytes:
     return data
 
 
+def is_kept(tx: Tx, run_id: str, size: int, *, stream: str = "output") -> bool:
+    """Whether the store has the sealed file, of so many bytes, to its end."""
+    _check_stream(stream)
+    last = max(size - 1, 0) // CHUNK
+    return tx.value(sql.HAS_CHUNK, run_id=run_id, stream=stream, number=last) is not None
+
+
 def lose(tx: Tx, run_id: str, reason: str) -> Output:
     """Record that the files are gone, and why."""
     text = clean_text(reason, "The reason")

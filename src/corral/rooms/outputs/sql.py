@@ -73,6 +73,11 @@ CHUNK = Statement("""
     WHERE run_id = :run_id AND stream = :stream AND number = :number
 """)
 
+HAS_CHUNK = Statement("""
+    SELECT 1 FROM output_chunks
+    WHERE run_id = :run_id AND stream = :stream AND number = :number
+""")
+
 DROP_CHUNKS = Statement("""
     DELETE FROM output_chunks WHERE run_id = :run_id AND stream = :stream AND number >= :number
 """)
