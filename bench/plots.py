@@ -32,7 +32,7 @@ STYLE = """<style>
 </style>
 """
 
-BARS = (
+FRAME = (
     """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{ width }} {{ height }}" role="img" \
 aria-label="{{ title }}; the numbers are in the tables">
@@ -42,6 +42,12 @@ aria-label="{{ title }}; the numbers are in the tables">
 <rect class="paper" width="{{ width }}" height="{{ height }}" rx="8"/>
 <text class="title" x="16" y="26">{{ title }}</text>
 <text class="soft" x="16" y="44">{{ about }}</text>
+"""
+)
+
+BARS = (
+    FRAME
+    + """\
 {% for tick in ticks %}
 <line class="{{ 'one' if tick.value == 1 else 'tick' }}" x1="{{ tick.x }}" x2="{{ tick.x }}" \
 y1="{{ top }}" y2="{{ height - 24 }}"/>
@@ -62,15 +68,8 @@ width="{{ bar.width }}" height="10" rx="2"/>
 )
 
 PANELS = (
-    """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{ width }} {{ height }}" role="img" \
-aria-label="{{ title }}; the numbers are in the table">
-"""
-    + STYLE
+    FRAME
     + """\
-<rect class="paper" width="{{ width }}" height="{{ height }}" rx="8"/>
-<text class="title" x="16" y="26">{{ title }}</text>
-<text class="soft" x="16" y="44">{{ about }}</text>
 {% for engine in engines %}
 <g class="{{ engine.style }}"><polyline points="{{ engine.x }},58 {{ engine.x + 26 }},58"/></g>
 <text x="{{ engine.x + 32 }}" y="62">{{ engine.name }}</text>

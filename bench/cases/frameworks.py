@@ -32,10 +32,16 @@ ABOUT = """
 """
 COUNT = 100
 APPEND, LOAD = "append", "load"
-RECORDS = """
-    A turn has seventeen columns, becomes a record, and is left out when it was taken back or
-    cleared; the peer reads one column of JSON.
-"""
+WHY_LOADING = {
+    "CorralSession": """
+        A turn has seventeen columns, becomes a record, and is left out when it was taken back or
+        cleared; the peer reads one column of JSON.
+    """,
+    "CorralSaver": """
+        Corral reads the checkpoint and its writes by two statements of one transaction, which on
+        PostgreSQL are four round trips; the peer has one statement.
+    """,
+}
 WAITS = "Both wait for the disk once for each message, which is nearly all of the time."
 MORE = "Corral also counts, checks and names what it keeps; the peer inserts it."
 
@@ -121,7 +127,7 @@ def _against(bench: Bench, store: Corral, pair: Pair, *, full: bool) -> list[Row
     }
     return [
         Row(what, spread, None if LOAD in what else Bar(">", 1), over=pair.peer).unless_ahead(
-            RECORDS if LOAD in what else WAITS if full else MORE
+            WHY_LOADING[pair.kind] if LOAD in what else WAITS if full else MORE
         )
         for what, spread in rows.items()
     ]

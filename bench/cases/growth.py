@@ -24,9 +24,13 @@ ABOUT = """
 BAR = Bar("<=", 1.5)
 SIZES: dict[Engine, list[int]] = {
     "sqlite": [10_000, 100_000, 1_000_000, 10_000_000],
-    "postgres": [10_000, 100_000, 1_000_000],
+    "postgres": [10_000, 1_000_000],
 }
-WAITING = 200  # letters on their way: the present, alike in all stores
+QUICK: dict[Engine, list[int]] = {
+    "sqlite": [10_000, 100_000, 1_000_000],
+    "postgres": [10_000, 100_000],
+}
+WAITING = 40  # letters on their way: the present, alike in all stores, and less than a page
 LOOKS = 100
 STARTS = 3
 
@@ -48,12 +52,12 @@ def measure(bench: Bench) -> list[Row]:
 
 
 def _on(bench: Bench, engine: Engine) -> list[Row]:
-    first, *sizes = SIZES[engine] if not bench.quick else SIZES[engine][:-1]
+    first, *sizes = bench.pick(SIZES, QUICK)[engine]
     base, *rivals = (
         Rival(f"{size:,}", partial(_use, bench, _store_of(bench, engine, size)))
         for size in (first, *sizes)
     )
-    found = bench.compare(base, rivals, rounds=bench.pick(9, 3))
+    found = bench.compare(base, rivals, rounds=bench.pick(7, 3))
     return [
         Row(
             f"{ENGINES[engine]}: {what}",
