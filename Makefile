@@ -105,12 +105,12 @@ bench-peers: .venv/bench ## Corral beside what people use instead: ratios, and w
 	@touch $@
 
 torture: setup ## kill, stop, cut off and fill whatever there is, and see that the store and the chats tell the truth
-	@$(BIN)/python -m tests.torture --count 500
-	@$(BIN)/python -m tests.torture --count 500 --postgres
-	@$(BIN)/python -m tests.torture --chaos
-	@$(BIN)/python -m tests.torture --chaos --postgres
-	@$(BIN)/python -m tests.torture --storm
-	@CORRAL_CRASH=all $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/crash
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --count 500
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --count 500 --postgres
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos --postgres
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --storm
+	@env -u PYTHONDONTWRITEBYTECODE CORRAL_CRASH=all $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/crash
 
 clean: ## remove what the targets above made
 	@rm -rf build .venv .venv-real bench/node/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis

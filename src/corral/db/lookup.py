@@ -1,15 +1,11 @@
 """Finding a row by an id that a person typed: whole, or any unique prefix of it."""
 
-from typing import TypeVar
-
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import Ambiguous, NotFound
 from corral.kernel.ids import LENGTH, id_range
 
 CANDIDATES = 6
-
-R = TypeVar("R")
 
 
 class IdColumn:

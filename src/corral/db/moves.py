@@ -372,7 +372,8 @@ def _write(
         rows = tx.execute(query, params)
         tx.noted = tx.noted or bool(rows)
         return make(rows[0]) if rows else None
-    tx.several()
+    if tx.mode == "one":
+        tx.several()
     rows = tx.execute(query, params)
     if not rows:
         return None

@@ -103,7 +103,8 @@ class SqliteDatabase(Database):
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
-        self.require_outside_operation()
+        if self.unusable or self.working.here:
+            self.require_outside_operation()
         if self._probe is not None:
             mode = "many"  # a probe wants to stand at every commit
         since = None

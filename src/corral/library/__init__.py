@@ -7,7 +7,6 @@ be shared between threads. Rooms are loaded when they are first used.
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from corral import config
@@ -403,10 +402,5 @@ class Corral:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -325,7 +325,7 @@ def _bounded(kind: Any) -> Any:
         return _INT
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (list, collections.abc.Sequence, collections.abc.Iterable) and arguments:
-        return list[_sendable(arguments[0])[0]]  # type: ignore[misc]
+        return types.GenericAlias(list, (_sendable(arguments[0])[0],))
     return kind
 
 

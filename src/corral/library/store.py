@@ -18,6 +18,7 @@ from corral.library.runs import Runs
 from corral.library.runs import forget as forget_run
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.answers import ops as answers
+from corral.rooms.boxes import ops as boxes
 from corral.rooms.charges import ops as charges
 from corral.rooms.checkpoints import ops as checkpoints
 from corral.rooms.decisions import ops as decisions
@@ -25,7 +26,6 @@ from corral.rooms.delegations import ops as delegations
 from corral.rooms.events import ops as events
 from corral.rooms.gateway import corresponding as exchanges
 from corral.rooms.gateway import ops as gateway
-from corral.rooms.gateway import requesting as requests
 from corral.rooms.groups import ops as groups
 from corral.rooms.imports import ops as imports
 from corral.rooms.locks import ops as locks
@@ -36,6 +36,7 @@ from corral.rooms.outputs import ops as outputs
 from corral.rooms.plans import ops as plans
 from corral.rooms.questions import ops as questions
 from corral.rooms.races import forgetting as forgetting_races
+from corral.rooms.requests import ops as requests
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Mode, Run
 from corral.rooms.schedules import history as occurrences
@@ -374,7 +375,7 @@ KEPT: tuple[Retention | Kept, ...] = (
     gateway.CARDS_KEPT,
     requests.KEPT,
     exchanges.KEPT,
-    gateway.OUTCOMES_KEPT,
+    boxes.KEPT,
     groups.POSTS_KEPT,
     groups.REACTIONS_KEPT,
     Kept("groups", "groups.keep_ms", groups.prune),

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 SECONDS = 30.0
 FILE_SECONDS = 60.0
-MAX_ANSWER = 32 << 20
 PLAIN = "application/octet-stream"
 LONGEST_RETRY_MS = 3_600_000
 

@@ -19,7 +19,7 @@ from corral.adapters.providers.lines import (
     table,
     text,
 )
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, typed, words
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, told
 from corral.kernel.clock import Clock
 
 
@@ -43,13 +43,11 @@ class Copilot(Cli):
         if ask.model:
             args += [f"--model={ask.model}"]
         args += _grants(ask) + list(ask.extra)
-        prompt, to_type = words(ask, instructions=True), None
-        if ask.interactive:
-            prompt, to_type = typed(prompt)
-            args += [f"--interactive={prompt}"] if prompt else []
+        prompt, stdin = told(ask, instructions=True)
+        args += [f"--interactive={prompt}"] if prompt else []
         return Start(
             args,
-            stdin=to_type if ask.interactive else prompt,
+            stdin=stdin,
             structured=not ask.interactive,
             session=None if ask.latest else session,
         )

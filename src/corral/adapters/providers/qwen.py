@@ -12,7 +12,7 @@ from corral.adapters.providers.facts import Fact, Finished, Used
 from corral.adapters.providers.gemini import approval
 from corral.adapters.providers.limits import limit_in
 from corral.adapters.providers.lines import number, text
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, typed, words
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, told
 from corral.kernel.clock import Clock
 
 _REFUSED = "[API Error:"
@@ -43,13 +43,11 @@ class Qwen(Cli):
         if ask.deny:
             args += [f"--exclude-tools={','.join(ask.deny)}"]
         args += ask.extra
-        prompt, to_type = words(ask), None
-        if ask.interactive:
-            prompt, to_type = typed(prompt)
-            args += [f"--prompt-interactive={prompt}"] if prompt else []
+        prompt, stdin = told(ask)
+        args += [f"--prompt-interactive={prompt}"] if prompt else []
         return Start(
             args,
-            stdin=to_type if ask.interactive else prompt,
+            stdin=stdin,
             structured=not ask.interactive,
             session=None if ask.latest else session,
         )

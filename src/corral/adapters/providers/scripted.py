@@ -3,7 +3,7 @@
 import sys
 
 from corral.adapters.providers.claude import ClaudeParser
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, typed, words
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, told
 from corral.kernel.clock import Clock
 
 
@@ -25,13 +25,11 @@ class Scripted(Cli):
         if ask.model:
             args += ["--model", ask.model]
         args += ask.extra
-        prompt, to_type = words(ask, instructions=True), None
-        if ask.interactive:
-            prompt, to_type = typed(prompt)
-            args += ["--", prompt] if prompt else []
+        prompt, stdin = told(ask, instructions=True)
+        args += ["--", prompt] if prompt else []
         return Start(
             args,
-            stdin=to_type if ask.interactive else prompt,
+            stdin=stdin,
             structured=not ask.interactive,
             session=None if ask.latest else session,
         )

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -163,6 +163,14 @@ class App:
         self.show_all(page.items, columns, empty=empty)
         if page.next is not None:
             click.echo(f"There is more: --after {page.next}", err=True)
+
+    def show_pairs(self, pairs: Mapping[str, Any], name: str, value: str, *, empty: str) -> None:
+        """Values by their names: a JSON object, or a table of two columns."""
+        if self.json:
+            self.show(pairs)
+        else:
+            columns: Columns = [(name, lambda pair: pair[0]), (value, lambda pair: pair[1])]
+            self.show_all([*pairs.items()], columns, empty=empty)
 
     def say(self, sentence: str, record: Any = None) -> None:
         """What was done: the record as JSON, or one sentence for a person."""

@@ -7,7 +7,7 @@ from corral.db.moves import move
 from corral.db.retention import Key, Piece
 from corral.db.tx import Tx
 from corral.kernel.errors import Ambiguous, Conflict, NotFound, Refused
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
@@ -149,7 +149,7 @@ def list_groups(
     limit: int = 50,
 ) -> Page[Group]:
     """Open groups, newest first; also archived ones, or all those of a project."""
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     query = sql.LIST_ALL if all else sql.LIST_OPEN
     narrow = {}
     if project is not None:

@@ -9,13 +9,12 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.ids import LENGTH
 from corral.kernel.keep import KEEP
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.projects import sql
 from corral.rooms.projects.model import Project, ProjectState
 
 MAX_DIR = 4_096
-_LAST = 1 << 62
 _WHOLE_ID = len("prj_") + LENGTH
 
 
@@ -95,7 +94,7 @@ def list_projects(
     tx: Tx, *, archived: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Project]:
     """Projects, last run first, never-run last; archived ones only when asked for."""
-    run_at, id = decode_cursor(after, _LAST, "~")
+    run_at, id = decode_cursor(after, LAST_NUMBER, LAST_ID)
     rows = tx.all(
         sql.LIST,
         run_at=run_at,

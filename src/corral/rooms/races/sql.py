@@ -66,9 +66,6 @@ LATEST_OF_PROJECT = Statement("""
 ROUNDS_OF_RACE = Query(
     Round, f"SELECT {_ROUND} FROM rounds WHERE race_id = :race_id ORDER BY number"
 )
-ROUND_BY_NUMBER = Query(
-    Round, f"SELECT {_ROUND} FROM rounds WHERE race_id = :race_id AND number = :number"
-)
 ATTEMPTS_OF_RACE = Query(
     Attempt, f"SELECT {_ATTEMPT} FROM attempts WHERE race_id = :race_id ORDER BY id"
 )

@@ -8,7 +8,7 @@ from corral.kernel.clock import SECOND
 from corral.kernel.end import End
 from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.lease import taken_over
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.charges import ops as charges
 from corral.rooms.nodes import ops as nodes
@@ -327,7 +327,7 @@ def list_runs(
         raise Invalid(
             "Runs are listed by project and state, by session or by agent; leave the rest out."
         )
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **wanted)
     return page_of(rows, limit, lambda run: (run.id,))
 

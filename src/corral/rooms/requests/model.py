@@ -1,4 +1,4 @@
-"""What agents ask of the host, with how far such a request is."""
+"""A request is something that an agent asks the host to do, or a secret that it asks for."""
 
 from enum import StrEnum
 from typing import Any, Literal
@@ -17,7 +17,7 @@ class RequestState(StrEnum):
 
 
 R = RequestState
-REQUEST_MOVES = Moves(
+MOVES = Moves(
     "request",
     RequestState,
     begin="ask",
@@ -51,18 +51,18 @@ class Request(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an action takes."""
 
 
-class CreateAgent(Wish, frozen=True):
+class CreateAgent(Arguments, frozen=True):
     name: str
     instructions: str
     role: str | None = None
     model: str | None = None
 
 
-class ScheduleTask(Wish, frozen=True):
+class ScheduleTask(Arguments, frozen=True):
     text: str
     cron: str | None = None
     every_seconds: int | None = None
@@ -71,16 +71,16 @@ class ScheduleTask(Wish, frozen=True):
     name: str | None = None
 
 
-class ChangeTask(Wish, frozen=True):
+class ChangeTask(Arguments, frozen=True):
     task: str
     verb: Literal["pause", "resume", "run", "cancel"]
 
 
-class GrantDestination(Wish, frozen=True):
+class GrantDestination(Arguments, frozen=True):
     place: str
     name: str | None = None
 
 
-class GiveSecret(Wish, frozen=True):
+class GiveSecret(Arguments, frozen=True):
     name: str
     reason: str

@@ -18,9 +18,12 @@ from corral.kernel.errors import CorralError, NotFound
 from corral.kernel.ids import number_of
 from corral.kernel.text import abridged, encode_json
 from corral.rooms.agents import ops as agents
-from corral.rooms.gateway import sending, sql, talking, wiring
+from corral.rooms.boxes import sql
+from corral.rooms.boxes.model import BoxedOutcome
+from corral.rooms.gateway import ops as gateway
+from corral.rooms.gateway import sending, talking, wiring
 from corral.rooms.gateway.letters import chat_of
-from corral.rooms.gateway.model import BoxedOutcome, Fenced, MessageState, Talk
+from corral.rooms.gateway.model import Fenced, MessageState, Talk
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
@@ -30,6 +33,7 @@ from corral.rooms.runs.order import BOXED
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.settings import ops as settings
 
+KEPT = sql.KEPT
 MOST_OUTCOMES = 500
 MOST_STATE = 50
 MOST_STATE_VALUE = 4_000
@@ -110,7 +114,7 @@ def _parts(prompt: str, told: list[str]) -> list[str]:
 def _row(tx: Tx, letter: Letter, text: str) -> Row:
     chat = chat_of(letter)
     content: dict[str, Any] = {"text": text}
-    place = sql.PLACES.get(tx, chat.place) if chat is not None else None
+    place = gateway.place_of(tx, chat.place) if chat is not None else None
     if chat is not None:
         content |= {"sender": chat.sender, "said": chat.text, "place": chat.place_name}
     return Row(
@@ -120,13 +124,9 @@ def _row(tx: Tx, letter: Letter, text: str) -> Row:
         content=encode_json(content, "The letter", most=1 << 27),
         tries=letter.attempts,
         platform_id=place.platform_id if place is not None else None,
-        channel_type=_channel(tx, place.channel_id) if place is not None else None,
+        channel_type=gateway.channel_of(tx, place).name if place is not None else None,
         thread_id=chat.thread if chat is not None else None,
     )
-
-
-def _channel(tx: Tx, id: str) -> str:
-    return sql.CHANNELS.get(tx, id).name
 
 
 def addresses(tx: Tx, talk: Talk) -> Picture:
@@ -134,14 +134,14 @@ def addresses(tx: Tx, talk: Talk) -> Picture:
     known = wiring.list_destinations(tx, agent=talk.agent_id, limit=1_000).items
     targets = []
     for each in known:
-        place = sql.PLACES.get(tx, each.place_id)
-        channel = _channel(tx, place.channel_id)
+        place = gateway.place_of(tx, each.place_id)
+        channel = gateway.channel_of(tx, place).name
         targets.append(Target(each.name, place.called, "channel", channel, place.platform_id))
     answered = sending.address_of(tx, talk)
     routing: tuple[str | None, str | None, str | None] = (None, None, None)
     if answered is not None:
         place, thread = answered
-        routing = (_channel(tx, place.channel_id), place.platform_id, thread)
+        routing = (gateway.channel_of(tx, place).name, place.platform_id, thread)
     return Picture(destinations=targets, routing=routing)
 
 
@@ -162,7 +162,7 @@ def outcomes(tx: Tx, session: str) -> Told:
     ended: list[Outcome] = []
     answers: list[Row] = []
     pending = set()
-    for each in tx.all(sql.OUTCOMES, session_id=session, limit=MOST_OUTCOMES):
+    for each in tx.all(sql.OF_SESSION, session_id=session, limit=MOST_OUTCOMES):
         outcome, answer = _ended(tx, each)
         if outcome is None:
             pending.add(each.out_id)
@@ -211,7 +211,7 @@ def _answered_by(tx: Tx, each: BoxedOutcome) -> tuple[Outcome | None, Row | None
 def forget(tx: Tx, session: str, ids: Sequence[str]) -> None:
     """The file tells these outcomes now."""
     for id in ids:
-        tx.run(sql.FORGET_OUTCOME, session_id=session, out_id=id)
+        tx.run(sql.FORGET, session_id=session, out_id=id)
 
 
 def hear(tx: Tx, run: Run, acks: Mapping[str, str]) -> None:
