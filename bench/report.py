@@ -154,7 +154,7 @@ def as_page(results: Results) -> str:
     for case in measured:
         if own := [row for row in results.cases[case.name] if not row.over]:
             parts += [f"### {case.title}\n", f"{_wrapped(case.about)}\n", _own_table(own)]
-    parts.append("## Against peers\n")
+    parts += ["## Against peers\n", _standing(results)]
     for case in measured:
         rows = results.cases[case.name]
         if peers := [row for row in rows if row.over]:
@@ -165,6 +165,13 @@ def as_page(results: Results) -> str:
             parts.append(_peer_table(peers))
     parts += ["## Measured with\n", _table(("", ""), results.facts.items())]
     return "\n".join(parts)
+
+
+def _standing(results: Results) -> str:
+    """In how many rows Corral is ahead."""
+    peers = [row for rows in results.cases.values() for row in rows if row.over and row.measured]
+    ahead = sum(row.ahead for row in peers)
+    return f"Corral is ahead in {ahead} of {len(peers)} rows; each of the others says why not.\n"
 
 
 def _own_table(rows: Iterable[Row]) -> str:
