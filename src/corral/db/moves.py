@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from corral.db.dialect import Engine
 from corral.db.intake import insertion
+from corral.db.lookup import no_such
 from corral.db.statement import Query, Row, Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, IllegalMove, Invalid, NotFound
@@ -67,8 +68,7 @@ class StateTable(Generic[R]):
         return found
 
     def missing(self, key: str | int) -> NotFound:
-        id = f"{self.number_of}_{key}" if self.number_of else key
-        return NotFound(f"There is no {self.moves.kind} {id}.", kind=self.moves.kind, id=id)
+        return no_such(self.moves.kind, f"{self.number_of}_{key}" if self.number_of else key)
 
     def insertion(
         self, values: Mapping[str, Any], unless: str, begin: str, engine: Engine

@@ -63,7 +63,8 @@ class App:
             self._show_times_of(None)
 
     def project_id(self, typed: str | None) -> str | None:
-        """The whole id of a project that was named by an id, shortened or not, or its directory."""
+        """The whole id of a project that was named by its id, shortened or not, its directory,
+        or its name."""
         if typed is None:
             return None
         projects = self.store.projects

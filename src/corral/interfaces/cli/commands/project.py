@@ -18,7 +18,7 @@ COLUMNS = [
 
 
 def named(app: App, project: str) -> str:
-    """PROJECT on the command line is an id, shortened or not, or a directory."""
+    """PROJECT on the command line is an id, shortened or not, a directory, or a name."""
     id = app.project_id(project)
     assert id is not None
     return id
@@ -59,7 +59,7 @@ def list_(app: App, archived: bool, after: str | None, limit: int) -> None:
 @click.argument("project")
 @pass_app
 def show(app: App, project: str) -> None:
-    """One project, by id or directory."""
+    """One project, by id, directory or name."""
     app.show(app.store.projects.get(named(app, project)))
 
 
