@@ -373,6 +373,6 @@ def test_old_runs_are_found_by_their_end(store: Corral, clock: SetClock) -> None
     new = ended(store)
     running(store)
     cut = clock.now() - MINUTE
-    assert ids(store.runs._ended_before(before=cut)) == [old.id]
-    assert ids(store.runs._ended_before(before=clock.now() + 1)) == [old.id, new.id]
-    assert ids(store.runs._ended_before(before=clock.now() + 1, limit=1)) == [old.id]
+    assert store.runs._ended_before(before=cut) == [old.id]
+    assert store.runs._ended_before(before=clock.now() + 1) == [old.id, new.id]
+    assert store.runs._ended_before(before=clock.now() + 1, limit=1) == [old.id]

@@ -20,6 +20,12 @@ R = TypeVar("R")
 Work = Callable[[Tx], R]
 RowsOf = Callable[[str, list[str], str], Iterator[Row]]
 Probe = Callable[[str], None]
+Told = Callable[[str, int, int], None]
+"""Told how far something long is: which part of it, how much is done, and of how much."""
+
+
+def silent(part: str, done: int, total: int) -> None:
+    """For whoever does not want to be told."""
 
 
 class Listener(Protocol):

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -145,22 +145,27 @@ def _mark_of(database: "Database") -> str:
     return sha256(database.address.encode()).hexdigest()
 
 
-def forget(database: "Database") -> int:
-    """Remove the folders of sessions that the store has forgotten; gives how many there were."""
-    gone = 0
+def forgotten(database: "Database") -> Iterator[Path]:
+    """The folders of sessions of this store that it has forgotten."""
     mark = _mark_of(database)
-    for path in (config.home() / "boxed").glob("ses_*"):
-        folder = Folder(str(path))
+    for path in sorted((config.home() / "boxed").glob("ses_*")):
         try:
-            own = Path(folder.mark).read_text(encoding="utf-8") == mark
+            own = Path(Folder(str(path)).mark).read_text(encoding="utf-8") == mark
             database.read(partial(sessions.get, session=path.name))
         except (OSError, Invalid):
             continue  # nobody knows whose it is
         except NotFound:
             if own:
-                _let_in(path)
-                shutil.rmtree(path, ignore_errors=True)
-                gone += not path.exists()
+                yield path
+
+
+def forget(database: "Database") -> int:
+    """Remove the folders of sessions that the store has forgotten; gives how many there were."""
+    gone = 0
+    for path in forgotten(database):
+        _let_in(path)
+        shutil.rmtree(path, ignore_errors=True)
+        gone += not path.exists()
     return gone
 
 

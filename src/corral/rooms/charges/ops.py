@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from corral.adapters.providers.facts import Used
-from corral.db.retention import Key, Piece
+from corral.db.retention import Key, Piece, Whose
 from corral.db.statement import Query
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY, day_of
@@ -247,11 +247,11 @@ def days(tx: Tx, scope: str = "all", *, after: str | None = None, limit: int = 5
     return page_of(rows, limit, lambda found: (found.day,))
 
 
-def prune(tx: Tx, *, before: int, after: Key | None = None, count_only: bool = False) -> Piece:
+def prune(tx: Tx, *, before: int, after: Key | None, count_only: bool, whose: Whose) -> Piece:
     """Forget charges older than a moment, a piece at a time; what they add up to stays."""
-    if not count_only:
+    if not count_only and whose.project is None:  # where counters stood belongs to no project
         tx.run(sql.PRUNE_COUNTERS, before=before)
-    return sql.KEPT.prune(tx, before=before, after=after, count_only=count_only)
+    return sql.KEPT.prune(tx, before=before, after=after, count_only=count_only, whose=whose)
 
 
 # -- budgets --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from corral.adapters.redaction import clean_words
 from corral.db.moves import create, move
+from corral.db.retention import EVERYBODY, Whose
 from corral.db.tx import Tx
 from corral.kernel.clock import YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
@@ -163,19 +164,19 @@ def use(tx: Tx, notes: Sequence[str]) -> None:
     tx.run(sql.USE, keys_=encode_json(list(notes), "The notes"), now=tx.now)
 
 
-def prunable(tx: Tx, *, before: int, limit: int = 100) -> list[str]:
+def prunable(tx: Tx, *, before: int, limit: int = 100, whose: Whose = EVERYBODY) -> list[str]:
     """Notes that have been superseded, or have expired, before a moment."""
     return [
         id
         for statement in (sql.SUPERSEDED, sql.EXPIRED)
-        for (id,) in tx.run(statement, before=before, limit=limit)
+        for (id,) in statement.run(tx, whose, before=before, limit=limit)
     ]
 
 
-def count_prunable(tx: Tx, *, before: int) -> int:
+def count_prunable(tx: Tx, *, before: int, whose: Whose = EVERYBODY) -> int:
     """How many notes `prunable` would give in the end."""
     counts = (sql.COUNT_SUPERSEDED, sql.COUNT_EXPIRED)
-    return sum(int(tx.value(count, before=before)) for count in counts)
+    return sum(int(count.value(tx, whose, before=before)) for count in counts)
 
 
 def of_project(tx: Tx, project_id: str, *, limit: int = 100) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from corral.db.moves import create, move
+from corral.db.retention import EVERYBODY, Whose
 from corral.db.tx import Tx
 from corral.kernel.clock import SECOND
 from corral.kernel.end import End
@@ -417,11 +418,12 @@ def delete(tx: Tx, id: str) -> Run:
     return run
 
 
-def ended_before(tx: Tx, *, before: int, limit: int = 200) -> list[Run]:
-    """Runs whose end is longer ago than they are kept."""
-    return tx.all(sql.ENDED_BEFORE, before=before, limit=check_limit(limit))
+def ended_before(tx: Tx, *, before: int, limit: int = 200, whose: Whose = EVERYBODY) -> list[str]:
+    """Runs whose end is longer ago than they are kept, by their ids."""
+    found = sql.ENDED_BEFORE.run(tx, whose, before=before, limit=check_limit(limit))
+    return [id for (id,) in found]
 
 
-def count_ended_before(tx: Tx, *, before: int) -> int:
+def count_ended_before(tx: Tx, *, before: int, whose: Whose = EVERYBODY) -> int:
     """How many those are."""
-    return int(tx.value(sql.COUNT_ENDED_BEFORE, before=before))
+    return int(sql.COUNT_ENDED_BEFORE.value(tx, whose, before=before))

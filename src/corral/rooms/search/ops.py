@@ -90,6 +90,11 @@ def index_turns(tx: Tx, *, limit: int = BATCH) -> int:
     return len(turns)
 
 
+def go_back(tx: Tx) -> None:
+    """In a store that has some of another one's turns and all their passages: go on behind them."""
+    tx.run(sql.GO_BACK, source=_TURNS)
+
+
 def behind(tx: Tx) -> int:
     """How many turns, at the most, were not made findable yet."""
     cursor = tx.one(sql.CURSOR, source=_TURNS)
