@@ -29,8 +29,8 @@ from corral.adapters.channels.contract import File
 from corral.adapters.sandbox import Bounds, Kind, Wrapped
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
+from corral.rooms.boxes import letters, unboxing
 from corral.rooms.boxes import ops as boxes
-from corral.rooms.boxes import unboxing
 from corral.rooms.gateway import talking
 from corral.rooms.gateway.letters import chat_of
 from corral.rooms.runs.model import Run
@@ -124,7 +124,7 @@ def _hand_over_files(database: "Database", session: str, folder: Folder) -> None
         chat = chat_of(letter)
         for number, file in enumerate(chat.files if chat is not None else [], 1):
             if file.get("path") is not None:
-                target = Path(boxes.place_of(folder, letter, number, file))
+                target = Path(letters.place_of(folder, letter, number, file))
                 config.make_private_folder(target.parent)
                 try:
                     shutil.copyfile(str(file["path"]), target, follow_symlinks=False)

@@ -21,6 +21,7 @@ from corral.kernel.errors import CorralError, NotFound, Refused
 from corral.library import asking, exchanging
 from corral.rooms.agents import ops as agents
 from corral.rooms.boxes import ops as boxes
+from corral.rooms.boxes.letters import as_seen, split
 from corral.rooms.gateway import corresponding, talking
 from corral.rooms.gateway.model import Talk
 from corral.rooms.runs import ops as runs
@@ -80,7 +81,7 @@ def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
         return None
     wanted = boxes.wanted(tx, talk)
     if wanted != "none":
-        letters = boxes.as_seen(letters, exchanging.folder_of(session))
+        letters = as_seen(letters, exchanging.folder_of(session))
     prompt = talking.words(tx, talk, letters)
     wish = asking.Wish(prompt=prompt, project=folder, sandbox=wanted)
     run = asking.resume(tx, session, wish)
@@ -177,7 +178,7 @@ def end_boxed(tx: Tx, talk: Talk, run: Run, looked: exchanging.Looked) -> Talk |
     ended = talking.end(tx, talk)
     if ended is None:
         return None
-    done, rest = boxes.split(talk, looked.acks)
+    done, rest = split(talk, looked.acks)
     talking.used_up(tx, msgspec.structs.replace(talk, letters=done))
     if run.state is RunState.CANCELLED:
         left = msgspec.structs.replace(talk, letters=rest)

@@ -29,7 +29,7 @@ from corral.adapters.providers.lines import (
     text,
     words_in,
 )
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, told
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
 from corral.kernel.clock import SECOND, Clock
 
 
@@ -62,12 +62,7 @@ class Claude(Cli):
         args += permissions(ask) + list(ask.extra)
         prompt, stdin = told(ask)
         args += ["--", prompt] if prompt else []
-        return Start(
-            args,
-            stdin=stdin,
-            structured=not ask.interactive,
-            session=None if ask.latest else session,
-        )
+        return started(args, ask, stdin, session)
 
     def parser(self, clock: Clock | None = None) -> "ClaudeParser":
         return ClaudeParser(clock)

@@ -19,7 +19,7 @@ from corral.adapters.providers.lines import (
     table,
     text,
 )
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, told
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
 from corral.kernel.clock import Clock
 
 
@@ -45,12 +45,7 @@ class Copilot(Cli):
         args += _grants(ask) + list(ask.extra)
         prompt, stdin = told(ask, instructions=True)
         args += [f"--interactive={prompt}"] if prompt else []
-        return Start(
-            args,
-            stdin=stdin,
-            structured=not ask.interactive,
-            session=None if ask.latest else session,
-        )
+        return started(args, ask, stdin, session)
 
     def parser(self, clock: Clock | None = None) -> "CopilotParser":
         return CopilotParser(clock)

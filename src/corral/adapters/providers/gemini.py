@@ -26,6 +26,7 @@ from corral.adapters.providers.provider import (
     Start,
     refuse_denials,
     session_of,
+    started,
     told,
 )
 from corral.kernel.clock import Clock
@@ -56,12 +57,7 @@ class Gemini(Cli):
         args += [f"--prompt-interactive={prompt}"] if prompt else []
         if not ask.interactive:
             args += ["--prompt="]  # headless; the words come by standard input
-        return Start(
-            args,
-            stdin=stdin,
-            structured=not ask.interactive,
-            session=None if ask.latest else session,
-        )
+        return started(args, ask, stdin, session)
 
     def parser(self, clock: Clock | None = None) -> "GeminiParser":
         return GeminiParser(clock)

@@ -195,6 +195,17 @@ def told(ask: Ask, *, instructions: bool = False) -> tuple[str | None, str | Non
     return None, prompt
 
 
+def started(args: list[str], ask: Ask, stdin: str | None, session: str | None) -> Start:
+    """How most are started: with a stream for the parser unless somebody sits in front of it, and
+    in a conversation whose id is known unless it is whichever was the latest."""
+    return Start(
+        args,
+        stdin=stdin,
+        structured=not ask.interactive,
+        session=None if ask.latest else session,
+    )
+
+
 def session_of(ask: Ask) -> str | None:
     """The conversation's id, fit for a command line: an agent's own output may have named it."""
     if ask.session is None:

@@ -12,7 +12,7 @@ from corral.adapters.providers.facts import Fact, Finished, Used
 from corral.adapters.providers.gemini import approval
 from corral.adapters.providers.limits import limit_in
 from corral.adapters.providers.lines import number, text
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, told
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
 from corral.kernel.clock import Clock
 
 _REFUSED = "[API Error:"
@@ -45,12 +45,7 @@ class Qwen(Cli):
         args += ask.extra
         prompt, stdin = told(ask)
         args += [f"--prompt-interactive={prompt}"] if prompt else []
-        return Start(
-            args,
-            stdin=stdin,
-            structured=not ask.interactive,
-            session=None if ask.latest else session,
-        )
+        return started(args, ask, stdin, session)
 
     def parser(self, clock: Clock | None = None) -> "QwenParser":
         return QwenParser(clock)

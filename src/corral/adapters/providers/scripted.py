@@ -3,7 +3,7 @@
 import sys
 
 from corral.adapters.providers.claude import ClaudeParser
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, told
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
 from corral.kernel.clock import Clock
 
 
@@ -27,12 +27,7 @@ class Scripted(Cli):
         args += ask.extra
         prompt, stdin = told(ask, instructions=True)
         args += ["--", prompt] if prompt else []
-        return Start(
-            args,
-            stdin=stdin,
-            structured=not ask.interactive,
-            session=None if ask.latest else session,
-        )
+        return started(args, ask, stdin, session)
 
     def version(self, program: str) -> str | None:
         """It comes with Corral, so it is Corral's; None where that is not installed."""

@@ -235,46 +235,53 @@ def paging(function: Callable[..., Any]) -> Callable[..., Any]:
     return after(limit(function))
 
 
-class Duration(click.ParamType[int]):
-    """A duration such as 90s, 10m or 7d, in milliseconds."""
+class Milliseconds(click.ParamType[int]):
+    """What is written in some way and is a number of milliseconds."""
 
-    name = "duration"
+    def read(self, text: str) -> int:
+        """The number; Invalid when it is not written so."""
+        raise NotImplementedError
 
     def convert(
         self, value: Any, param: click.Parameter | None, context: click.Context | None
     ) -> int:
-        from corral.kernel.clock import parse_duration
         from corral.kernel.errors import Invalid
 
         if isinstance(value, int):
             return value
         try:
-            return parse_duration(value)
+            return self.read(value)
         except Invalid as error:
             self.fail(error.message, param, context)
 
 
-class Moment(click.ParamType[int]):
-    """A moment such as 2027-01-15T09:00, in milliseconds; without a zone it is the user's own."""
+class Duration(Milliseconds):
+    """A duration such as 90s, 10m or 7d."""
+
+    name = "duration"
+
+    def read(self, text: str) -> int:
+        from corral.kernel.clock import parse_duration
+
+        return parse_duration(text)
+
+
+class Moment(Milliseconds):
+    """A moment such as 2027-01-15T09:00; without a zone it is the user's own."""
 
     name = "time"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> int:
+    def read(self, text: str) -> int:
         from datetime import datetime
 
-        if isinstance(value, int):
-            return value
+        from corral.kernel.errors import Invalid
+
         try:
-            return round(datetime.fromisoformat(value).timestamp() * 1_000)
+            return round(datetime.fromisoformat(text).timestamp() * 1_000)
         except (ValueError, OverflowError, OSError):
-            self.fail(
-                f"{value!r} is no moment; write one like 2027-01-15T09:00 or "
-                "2027-01-15T09:00+01:00.",
-                param,
-                context,
-            )
+            raise Invalid(
+                f"{text!r} is no moment; write one like 2027-01-15T09:00 or 2027-01-15T09:00+01:00."
+            ) from None
 
 
 def is_terminal() -> bool:

@@ -4,13 +4,11 @@ The letters are the same as for anybody. What the host's file shows is made from
 the agent's file says is taken over by `unboxing`.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from corral.adapters.attachments import safe_name
 from corral.adapters.boxed.rows import Outcome, Picture, Row, Target
 from corral.adapters.boxed.schema import Folder
 from corral.db.tx import Tx
@@ -19,11 +17,12 @@ from corral.kernel.ids import number_of
 from corral.kernel.text import abridged, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.boxes import sql
+from corral.rooms.boxes.letters import as_seen, row_id
 from corral.rooms.boxes.model import BoxedOutcome
 from corral.rooms.gateway import ops as gateway
 from corral.rooms.gateway import sending, talking, wiring
 from corral.rooms.gateway.letters import chat_of
-from corral.rooms.gateway.model import Fenced, MessageState, Talk
+from corral.rooms.gateway.model import MessageState, Talk
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
@@ -47,36 +46,7 @@ def wanted(tx: Tx, talk: Talk) -> str:
     return "none" if by == "off" else f"{BOXED}{by}"
 
 
-def row_id(letter: Letter | Fenced) -> str:
-    """What the file calls a letter. The fence is part of it: an acknowledgement by whoever had the
-    letter before stands for nothing."""
-    return f"{letter.id}.{letter.fence}"
-
-
 # -- what the agent is shown ----------------------------------------------------------------------
-
-
-def as_seen(letters: Sequence[Letter], folder: Folder) -> list[Letter]:
-    """The letters with files where the agent finds them."""
-    return [_as_seen(letter, folder) for letter in letters]
-
-
-def _as_seen(letter: Letter, folder: Folder) -> Letter:
-    chat = chat_of(letter)
-    if chat is None or not chat.files:
-        return letter
-    files = [
-        file | {"path": place_of(folder, letter, number, file)} if file.get("path") else file
-        for number, file in enumerate(chat.files, 1)
-    ]
-    assert isinstance(letter.body, dict)
-    return msgspec.structs.replace(letter, body=letter.body | {"files": files})
-
-
-def place_of(folder: Folder, letter: Letter, number: int, file: Mapping[str, Any]) -> str:
-    """Where the agent finds a file that came with a message."""
-    name = safe_name(os.path.basename(str(file["path"])), number)
-    return os.path.join(folder.inside, "inbox", row_id(letter), name)
 
 
 def letters_of(tx: Tx, session: str) -> list[Letter]:
@@ -235,9 +205,3 @@ def keep_state(tx: Tx, session: str, state: Mapping[str, str]) -> None:
         short = abridged(value, MOST_STATE_VALUE)
         if shown.get(own) != short and "\0" not in own + short:
             sessions.set_state(tx, session, own, short)
-
-
-def split(talk: Talk, acks: Mapping[str, str]) -> tuple[list[Fenced], list[Fenced]]:
-    """The letters of a turn that its agent acknowledged, and the others."""
-    done = [each for each in talk.letters if acks.get(row_id(each)) == "completed"]
-    return done, [each for each in talk.letters if each not in done]

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from corral.kernel.states import Moves, move
+from corral.kernel.text import encode_json
 
 
 class RequestState(StrEnum):
@@ -84,3 +85,15 @@ class GrantDestination(Arguments, frozen=True):
 class GiveSecret(Arguments, frozen=True):
     name: str
     reason: str
+
+
+def words_of(request: Request) -> str:
+    """How a request stands, in a sentence for its agent."""
+    what = f"Your request {request.id} ({request.action})"
+    if request.state is RequestState.DONE and request.action == "secret":
+        return f"The secret {request.arguments['name']} is there now, for what is started with it."
+    if request.state is RequestState.DONE:
+        return f"{what} was done: {encode_json(request.result, 'The result')}"
+    if request.state is RequestState.WAITING:
+        return f"{what} waits for somebody to decide; you are told."
+    return f"{what} is {request.state}: {request.reason}."

@@ -28,7 +28,7 @@ from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question, QuestionState
 from corral.rooms.requests import sql
 from corral.rooms.requests.actions import ACTIONS, Action, Asking
-from corral.rooms.requests.model import Arguments, Request, RequestState
+from corral.rooms.requests.model import Arguments, Request, RequestState, words_of
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.settings import ops as settings
 
@@ -249,18 +249,6 @@ def tell(tx: Tx, ended: Request) -> Request:
     }
     mail.put(tx, mailbox, body, key=f"{ended.id}:ended")
     return ended
-
-
-def words_of(request: Request) -> str:
-    """How a request stands, in a sentence for its agent."""
-    what = f"Your request {request.id} ({request.action})"
-    if request.state is RequestState.DONE and request.action == "secret":
-        return f"The secret {request.arguments['name']} is there now, for what is started with it."
-    if request.state is RequestState.DONE:
-        return f"{what} was done: {encode_json(request.result, 'The result')}"
-    if request.state is RequestState.WAITING:
-        return f"{what} waits for somebody to decide; you are told."
-    return f"{what} is {request.state}: {request.reason}."
 
 
 # -- secrets --------------------------------------------------------------------------------------
