@@ -8,8 +8,8 @@ NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
 OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \
 	|| { unshare -rn true 2>/dev/null && echo 'unshare -rn tests/real/offline'; })
 
-.PHONY: help setup demo test test-real up check lint types layers docs site pictures docs-check bench torture fmt \
-	clean
+.PHONY: help setup demo test test-real up check lint types layers docs site pictures docs-check bench bench-peers \
+	torture fmt clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -91,18 +91,26 @@ check: setup ## what CI runs
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --collect-only -qq >$@.log || { cat $@.log; false; }
 	@touch $@
 
-bench: setup ## measure the hot paths against the raw drivers and against peers
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	@$(BIN)/python -m compileall -q src
+bench: .venv/bench ## measure the hot paths against the raw drivers and against peers
 	@$(BIN)/python -m bench
 
+bench-peers: .venv/bench ## Corral beside what people use instead: ratios, and why where it is not ahead
+	@$(BIN)/python -m bench --peers
+
+.venv/bench: .venv/ready bench/node/package.json
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@$(BIN)/python -m compileall -q src
+	@npm install --silent --prefix bench/node \
+		|| echo "npm could not install what bench/node asks for: its rows say so"
+	@touch $@
+
 torture: setup ## kill, stop, cut off and fill whatever there is, and see that the store and the chats tell the truth
-	@$(BIN)/python -m tests.torture --count 500
-	@$(BIN)/python -m tests.torture --count 500 --postgres
-	@$(BIN)/python -m tests.torture --chaos
-	@$(BIN)/python -m tests.torture --chaos --postgres
-	@$(BIN)/python -m tests.torture --storm
-	@CORRAL_CRASH=all $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/crash
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --count 500
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --count 500 --postgres
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos --postgres
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --storm
+	@env -u PYTHONDONTWRITEBYTECODE CORRAL_CRASH=all $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/crash
 
 clean: ## remove what the targets above made
-	@rm -rf build .venv .venv-real .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf build .venv .venv-real bench/node/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,14 +8,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import report
-from bench.cases import CASES, Case
+from bench.cases import CASES, PEERS, Case
 from bench.environment import facts
 from bench.harness import Bench, Row
 
 
 def main() -> int:
     wanted = _arguments()
-    chosen = [case for case in CASES if not wanted.cases or case.name in wanted.cases]
+    if wanted.page:
+        report.write_page()
+        return 0
+    names = [*wanted.cases, *(PEERS if wanted.peers else ())]
+    chosen = [case for case in CASES if not names or case.name in names]
     found: dict[str, list[Row]] = {}
     failed: list[str] = []
     with _progress() as progress:
@@ -43,7 +47,10 @@ def main() -> int:
         print("\nA quick run is no report; nothing was written.")
     else:
         print(f"\nWritten: {report.RESULTS.name} and {report.PAGE.name}.")
-    return 1 if failed or not all(row.holds for rows in found.values() for row in rows) else 0
+    rows = [row for rows in found.values() for row in rows]
+    if silent := report.unexplained(rows):
+        print(f"\nNot ahead, and {report.NOBODY_SAYS}: {report.in_words(silent)}.")
+    return 1 if failed or silent or not all(row.holds for row in rows) else 0
 
 
 def _measure(case: Case, bench: Bench) -> list[Row]:
@@ -64,6 +71,8 @@ def _arguments() -> argparse.Namespace:
         "cases", nargs="*", metavar="CASE", help=f"only these, of {', '.join(names)}"
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds, a shorter history")
+    parser.add_argument("--peers", action="store_true", help="those that compare with others")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the page anew")
     wanted = parser.parse_args()
     if unknown := set(wanted.cases) - set(names):
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(names)}")

@@ -9,8 +9,12 @@ import apsw
 import psycopg
 
 from bench.harness import Bench
+from bench.opponents.node import versions
 
-PEERS = ("huey", "litequeue", "persist-queue", "dbos", "procrastinate", "pgmq")
+PEERS = (
+    *("huey", "litequeue", "persist-queue", "dbos", "procrastinate", "pgmq", "openai-agents"),
+    *("langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres"),
+)
 DRIVERS = ("apsw", "psycopg", "msgspec")
 
 
@@ -24,4 +28,5 @@ def facts(bench: Bench) -> dict[str, str]:
         "SQLite of the peers (the standard library's)": sqlite3.sqlite_version,
         "PostgreSQL": postgres,
         **{name: version(name) for name in (*DRIVERS, *PEERS)},
+        **versions(),
     }

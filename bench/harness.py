@@ -9,6 +9,7 @@ round. Shown are the median of these ratios, and the lowest and the highest.
 import math
 import statistics
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -63,17 +64,31 @@ class Row(msgspec.Struct, frozen=True):
     """One line of the report: what was measured, and what it had to reach, if anything."""
 
     what: str
-    measured: Spread
+    measured: Spread | None
+    """Nothing, where it could not be measured; `why` says what is missing."""
     bar: Bar | None = None
     unit: Literal["x", "ms", ""] = "x"
     over: str = ""
     """The peer whose speed is 1; empty where Corral is not compared with a peer."""
+    rows: int = 0
+    """How many rows of the past there were, where cost is followed as they grow."""
     first_look: Spread | None = None
     """What was measured first, when that missed the bar."""
+    why: str = ""
+    """Why Corral is not ahead of the peer, where it is not; or why nothing was measured."""
 
     @property
     def holds(self) -> bool:
-        return self.bar is None or self.bar.holds(self.measured.median)
+        return self.bar is None or self.measured is None or self.bar.holds(self.measured.median)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether Corral is faster than the peer, or is not compared with one."""
+        return not self.over or (self.measured is not None and self.measured.median > 1)
+
+    def unless_ahead(self, why: str) -> "Row":
+        """The row with the reason for which Corral is not ahead, where it is not."""
+        return self if self.ahead else msgspec.structs.replace(self, why=" ".join(why.split()))
 
     def after_a_first_look(self, first: "Row") -> "Row":
         return msgspec.structs.replace(self, first_look=first.measured)
@@ -178,6 +193,14 @@ def _rotated(rivals: Sequence[Rival], by: int) -> Iterator[Rival]:
     start = by % len(rivals)
     yield from rivals[start:]
     yield from rivals[:start]
+
+
+def rate_of(call: Callable[[], Any], count: int) -> float:
+    """How many calls a second, over so many of them."""
+    began = time.perf_counter()
+    for _ in range(count):
+        call()
+    return count / (time.perf_counter() - began)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

@@ -3,16 +3,21 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from bench import plots
 from bench.cases import CASES, Case
 from bench.harness import Bar, Row, Spread
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results.json"
 PAGE = ROOT / "docs" / "performance.md"
+PICTURES = ROOT / "docs" / "pictures"
+NOBODY_SAYS = "nobody has said why"
+UNLIKE = ("as shipped (FULL)", "by hand")
+"""In the names of those that are not at the same durability, or no peer; not drawn."""
 
 HEAD = """\
 <!-- Written by `make bench`. Do not edit: the next run writes it anew. -->
@@ -22,9 +27,10 @@ HEAD = """\
 {verdict}
 
 All figures are ratios inside one run, so they say what Corral costs and not how fast a
-machine is. To repeat them: `make bench`, or `python -m bench CASE …` for some of them, which
-leaves the others as they were measured before; with `--quick` for a first look that writes
-nothing. The raw results are in `bench/results.json`.
+machine is. To repeat them: `make bench`, `make bench-peers` for what is compared with
+others, or `python -m bench CASE …` for some of them, which leaves the rest as they were measured
+before; with `--quick` for a first look that writes nothing. The raw results are in
+`bench/results.json`, from which `python -m bench --page` draws and writes this page.
 
 **What is compared.** Corral is always called through its public library or its command, as users
 call it. Its opponents do the same work: the raw driver, by hand, on the very same tables, shows
@@ -55,15 +61,58 @@ class Results(msgspec.Struct, frozen=True):
         return [row for rows in self.cases.values() for row in rows if row.bar is not None]
 
 
+class Plot(NamedTuple):
+    file: str
+    title: str
+    svg: str
+
+
 def add(facts: dict[str, str], name: str, rows: list[Row]) -> None:
     """Write what a case has found into the report. Other cases stay as they were measured before,
     if that was with the same machine and programs."""
     before = msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else None
-    cases = dict(before.cases) if before is not None and before.facts == facts else {}
+    cases = dict(before.cases) if before is not None and _alike(before.facts, facts) else {}
     cases[name] = rows
     results = Results(facts, {case.name: cases[case.name] for case in CASES if case.name in cases})
     RESULTS.write_text(as_json(results))
+    publish(results)
+
+
+def write_page() -> None:
+    """Draw and write the page anew from what was measured before."""
+    publish(msgspec.json.decode(RESULTS.read_bytes(), type=Results))
+
+
+def publish(results: Results) -> None:
+    for plot in _plots(results):
+        (PICTURES / plot.file).write_text(plot.svg)
     PAGE.write_text(as_page(results))
+
+
+def _plots(results: Results) -> list[Plot]:
+    """What the page shows, of what was measured."""
+    cases = results.cases
+    peers = [row for rows in cases.values() for row in rows if row.over and row.measured]
+    grown = cases.get("growth", [])
+    made = []
+    if alike := [row for row in peers if not any(word in row.over for word in UNLIKE)]:
+        title = "Corral against what people use instead"
+        made.append(Plot("peers.svg", title, plots.ratios(alike, title)))
+    if grown:
+        title = "How cost grows with the rows of a store"
+        made.append(Plot("growth.svg", title, plots.growth(grown, title)))
+    return made
+
+
+def unexplained(rows: Iterable[Row]) -> list[Row]:
+    """Where Corral is not ahead of a peer, and the case does not say why."""
+    return [row for row in rows if not row.ahead and not row.why]
+
+
+def _alike(before: dict[str, str], now: dict[str, str]) -> bool:
+    """What both runs know of is the same; what only one of them used changes no figure of the
+    other."""
+    return all(now[name] == value for name, value in before.items() if name in now)
 
 
 def as_text(case: Case, rows: Sequence[Row]) -> str:
@@ -76,7 +125,12 @@ def as_text(case: Case, rows: Sequence[Row]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
-    return "\n".join([f"\n{case.title}", *(f"  {line}" for line in padded)])
+    reasons = dict.fromkeys(f"  {row.over}: {_reason(row)}" for row in rows if _reason(row))
+    return "\n".join([f"\n{case.title}", *(f"  {line}" for line in padded), *reasons])
+
+
+def in_words(rows: Iterable[Row]) -> str:
+    return "; ".join(_what(row) for row in rows)
 
 
 def as_json(results: Results) -> str:
@@ -95,11 +149,12 @@ def as_page(results: Results) -> str:
     every = len(results.barred)
     verdict = f"{'All' if held == every else f'{held} of'} {every} bars hold."
     measured = [case for case in CASES if case.name in results.cases]
-    parts = [HEAD.format(verdict=verdict), "## Bars\n"]
+    shown = [f"![{plot.title}](pictures/{plot.file})\n" for plot in _plots(results)]
+    parts = [HEAD.format(verdict=verdict), *shown, "## Bars\n"]
     for case in measured:
         if own := [row for row in results.cases[case.name] if not row.over]:
             parts += [f"### {case.title}\n", f"{_wrapped(case.about)}\n", _own_table(own)]
-    parts.append("## Against peers\n")
+    parts += ["## Against peers\n", _standing(results)]
     for case in measured:
         rows = results.cases[case.name]
         if peers := [row for row in rows if row.over]:
@@ -112,18 +167,28 @@ def as_page(results: Results) -> str:
     return "\n".join(parts)
 
 
+def _standing(results: Results) -> str:
+    """In how many rows Corral is ahead."""
+    peers = [row for rows in results.cases.values() for row in rows if row.over and row.measured]
+    ahead = sum(row.ahead for row in peers)
+    return f"Corral is ahead in {ahead} of {len(peers)} rows; each of the others says why not.\n"
+
+
 def _own_table(rows: Iterable[Row]) -> str:
     return _table(
         ("what", "bar", "measured (spread)", "holds?"),
-        ((row.what, _bar(row.bar, row.unit), _measured(row), _verdict(row)) for row in rows),
+        ((_what(row), _bar(row.bar, row.unit), _measured(row), _verdict(row)) for row in rows),
     )
 
 
 def _peer_table(rows: Iterable[Row]) -> str:
     return _table(
-        ("what", "peer", "bar", "Corral over the peer (spread)", "holds?"),
+        ("what", "peer", "bar", "Corral over the peer (spread)", "holds?", "why not ahead"),
         (
-            (row.what, row.over, _bar(row.bar, row.unit), _measured(row), _verdict(row))
+            (
+                *(row.what, row.over, _bar(row.bar, row.unit), _measured(row), _verdict(row)),
+                _reason(row),
+            )
             for row in rows
         ),
     )
@@ -134,6 +199,8 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def _what(row: Row) -> str:
+    if row.rows:
+        return f"{row.what}, {row.rows:,} rows"
     return f"{row.what}, over {row.over}" if row.over else row.what
 
 
@@ -145,7 +212,11 @@ def _bar(bar: Bar | None, unit: str) -> str:
 
 
 def _measured(row: Row) -> str:
-    return _spread(row.measured, row.unit)
+    return "not measured" if row.measured is None else _spread(row.measured, row.unit)
+
+
+def _reason(row: Row) -> str:
+    return row.why or ("" if row.ahead else NOBODY_SAYS)
 
 
 def _spread(spread: Spread, unit: str) -> str:
@@ -156,6 +227,8 @@ def _spread(spread: Spread, unit: str) -> str:
 
 
 def _verdict(row: Row) -> str:
+    if row.measured is None:
+        return ""
     if row.bar is None:
         return "for information"
     said = "yes" if row.holds else "**no**"

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,9 @@ from corral.library import Corral
 from tests.support import disks
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.shelf import Shelf
+
+if TYPE_CHECKING:
+    from tests.support.keeping import Home
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -117,3 +121,23 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     with disks.small_disk(folder):
         yield folder
+
+
+@pytest.fixture
+def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels whose platforms are in the test's own memory."""
+    from tests.support.channels import bring_in
+
+    bring_in(monkeypatch)
+
+
+@pytest.fixture
+def home(url: str, tmp_path: Path) -> Iterator["Home"]:
+    """A home for real runs, whose processes are all ended with the test."""
+    from tests.support.keeping import Home
+
+    made = Home(tmp_path, url)
+    try:
+        yield made
+    finally:
+        made.end_all()

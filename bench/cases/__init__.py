@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bench.cases import (
+    frameworks,
     gateway,
     group_commit,
+    growth,
     history,
     http,
     idle,
@@ -13,6 +15,7 @@ from bench.cases import (
     mail_on_postgres,
     mail_on_sqlite,
     mcp,
+    node_stack,
     output,
     peers_on_sqlite,
     races,
@@ -43,11 +46,14 @@ CASES = [
         "sqlite": mail_on_sqlite,
         "postgres": mail_on_postgres,
         "peers": peers_on_sqlite,
+        "node": node_stack,
         "saturation": saturation,
         "threads": group_commit,
         "wakeups": wakeups,
         "history": history,
+        "growth": growth,
         "sessions": sessions,
+        "frameworks": frameworks,
         "start-up": start_up,
         "runs": runs,
         "tasks": tasks,
@@ -64,3 +70,6 @@ CASES = [
         "warm": warm,
     }.items()
 ]
+
+PEERS = ("postgres", "peers", "node", "frameworks")
+"""The cases of `make bench-peers`: those that compare Corral with what others would use instead."""

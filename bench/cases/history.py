@@ -1,14 +1,13 @@
 """Does the past cost anything? The same calls in a store with a short and with a long history."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import apsw
 import psycopg
 
-from bench.harness import Bar, Bench, Rates, Rival, Row
+from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
 from bench.opponents import BODY, MAILBOX, CorralQueue, now_ms, open_store
 from corral.db.sqlite_filing import file_behind
 from corral.kernel.page import encode_cursor
@@ -25,7 +24,7 @@ ENGINES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 BAR = Bar("<=", 1.5)
 SHORT = 10_000
 WAITING = 200  # letters on their way: the present, alike in both stores
-PIECE = 10_000  # rows in a transaction while loading; PostgreSQL's feed goes by transaction
+PIECE = 10_000  # rows in a transaction, at the least; PostgreSQL's feed goes by transaction
 LOOKS = 100
 
 # Half of the past is that of the very mailbox that is worked on.
@@ -37,10 +36,15 @@ LETTERS = """
            {now} - n, {now} - n
     FROM {numbers}
 """
+# And 200 events of one subject lie all over it.
 EVENTS = """
     INSERT INTO events (at, actor, kind, verb, subject)
-    SELECT {now} - n, 'user:bench', 'letter', 'ack', 'let_' || n FROM {numbers}
+    SELECT {now} - n, 'user:bench', 'letter', 'ack',
+           CASE WHEN n % {apart} = 0 THEN 'run_bench' ELSE 'let_' || n END
+    FROM {numbers}
 """
+SUBJECT = "run_bench"
+SCATTERED = 200
 NUMBERS: dict[Engine, str] = {
     "sqlite": "(WITH RECURSIVE count (n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM count"
     " WHERE n < {last}) SELECT n FROM count)",
@@ -70,7 +74,7 @@ def measure(bench: Bench) -> list[Row]:
 
 def _store_with_history(bench: Bench, engine: Engine, size: int) -> Corral:
     bench.told(f"writing {size:,} letters and events of the past on {engine}")
-    store = loaded(bench, engine, lambda run: _load(run, engine, size))
+    store = loaded(bench, engine, lambda run: load_past(run, engine, size))
     for _ in range(WAITING):
         store.mail.put("agent:ada", BODY)
     return store
@@ -81,9 +85,11 @@ def loaded(bench: Bench, engine: Engine, load: Callable[[Callable[[str], Any]], 
     if engine == "sqlite":
         path = bench.new_file()
         store = open_store(f"sqlite:///{path}")
-        run = apsw.Connection(str(path)).execute
-        load(run)
-        file_behind(run)
+        file = apsw.Connection(str(path))
+        file.execute("PRAGMA synchronous = OFF")  # the past need not survive a power cut
+        load(file.execute)
+        file_behind(file.execute)
+        file.close()
     else:
         url = bench.server.new_database()
         store = open_store(url)
@@ -93,12 +99,18 @@ def loaded(bench: Bench, engine: Engine, load: Callable[[Callable[[str], Any]], 
     return bench.closing.enter_context(store)
 
 
-def _load(run: Callable[[str], Any], engine: Engine, size: int) -> None:
-    for first in range(1, size + 1, PIECE):
-        numbers = NUMBERS[engine].format(first=first, last=first + PIECE - 1)
+def load_past(
+    run: Callable[[str], Any],
+    engine: Engine,
+    size: int,
+    statements: Sequence[str] = (LETTERS, EVENTS),
+) -> None:
+    piece = max(PIECE, size // 100)
+    for first in range(1, size + 1, piece):
+        numbers = NUMBERS[engine].format(first=first, last=first + piece - 1)
         run("BEGIN")
-        run(LETTERS.format(now=now_ms(), numbers=numbers))
-        run(EVENTS.format(now=now_ms(), numbers=numbers))
+        for statement in statements:
+            run(statement.format(now=now_ms(), numbers=numbers, apart=size // SCATTERED))
         run("COMMIT")
 
 
@@ -118,19 +130,13 @@ def _looks(store: Corral) -> dict[str, Callable[[], Any]]:
         ),
         "events after the middle": partial(store.events.after, f"{at}-{seq}"),
         "newest events": partial(store.events.newest),
+        "newest events of a subject": partial(store.events.newest, subject=SUBJECT),
     }
 
 
 def _look_around(store: Corral) -> Rates:
-    rates = {what: _rate_of(look, LOOKS) for what, look in _looks(store).items()}
+    rates = {what: rate_of(look, LOOKS) for what, look in _looks(store).items()}
     queue = CorralQueue(store)
     for _ in range(LOOKS):
         queue.put()
-    return {"claim + ack": _rate_of(queue.take, LOOKS), **rates}
-
-
-def _rate_of(call: Callable[[], Any], count: int) -> float:
-    began = time.perf_counter()
-    for _ in range(count):
-        call()
-    return count / (time.perf_counter() - began)
+    return {"claim + ack": rate_of(queue.take, LOOKS), **rates}

@@ -1,19 +1,30 @@
 """Mail on PostgreSQL, four worker processes on one mailbox."""
 
 from contextlib import ExitStack
+from functools import partial
 
+from bench.cases.peers_on_sqlite import sample_alone
 from bench.crew import Crew
-from bench.harness import Bar, Bench, Rates, Rival, Row
-from bench.opponents import on_postgres
+from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
+from bench.opponents import CorralQueue, on_postgres, open_store, put_then_take
+from bench.opponents.on_sqlite import hire_dbos
 
-TITLE = "Mail on PostgreSQL, four worker processes"
+TITLE = "Mail on PostgreSQL"
 ABOUT = """
     Four processes empty one mailbox on a server with fsync on. By hand it is psycopg with two
     prepared statements in autocommit on Corral's own tables: a claim with SKIP LOCKED, and one
     writing WITH that acknowledges and notes the event; two round trips, as few as it can be done
     in. By hand is 1. The peers have their own tables on the same server; procrastinate is driven
     by its own fetch and finish, without its worker's other duties, and PGMQ by the SQL functions
-    that it installs.
+    that it installs: send, read, and archive, which like Corral keeps what was done. Putting is
+    one process, one piece a commit. DBOS records each workflow; it is asked to poll every
+    millisecond, and the clock stops when the last one has run.
+"""
+PUTS = 200
+DBOS = "DBOS on PostgreSQL, one at a time"
+WHY = """
+    It writes one row in one round trip and one table; Corral writes the letter with its place in
+    line and its event, which others wait for.
 """
 WORKERS = 4
 BACKLOG = 10_000  # more than any of them takes in one shift
@@ -42,9 +53,46 @@ def measure(bench: Bench) -> list[Row]:
                 peers.speed_of_base_over(peer.name, "claim + ack"),
                 Bar(">", 1),
                 over=peer.name,
-            )
+            ).unless_ahead(WHY)
             for peer in (procrastinate, pgmq)
         ),
+        *_puts(bench),
+        *_against_dbos(bench),
+    ]
+
+
+def _puts(bench: Bench) -> list[Row]:
+    with ExitStack() as closing:
+        corral, *peers = (
+            _putting(bench, closing, contestant)
+            for contestant in (on_postgres.CORRAL, on_postgres.PROCRASTINATE, on_postgres.PGMQ)
+        )
+        found = bench.compare(corral, peers, rounds=bench.pick(9, 3))
+    return [
+        Row(
+            "put on PostgreSQL", found.speed_of_base_over(peer.name, "put"), over=peer.name
+        ).unless_ahead(WHY)
+        for peer in peers
+    ]
+
+
+def _putting(bench: Bench, closing: ExitStack, contestant: on_postgres.Contestant) -> Rival:
+    url = bench.server.new_database()
+    contestant.make(url)
+    put = closing.enter_context(contestant.putting(url))
+    return Rival(contestant.name, lambda: {"put": rate_of(put, PUTS)})
+
+
+def _against_dbos(bench: Bench) -> list[Row]:
+    count = bench.pick(100, 30)
+    crew = Crew(1, hire_dbos, bench.server.new_database(), count, False, True)
+    with crew, open_store(bench.server.new_database()) as store:
+        corral = Rival("Corral", partial(put_then_take, CorralQueue(store), count))
+        dbos = Rival(DBOS, partial(sample_alone, crew))
+        found = bench.compare(corral, [dbos], rounds=bench.pick(5, 2))
+    return [
+        Row(f"{call} on PostgreSQL", found.speed_of_base_over(DBOS, call), Bar(">", 1), over=DBOS)
+        for call in ("put", "put + claim + ack")
     ]
 
 

@@ -27,13 +27,32 @@ ABOUT = """
 FASTER = Bar(">", 1)
 TWENTY_TIMES = Bar(">=", 20)
 LOOP = "a worker's loop"
+PERSIST = """
+    It inserts one row at a put and updates it twice at a take, in one table of four columns: no
+    event, no fence, no lease that runs out, no priority.
+"""
+BY_HAND = """
+    The same rows and nothing else: no records, no checks of input, no fair line of writers, and no
+    sharing of commits between threads.
+"""
+DISK = """
+    Each waits for the disk once for a commit, which is nearly all of the time: huey has one commit
+    for a job, since it forgets it before it is done, Corral and persist-queue have two.
+"""
+LIGHT = """
+    It writes one row in one table; Corral writes the letter, its place in line and its event.
+"""
 
 
 def measure(bench: Bench) -> list[Row]:
     count = bench.pick(1_000, 400)
     with open_store(f"sqlite:///{bench.new_file()}") as store:
         corral = Rival("Corral", partial(_sample_corral, store, count))
-        return [*_against_queues(bench, corral, count), *_against_dbos(bench, corral)]
+        return [
+            *_against_queues(bench, corral, count),
+            *_against_dbos(bench, corral),
+            *_at_full(bench, store),
+        ]
 
 
 def _against_queues(bench: Bench, corral: Rival, count: int) -> list[Row]:
@@ -54,6 +73,30 @@ def _against_queues(bench: Bench, corral: Rival, count: int) -> list[Row]:
     ]
 
 
+def _at_full(bench: Bench, store: Corral) -> list[Row]:
+    """Those that are shipped at FULL, and Corral at FULL as well."""
+    store.db.durability("full")
+    count = bench.pick(200, 100)
+    peers: dict[str, Queue] = {
+        "huey, both at FULL": Huey(bench.new_file(), normal=False),
+        "persist-queue, both at FULL": PersistQueue(bench.new_file(), normal=False),
+    }
+    corral = Rival("Corral", partial(_sample_corral, store, count))
+    rivals = [Rival(name, _sampler(queue, count)) for name, queue in peers.items()]
+    found = bench.compare(corral, rivals, rounds=bench.pick(7, 2))
+    return [
+        row
+        for name in peers
+        for row in _rows(found, name, ("put", "claim + ack", LOOP), None, DISK)
+    ]
+
+
+def _why(peer: str) -> str:
+    if "persist-queue" in peer:
+        return PERSIST
+    return BY_HAND if "by hand" in peer else LIGHT
+
+
 def _against_dbos(bench: Bench, corral: Rival) -> list[Row]:
     ways = {
         "DBOS as shipped (FULL), one at a time": (False, True, TWENTY_TIMES),
@@ -62,9 +105,10 @@ def _against_dbos(bench: Bench, corral: Rival) -> list[Row]:
     }
     rows = []
     for name, (normal, one_at_a_time, bar) in ways.items():
-        args = (bench.new_file(), bench.pick(100, 30), normal, one_at_a_time)
+        url = f"sqlite:///{bench.new_file()}"
+        args = (url, bench.pick(100, 30), normal, one_at_a_time)
         with Crew(1, hire_dbos, *args) as crew:
-            dbos = Rival(name, partial(_sample_alone, crew))
+            dbos = Rival(name, partial(sample_alone, crew))
             found = bench.compare(corral, [dbos], rounds=bench.pick(5, 2))
         rows += _rows(found, name, ("put", "put + claim + ack"), bar)
     return rows
@@ -82,7 +126,7 @@ def _sample_corral(store: Corral, count: int) -> Rates:
     return {**rates, LOOP: count / (time.perf_counter() - began)}
 
 
-def _sample_alone(crew: Crew) -> Rates:
+def sample_alone(crew: Crew) -> Rates:
     (rates,) = crew.shift(0)
     return cast(Rates, rates)
 
@@ -97,8 +141,12 @@ def _sampler(queue: Queue, count: int) -> Callable[[], Rates]:
     return sample
 
 
-def _rows(found: Comparison, peer: str, calls: tuple[str, ...], bar: Bar | None) -> list[Row]:
+def _rows(
+    found: Comparison, peer: str, calls: tuple[str, ...], bar: Bar | None, why: str = ""
+) -> list[Row]:
     return [
-        Row(f"{call} on SQLite", found.speed_of_base_over(peer, call), bar, over=peer)
+        Row(f"{call} on SQLite", found.speed_of_base_over(peer, call), bar, over=peer).unless_ahead(
+            why or _why(peer)
+        )
         for call in calls
     ]

@@ -1,38 +1,23 @@
 """Sessions and search: one more turn, the last ones, and a word among a million."""
 
-import importlib.util
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import apsw
 
-from bench.harness import Bar, Bench, Rates, Rival, Row
+from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
 from bench.opponents import now_ms, open_store
-from bench.opponents.sessions import (
-    ByHand,
-    CorralSessionTalk,
-    CorralSteps,
-    CorralTalk,
-    LangGraph,
-    OpenAiAgents,
-    Talk,
-)
+from bench.opponents.sessions import ByHand, CorralTalk, Talk
 from corral.library import Corral
 
 TITLE = "Sessions and search"
 ABOUT = """
     One turn appended to a session is one transaction: the session's count goes up, the turn is
-    written. By hand it is the same two statements through APSW, prepared, and is 1. The peers
-    append one message each as their users would, set to the same durability as Corral beside
-    them; they keep no count, no author, no key, and langgraph writes the whole conversation, of
-    20 messages here, at every step. `CorralSession` and `CorralSaver` do the same work for the
-    same framework in a Corral store. At FULL everybody waits for the disk, once for each message.
-    The last 50 turns, and the newest 20 that hold a word, are asked for in a store of 1,000,000
-    turns and in a short one: the time in the long one over that in the short one, or the speed
-    in the long one, the short one's being 1. Appending with the search on is appending while
-    every 1,000 turns are indexed between.
+    written. By hand it is the same two statements through APSW, prepared, and is 1. The last 50
+    turns, and the newest 20 that hold a word, are asked for in a store of 1,000,000 turns and in a
+    short one: the time in the long one over that in the short one, or the speed in the long one,
+    the short one's being 1. Appending with the search on is appending while every 1,000 turns are
+    indexed between.
 """
 COUNT = 500
 LOOKS = 100
@@ -57,37 +42,9 @@ def _append(bench: Bench) -> list[Row]:
         rows = [
             Row("append a turn", raw.speed_of("Corral", "append"), Bar(">=", 0.6)),
             Row("append a turn, the search on", on.speed_of("indexed", "append"), Bar(">=", 0.7)),
-            *_against_peers(bench, corral, store, normal=True),
         ]
-        store.db.durability("full")
         searched.close()
-        return rows + _against_peers(bench, corral, store, normal=False)
-
-
-def _against_peers(bench: Bench, corral: Rival, store: Corral, *, normal: bool) -> list[Row]:
-    """What each framework costs with its own store and with Corral's, and Corral without it."""
-    level = "NORMAL" if normal else "FULL"
-    peers: dict[str, tuple[Talk, Talk]] = {}
-    if importlib.util.find_spec("agents"):
-        own = OpenAiAgents(bench.new_file(), normal=normal)
-        peers[f"openai-agents at {level}"] = (own, CorralSessionTalk(store))
-    if importlib.util.find_spec("langgraph.checkpoint.sqlite"):
-        kept = LangGraph(bench.new_file(), normal=normal)
-        peers[f"langgraph at {level}"] = (kept, CorralSteps(store))
-    rows = []
-    for name, (own_talk, through) in peers.items():
-        peer = Rival(name, partial(_say, own_talk, 100))
-        rivals = [corral, Rival("through", partial(_say, through, 100))]
-        for rival in (peer, *rivals) if not normal else ():
-            for _ in range(5):
-                rival.sample()  # until a log has its size: while it grows, a disk takes longer
-        found = bench.compare(peer, rivals, rounds=bench.pick(7, 3))
-        kind = "CorralSession" if "openai" in name else "CorralSaver"
-        rows += [
-            Row("append a turn", found.speed_of("Corral", "append"), Bar(">", 1), over=name),
-            Row(f"{kind}", found.speed_of("through", "append"), Bar(">", 1), over=name),
-        ]
-    return rows
+        return rows
 
 
 def _long_history(bench: Bench) -> list[Row]:
@@ -166,7 +123,7 @@ def _make_store(bench: Bench, size: int) -> Corral:
 
 
 def _say(talk: Talk, count: int = COUNT) -> Rates:
-    return {"append": _rate_of(talk.say, count)}
+    return {"append": rate_of(talk.say, count)}
 
 
 def _say_and_index(store: Corral, talk: Talk) -> Rates:
@@ -181,23 +138,14 @@ def _say_and_index(store: Corral, talk: Talk) -> Rates:
 def _look(store: Corral) -> Rates:
     (session,) = store.sessions.list(limit=1).items
     return {
-        "the last 50": _rate_of(lambda: store.sessions.last(session.id, 50), LOOKS),
-        "a page in the middle": _rate_of(
-            lambda: store.sessions.turns(session.id, after=500), LOOKS
-        ),
-        "append": _rate_of(CorralTalk(store).say, LOOKS),
+        "the last 50": rate_of(lambda: store.sessions.last(session.id, 50), LOOKS),
+        "a page in the middle": rate_of(lambda: store.sessions.turns(session.id, after=500), LOOKS),
+        "append": rate_of(CorralTalk(store).say, LOOKS),
     }
 
 
 def _find(store: Corral) -> Rates:
     return {
-        "a rare word": _rate_of(lambda: store.search._find("zebra", limit=20), LOOKS),
-        "a common word": _rate_of(lambda: store.search._find("weather", limit=20), LOOKS),
+        "a rare word": rate_of(lambda: store.search._find("zebra", limit=20), LOOKS),
+        "a common word": rate_of(lambda: store.search._find("weather", limit=20), LOOKS),
     }
-
-
-def _rate_of(call: Callable[[], Any], count: int) -> float:
-    began = time.perf_counter()
-    for _ in range(count):
-        call()
-    return count / (time.perf_counter() - began)

@@ -34,9 +34,9 @@ def measure(bench: Bench) -> list[Row]:
             store.mail.put("agent:ada", BODY)
     environment = os.environ | {"CORRAL_STORE": url, "CORRAL_HOME": str(bench.folder)}
     found = bench.compare(
-        Rival("python -c pass", partial(_run, [sys.executable, "-c", "pass"], environment)),
+        Rival("python -c pass", partial(run_command, [sys.executable, "-c", "pass"], environment)),
         [
-            Rival(name, partial(_run, command, environment))
+            Rival(name, partial(run_command, command, environment))
             for name, (command, _) in COMMANDS.items()
         ],
         rounds=bench.pick(40, 12),
@@ -46,7 +46,7 @@ def measure(bench: Bench) -> list[Row]:
     ]
 
 
-def _run(command: list[str], environment: dict[str, str]) -> Rates:
+def run_command(command: list[str], environment: dict[str, str]) -> Rates:
     began = time.perf_counter()
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     return {"run": 1 / (time.perf_counter() - began)}

@@ -1,8 +1,9 @@
 """Claim and complete on PostgreSQL: Corral, the same work by hand, and two queues people use.
 
 Each contestant has a database of its own on the same durable server, is filled in bulk, and is
-emptied by worker processes, each with one connection. A contestant is three functions: `make` its
-tables, `fill` in so many pieces, and `hire` a worker, which runs in the worker's process.
+emptied by worker processes, each with one connection. A contestant is four functions: `make` its
+tables, `fill` in so many pieces, `hire` a worker, which runs in the worker's process, and get ready
+to `put` one piece at a time.
 """
 
 import asyncio
@@ -75,6 +76,7 @@ class Contestant(NamedTuple):
     make: Callable[[str], None]
     fill: Callable[[str, int], None]
     hire: Callable[..., AbstractContextManager[Task]]
+    putting: Callable[[str], AbstractContextManager[Callable[[], Any]]]
 
 
 def _count_until(take: Callable[[], bool]) -> Task:
@@ -134,6 +136,12 @@ def hire_by_hand(number: int, url: str) -> Iterator[Task]:
         yield _count_until(take)
 
 
+@contextmanager
+def put_letters(url: str) -> Iterator[Callable[[], Any]]:
+    with open_store(url) as store:
+        yield CorralQueue(store).put
+
+
 # -- procrastinate ------------------------------------------------------------------------------
 
 
@@ -184,6 +192,13 @@ def hire_procrastinate(number: int, url: str) -> Iterator[Task]:
         runner.run(app.connector.close_async())
 
 
+@contextmanager
+def put_procrastinate(url: str) -> Iterator[Callable[[], Any]]:
+    with _procrastinate(url).open() as app:
+        defer = app.tasks["work"].defer
+        yield lambda: defer(**BODY)
+
+
 # -- PGMQ's own SQL functions -------------------------------------------------------------------
 
 
@@ -222,9 +237,17 @@ def hire_pgmq(number: int, url: str) -> Iterator[Task]:
         yield _count_until(take)
 
 
-BY_HAND = Contestant("by hand", make_letters, fill_letters, hire_by_hand)
-CORRAL = Contestant("Corral", make_letters, fill_letters, hire_corral)
+@contextmanager
+def put_pgmq(url: str) -> Iterator[Callable[[], Any]]:
+    with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
+        run = psycopg.RawCursor(connection).execute
+        send = "SELECT pgmq.send('bench', CAST($1 AS JSONB))"
+        yield lambda: run(send, (msgspec.json.encode(BODY).decode(),)).fetchone()
+
+
+BY_HAND = Contestant("by hand", make_letters, fill_letters, hire_by_hand, put_letters)
+CORRAL = Contestant("Corral", make_letters, fill_letters, hire_corral, put_letters)
 PROCRASTINATE = Contestant(
-    "procrastinate", make_procrastinate, fill_procrastinate, hire_procrastinate
+    "procrastinate", make_procrastinate, fill_procrastinate, hire_procrastinate, put_procrastinate
 )
-PGMQ = Contestant("PGMQ, read + archive", make_pgmq, fill_pgmq, hire_pgmq)
+PGMQ = Contestant("PGMQ's SQL", make_pgmq, fill_pgmq, hire_pgmq, put_pgmq)

@@ -89,9 +89,10 @@ def _done(body: dict[str, Any]) -> str:
 
 @contextmanager
 def hire_dbos(
-    number: int, path: Path, count: int, normal: bool, one_at_a_time: bool
+    number: int, url: str, count: int, normal: bool, one_at_a_time: bool
 ) -> Iterator[Task]:
-    """DBOS, with its queue's thread, in a process of its own, for it goes on polling when idle.
+    """DBOS, with its queue's thread, in a process of its own, for it goes on polling when idle;
+    on SQLite `normal` sets it to NORMAL and write-ahead log.
 
     It is asked to poll every few milliseconds and not every second as it is shipped, and the clock
     stops when the last workflow has run, before its end is recorded.
@@ -109,7 +110,7 @@ def hire_dbos(
     DBOS(
         config={
             "name": "bench",
-            "system_database_url": f"sqlite:///{path}",
+            "system_database_url": url,
             "log_level": "ERROR",
             "executor_id": "bench",
         }

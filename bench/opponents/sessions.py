@@ -10,12 +10,19 @@ import apsw
 from bench.opponents import now_ms, open_store
 from corral.library import Corral
 
+LAST = 50
 WORDS = "The tests pass now; the cause was a missing index on the table of turns. " * 3
 
 
 class Talk(Protocol):
     def say(self) -> None:
         """Append one message, and have it kept."""
+        ...
+
+
+class Framework(Talk, Protocol):
+    def load(self) -> None:
+        """Give the framework what it goes on with: its last 50 messages, or its latest state."""
         ...
 
 
@@ -30,18 +37,28 @@ class CorralTalk:
         self._append(self.id, "user", WORDS)
 
 
-class CorralSessionTalk:
-    """openai-agents with Corral's session, in one event loop."""
+class SessionTalk:
+    """A session of openai-agents, in one event loop."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._loop = asyncio.new_event_loop()
+        self._item = {"role": "user", "content": WORDS}
+
+    def say(self) -> None:
+        self._loop.run_until_complete(self._session.add_items([self._item]))
+
+    def load(self) -> None:
+        self._loop.run_until_complete(self._session.get_items(LAST))
+
+
+class CorralSessionTalk(SessionTalk):
+    """openai-agents with Corral's session."""
 
     def __init__(self, store: Corral) -> None:
         from corral.integrations.openai_agents import CorralSession
 
-        self._session = CorralSession("bench", store)
-        self._loop = asyncio.new_event_loop()
-        self._item: Any = {"role": "user", "content": WORDS}
-
-    def say(self) -> None:
-        self._loop.run_until_complete(self._session.add_items([self._item]))
+        super().__init__(CorralSession("bench", store))
 
 
 COUNT = """
@@ -77,15 +94,13 @@ class ByHand:
         run("COMMIT")
 
 
-class OpenAiAgents:
-    """`SQLiteSession` of openai-agents, in one event loop."""
+class OpenAiAgents(SessionTalk):
+    """`SQLiteSession` of openai-agents."""
 
     def __init__(self, path: Path, *, normal: bool) -> None:
         from agents import SQLiteSession
 
-        self._session = SQLiteSession("bench", path)
-        self._loop = asyncio.new_event_loop()
-        self._item = {"role": "user", "content": WORDS}
+        super().__init__(SQLiteSession("bench", path))
         if normal:
             self._set_normal()
 
@@ -103,8 +118,15 @@ class OpenAiAgents:
 
         self._session._get_connection = normal
 
-    def say(self) -> None:
-        self._loop.run_until_complete(self._session.add_items([self._item]))
+
+class OpenAiAgentsOnPostgres(SessionTalk):
+    """`SQLAlchemySession` of openai-agents, on psycopg."""
+
+    def __init__(self, url: str) -> None:
+        from agents.extensions.memory import SQLAlchemySession
+
+        driver = url.replace("postgresql://", "postgresql+psycopg://", 1)
+        super().__init__(SQLAlchemySession.from_url("bench", url=driver, create_tables=True))
 
 
 class Steps:
@@ -128,13 +150,17 @@ class Steps:
         self._messages.append({"role": "user", "content": WORDS})
         checkpoint = self._empty()
         checkpoint["channel_values"] = {"messages": self._messages}
-        thread = str(self._step // self.LENGTH)
-        self._saver.put(
-            {"configurable": {"thread_id": thread, "checkpoint_ns": ""}},
-            checkpoint,
-            {"source": "loop", "step": self._step},
-            {},
-        )
+        checkpoint["channel_versions"] = {"messages": self._step}
+        told = {"source": "loop", "step": self._step}
+        # What changed: a saver that keeps each channel apart writes those alone.
+        self._saver.put(self._thread(), checkpoint, told, {"messages": self._step})
+
+    def load(self) -> None:
+        assert self._saver.get_tuple(self._thread())
+
+    def _thread(self) -> dict[str, Any]:
+        thread = str((self._step - 1) // self.LENGTH)
+        return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
 
 
 class LangGraph(Steps):
@@ -148,6 +174,22 @@ class LangGraph(Steps):
         saver.setup()
         if normal:
             connection.execute("PRAGMA synchronous = NORMAL")
+        super().__init__(saver)
+
+
+class LangGraphOnPostgres(Steps):
+    """`PostgresSaver` of langgraph, on one connection that prepares its statements."""
+
+    def __init__(self, url: str) -> None:
+        import psycopg
+        from langgraph.checkpoint.postgres import PostgresSaver
+        from psycopg.rows import dict_row
+
+        connection = psycopg.connect(
+            url, autocommit=True, prepare_threshold=0, row_factory=dict_row
+        )
+        saver = PostgresSaver(connection)
+        saver.setup()
         super().__init__(saver)
 
 

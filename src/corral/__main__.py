@@ -15,21 +15,15 @@ def _run_hook() -> "NoReturn":
     import os
 
     gc.disable()  # nothing lives long enough to be collected
-    _load_msgspec()
+    from corral.kernel.loading import load_msgspec
+
+    load_msgspec()
     from corral.interfaces import hook
 
     code = hook.run(sys.argv[2:])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # the store is closed, and there is nothing to take down
-
-
-def _load_msgspec() -> None:
-    # What msgspec would take from typing_extensions is in typing too; others may need more of it.
-    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
-    import msgspec  # noqa: F401
-
-    del sys.modules["typing_extensions"]
 
 
 def main() -> None:
@@ -47,7 +41,9 @@ def main() -> None:
         keepers.early = keepers.StartingKeeper()  # it loads while the words are being understood
     if sys.argv[1:] == ["mcp"]:
         # Agents start it with each of their runs, and some do not wait for a slow one.
-        _load_msgspec()
+        from corral.kernel.loading import load_msgspec
+
+        load_msgspec()
         from corral.interfaces.mcp.stdio import run as serve
 
         sys.exit(serve())

@@ -294,7 +294,7 @@ def test_the_sdks_client_gets_on_with_the_scripted_agent(tmp_path: Path) -> None
     from acp import PROTOCOL_VERSION, Client, spawn_agent_process, text_block
     from acp.schema import AllowedOutcome, RequestPermissionResponse
 
-    class Person(Client):  # type: ignore[misc]
+    class Person(Client):
         def __init__(self) -> None:
             self.updates: list[Any] = []
 

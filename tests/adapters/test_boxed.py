@@ -19,6 +19,7 @@ from corral.adapters.boxed.files import Files, acknowledge
 from corral.adapters.boxed.outbound import Busy, Damaged, Torn
 from corral.adapters.boxed.rows import Outcome, Picture, Row, Snapshot, Target
 from corral.adapters.boxed.schema import OUTBOUND, Folder
+from tests.support.processes import Child
 
 NOW = 1_700_000_000_000
 SEED_002 = {
@@ -343,7 +344,7 @@ def test_a_pipe_a_link_a_folder_and_a_second_name_are_not_opened(
         with pytest.raises(Damaged):
             read(folder)
         outbound.put_aside(folder)
-        assert not outbound.exists(folder)
+        assert outbound.stamp(folder) is None
     assert other.exists()
 
 
@@ -452,11 +453,13 @@ def count(folder: Folder) -> int:
 def test_reading_keeps_no_lock(folder: Folder) -> None:
     say(folder, "x")
     read(folder)
-    handle = os.open(folder.outbound, os.O_RDWR)
-    try:
+
+    def lock() -> None:
+        handle = os.open(folder.outbound, os.O_RDWR)
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(handle)
+
+    with Child(lock) as another:  # a process is never in its own way
+        another.result()
 
 
 # -- turns ----------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "corral_birds.py").write_text(ADAPTER)
     (folder / "corral_ravens.py").write_text("raise RuntimeError('never again')\n")
     monkeypatch.syspath_prepend(str(folder))
-    yield folder  # type: ignore[misc]
+    yield folder
     for name in ("corral_birds", "corral_ravens"):
         sys.modules.pop(name, None)
 

@@ -37,7 +37,7 @@ def repository(tmp_path: Path) -> Path:
 def export(repository: Path, target: Path, **more: object) -> exports.Manifest:
     trees = {"round-1-winner": TreeOf(str(repository), "main")}
     files = {"logs/round-1/attempt-1.log": b"one\n", "logs/round-1/attempt-2.log": [b"t", b"wo\n"]}
-    return exports.export(target, trees=trees, files=files, **more)  # type: ignore[arg-type]
+    return exports.export(target, trees=trees, files=files, **more)
 
 
 def test_a_tree_and_logs_are_written_byte_for_byte_with_a_manifest(
@@ -131,26 +131,9 @@ def test_a_link_that_leads_out_is_refused(repository: Path, tmp_path: Path, link
 @pytest.mark.parametrize("name", [b"..", b".git", b".GIT", b"."])
 def test_a_path_that_climbs_is_refused(repository: Path, tmp_path: Path, name: bytes) -> None:
     blob = git(repository, "hash-object", "-w", "--stdin", given=b"evil")
-    tree = git(
-        repository,
-        "hash-object",
-        "-t",
-        "tree",
-        "-w",
-        "--stdin",
-        "--literally",
-        given=b"100644 evil\0" + bytes.fromhex(blob),
-    )
-    above = git(
-        repository,
-        "hash-object",
-        "-t",
-        "tree",
-        "-w",
-        "--stdin",
-        "--literally",
-        given=b"40000 " + name + b"\0" + bytes.fromhex(tree),
-    )
+    words = ("hash-object", "-t", "tree", "-w", "--stdin", "--literally")
+    tree = git(repository, *words, given=b"100644 evil\0" + bytes.fromhex(blob))
+    above = git(repository, *words, given=b"40000 " + name + b"\0" + bytes.fromhex(tree))
     made = git(repository, "commit-tree", above, "-m", "evil")
     trees = {"winner": TreeOf(str(repository), made)}
     with pytest.raises(Refused, match="leads out"):
@@ -249,7 +232,7 @@ def test_what_is_being_written_is_no_leftover(tmp_path: Path) -> None:
         assert len([*tmp_path.iterdir()]) == 1
         yield b"x"
 
-    exports.export(tmp_path / "race", trees={}, files={"a": slowly()})  # type: ignore[dict-item]
+    exports.export(tmp_path / "race", trees={}, files={"a": slowly()})
     cut = tmp_path / f".race.{'0' * 32}.part"
     write(cut, {"half": "x"})
     assert exports.leftovers(tmp_path) == [cut]

@@ -128,7 +128,7 @@ def test_a_source_that_is_written_meanwhile_is_read_as_it_was_at_one_moment(
 ) -> None:
     for _ in range(5):
         amounts = [row["amount"] for row in all_rows(moving_money)]
-        assert sum(amounts) == 3_000  # type: ignore[arg-type]
+        assert sum(amounts) == 3_000
 
 
 def test_a_source_that_is_written_over_all_the_time_is_refused(

@@ -11,7 +11,7 @@ NOW = int(datetime(2026, 11, 15, 23, 33, tzinfo=UTC).timestamp() * 1_000)
 
 
 def at(*moment: int, zone: str = "UTC") -> int:
-    return int(datetime(*moment, tzinfo=ZoneInfo(zone)).timestamp() * 1_000)  # type: ignore[misc,arg-type]
+    return int(datetime(*moment, tzinfo=ZoneInfo(zone)).timestamp() * 1_000)
 
 
 @pytest.mark.parametrize(

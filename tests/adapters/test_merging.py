@@ -37,10 +37,8 @@ def test_a_branch_with_nothing_of_its_own_is_moved_forward_with_its_files(
     repository: Path,
 ) -> None:
     work = attempt(repository, "one", {"new": "x\n", "README": "better\n"})
-    trial = merging.try_merge(str(repository), work, "main")
-    assert (trial.outcome, trial.forward, trial.commit) == ("merged", True, work)
-    assert git(repository, "rev-parse", "main") != work
-    assert merged(repository, work).commit == work
+    done = merged(repository, work)
+    assert (done.outcome, done.forward, done.commit) == ("merged", True, work)
     assert git(repository, "rev-parse", "HEAD") == work
     assert git(repository, "status", "--porcelain") == ""
     assert (repository / "README").read_text() == "better\n"
@@ -95,13 +93,12 @@ def test_conflicts_are_told_by_file_and_nothing_is_changed(repository: Path) -> 
     work = attempt(repository, "one", {"README": "theirs\n", "both\nnames": "theirs\n"})
     git(repository, "rm", "-q", "README")
     before = commit(repository, {"both\nnames": "ours\n"})
-    for done in (merging.try_merge(str(repository), work, "main"), merged(repository, work)):
-        assert done.outcome == "conflicts"
-        assert done.commit is None
-        assert {clash.name: clash.why for clash in done.conflicts} == {
-            "README": "modify/delete",
-            "both\nnames": "contents",
-        }
+    done = merged(repository, work)
+    assert (done.outcome, done.commit) == ("conflicts", None)
+    assert {clash.name: clash.why for clash in done.conflicts} == {
+        "README": "modify/delete",
+        "both\nnames": "contents",
+    }
     assert git(repository, "rev-parse", "main") == before
     assert git(repository, "status", "--porcelain") == ""
 
@@ -188,7 +185,7 @@ def test_histories_that_have_nothing_in_common_are_refused(repository: Path) -> 
 
 def graft(repository: Path, commit: str, **more: object) -> merging.Graft:
     folder = str(repository.parent / "winner")
-    return merging.graft(str(repository), folder, commit, message="grafted", **more)  # type: ignore[arg-type]
+    return merging.graft(str(repository), folder, commit, message="grafted", **more)
 
 
 def test_chosen_files_of_a_loser_come_onto_the_winner(repository: Path) -> None:
@@ -259,7 +256,7 @@ def test_an_old_git_says_that_it_cannot_try_merges(
     def old(top: str, *words: str, **more: object) -> adapter.Done:
         if words[0] == "merge-tree":
             return adapter.Done(129, b"", b"usage: git merge-tree <base-tree> <branch1> <branch2>")
-        return real(top, *words, **more)  # type: ignore[arg-type]
+        return real(top, *words, **more)
 
     monkeypatch.setattr(adapter, "run", old)
     with pytest.raises(Refused, match=r"git 2.38 or newer"):

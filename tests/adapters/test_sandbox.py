@@ -32,7 +32,7 @@ def run(
 ) -> "subprocess.CompletedProcess[str]":
     wrapped = sandbox.wrap(
         ["/bin/sh", "-c", script],
-        Bounds(**bounds),  # type: ignore[arg-type]
+        Bounds(**bounds),
         scratch=str(tmp_path / "scratch"),
         kind=kind,
     )

@@ -15,7 +15,7 @@ def lines_of(name: str) -> list[str]:
     return (RECORDED / f"{name}.txt").read_text().splitlines()
 
 
-def screen_of(name: str):  # type: ignore[no-untyped-def]
+def screen_of(name: str):
     return SCREENS[name.partition("-")[0]]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import leftovers, places, worktrees
+from corral.adapters import checkouts, leftovers, worktrees
 from corral.kernel.errors import Refused
 from tests.support.repositories import commit, git, new_repository, write
 
@@ -27,6 +27,12 @@ def made(repository: Path, name: str = "one", **more: str) -> Path:
     folder = repository.parent / "worktrees" / name
     worktrees.make(str(repository), str(folder), f"corral/{name}", **more)
     return folder
+
+
+def registered(repository: Path) -> list[str]:
+    """The folders of the linked worktrees that git knows, also of those that are gone."""
+    told = git(repository, "worktree", "list", "--porcelain").splitlines()
+    return [line.removeprefix("worktree ") for line in told if line.startswith("worktree ")][1:]
 
 
 # -- making ----------------------------------------------------------------------------------------
@@ -151,11 +157,11 @@ def test_what_a_killed_git_left_half_made_is_made_whole(repository: Path) -> Non
 
 def test_many_processes_add_worktrees_of_one_repository_at_once(repository: Path) -> None:
     program = (
-        "import sys; from corral.adapters import places, worktrees\n"
+        "import sys; from corral.adapters import checkouts, worktrees\n"
         "for number in range(4):\n"
         "    name = f'{sys.argv[2]}-{number}'\n"
         "    worktrees.make(sys.argv[1], f'{sys.argv[1]}-trees/{name}', f'corral/{name}')\n"
-        "    places.trees(sys.argv[1])\n"
+        "    checkouts.trees(sys.argv[1])\n"
         "same = worktrees.make(sys.argv[1], f'{sys.argv[1]}-trees/same', 'corral/same')\n"
     )
     children = [
@@ -167,10 +173,10 @@ def test_many_processes_add_worktrees_of_one_repository_at_once(repository: Path
     for child in children:
         _, said = child.communicate()
         assert child.returncode == 0, said.decode()
-    trees = places.registered(str(repository))
-    assert len(trees) == 25
-    for tree in trees:
-        assert worktrees.state(str(repository), tree.folder).clean
+    folders = registered(repository)
+    assert len(folders) == 25
+    for folder in folders:
+        assert worktrees.state(str(repository), folder).clean
 
 
 def test_submodules_are_filled_from_what_is_at_hand_and_their_work_counts(tmp_path: Path) -> None:
@@ -202,7 +208,6 @@ def test_the_state_tells_what_would_be_lost(repository: Path) -> None:
     folder = made(repository)
     state = worktrees.state(str(repository), str(folder))
     assert (state.clean, state.missing, state.branch) == (True, False, "corral/one")
-    assert state.merged_into == ["main"]
     hostile = b"a\nb\xff"
     (folder / os.fsdecode(hostile)).write_text("x")
     write(folder, {"README": "changed\n", ".gitignore": "ignored\n", "ignored": "x"})
@@ -213,10 +218,10 @@ def test_the_state_tells_what_would_be_lost(repository: Path) -> None:
     assert state.why_kept == "2 uncommitted, 2 untracked"
     commit(folder, {})
     state = worktrees.state(str(repository), str(folder))
-    assert (state.dirty, state.unmerged, state.merged_into) == (False, 1, [])
+    assert (state.dirty, state.unmerged) == (False, 1)
     git(repository, "branch", "also", "corral/one")
     state = worktrees.state(str(repository), str(folder))
-    assert (state.unmerged, state.merged_into, state.clean) == (0, ["also"], True)
+    assert (state.unmerged, state.clean) == (0, True)
     git(repository, "worktree", "lock", "--reason", "on a stick", str(folder))
     assert worktrees.state(str(repository), str(folder)).why_kept == "locked (on a stick)"
 
@@ -269,17 +274,14 @@ def test_all_worktrees_are_listed_and_their_room_is_told(repository: Path) -> No
     write(two, {"big": b"x" * 200_000})
     os.link(two / "big", two / "again")
     (two / "link").symlink_to("/")
-    assert [tree.folder for tree in places.trees(str(repository))] == [
+    assert [tree.folder for tree in checkouts.trees(str(repository))] == [
         str(repository),
         str(one),
         str(two),
     ]
     shutil.rmtree(one)
-    assert [tree.branch for tree in places.registered(str(repository))] == [
-        "corral/one",
-        "corral/two",
-    ]
-    assert len(places.trees(str(repository))) == 2
+    assert registered(repository) == [str(one), str(two)]
+    assert len(checkouts.trees(str(repository))) == 2
     assert 200_000 <= leftovers.disk_use(str(two)) < 300_000
     assert leftovers.disk_use(str(one)) == 0
 
@@ -301,7 +303,7 @@ def test_only_what_loses_nothing_is_removed(repository: Path) -> None:
     worktrees.remove(str(repository), str(folder))
     assert not folder.exists()
     assert git(repository, "rev-parse", "corral/one") == done, "the branch keeps the commits"
-    assert places.registered(str(repository)) == []
+    assert registered(repository) == []
     made(repository, base=done)
     git(repository, "merge", "-q", "--ff-only", done)
     worktrees.remove(str(repository), str(folder), delete_branch=True)
@@ -376,7 +378,7 @@ def test_a_removal_that_is_cut_short_is_finished_later(
     assert worktrees.remove(str(repository), str(folder)).missing
     assert len(leftovers.sweep(root)) == 1
     assert leftovers.orphans([str(repository)], root, []) == []
-    assert places.registered(str(repository)) == []
+    assert registered(repository) == []
     made(repository, base=done)
 
 

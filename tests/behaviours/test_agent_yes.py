@@ -148,7 +148,7 @@ def test_6_a_pid_that_another_process_has_by_now_is_a_crash_and_nobody_is_signal
     assert (found.state, found.reason) == (RunState.CRASHED, "pid reused")
     assert store.runs.get(run.id).exit_code is None
     assert stranger.poll() is None
-    assert process.stat(stranger.pid).state in "SD"  # type: ignore[union-attr]
+    assert process.stat(stranger.pid).state in "SD"
     me = process.Identity(process.host(), process.boot_id(), stranger.pid, "1")
     assert not process.send(me, signal.SIGTERM)
     assert stranger.poll() is None

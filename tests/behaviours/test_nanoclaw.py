@@ -15,20 +15,17 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, SetClock
 from corral.kernel.errors import Held, Refused
 from corral.library import Corral
 from corral.rooms.gateway.model import Message
-from tests.support.channels import Chat, Runner, bring_in
+from tests.support.channels import Chat, Runner
 from tests.support.invariants import check_store
 from tests.support.store import record
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 def chat_with(store: Corral, kind: str = "fake", **wiring: str) -> Chat:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store, kind)
-    store.wirings.add("ada", channel=chat.channel.name, **wiring)  # type: ignore[arg-type]
+    store.wirings.add("ada", channel=chat.channel.name, **wiring)
     return chat
 
 

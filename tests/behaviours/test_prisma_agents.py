@@ -111,8 +111,7 @@ def test_5_a_queued_run_has_not_begun_and_of_workers_that_want_it_one_gets_it(
         run = queued(store)
         assert run.started_at is None
         wants: list[Callable[[], object]] = [
-            lambda n=n, run=run: store.runs.start(run.id, held(n))  # type: ignore[misc]
-            for n in range(4)
+            lambda n=n, run=run: store.runs.start(run.id, held(n)) for n in range(4)
         ]
         racers = race(wants)
         assert [racer.error for racer in racers].count(None) == 1

@@ -95,6 +95,22 @@ def test_one_that_fails_takes_nothing_of_the_others_with_it(
     check_store(store)
 
 
+def test_each_change_is_recorded_in_the_name_of_whoever_made_it(store: Corral) -> None:
+    store.act_as("user:tester")
+    names = [f"token:t{n}" if n % 2 else "user:tester" for n in range(12)]
+    works: list[Callable[[], object]] = [
+        partial((store if name == "user:tester" else store.acting_as(name)).mail.put, BOX, name)
+        for name in names
+    ]
+    with crowd(store, works):
+        pass
+    put = store.mail.list(mailbox=BOX, limit=100).items
+    events = store.events.newest(limit=100).items
+    actors = {event.subject: event.actor for event in events if event.kind == "letter"}
+    assert {letter.body: actors[letter.id] for letter in put} == {name: name for name in names}
+    assert [actors[letter.id] for letter in put] == [letter.body for letter in put]
+
+
 def test_refusals_of_the_library_reach_the_callers_whom_they_concern(store: Corral) -> None:
     store.mail.put(BOX, "taken over")
     (mine,) = store.mail.claim(BOX, owner="me")

@@ -111,7 +111,7 @@ def test_readers_and_writers_of_many_processes_exclude_each_other(url: str, tmp_
                     project,
                     "data/",
                     f"a{number}",
-                    mode=mode,  # type: ignore[arg-type]
+                    mode=mode,
                     wait=True,
                     timeout_ms=60_000,
                 )

@@ -71,7 +71,7 @@ def test_others_see_nothing_of_a_transaction_before_it_ends(store: Corral) -> No
 def test_all_that_a_transaction_writes_has_one_time(store: Corral) -> None:
     with store.transaction() as tx:
         first = mail.put(tx, "agent:ada", 1)
-        store._database.clock.advance(50)  # type: ignore[attr-defined]
+        store._database.clock.advance(50)
         second = mail.put(tx, "agent:ada", 2)
     assert first.created_at == second.created_at
 

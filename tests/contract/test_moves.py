@@ -24,7 +24,7 @@ VERBS = [
     for verb in table.moves.verbs
 ]
 EACH_VERB = pytest.mark.parametrize(("table", "verb"), VERBS)
-LEASED = [param for param in VERBS if has_lease(param.values[0])]  # type: ignore[arg-type]
+LEASED = [param for param in VERBS if has_lease(param.values[0])]
 EACH_LEASED_VERB = pytest.mark.parametrize(("table", "verb"), LEASED)
 
 Table = StateTable[Any]

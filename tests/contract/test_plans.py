@@ -21,10 +21,11 @@ from corral.kernel.end import End
 from corral.kernel.page import encode_cursor
 from corral.library import Corral
 from corral.library.once import Key, once
+from corral.rooms.boxes import ops as boxes
 from corral.rooms.charges.model import Price
 from corral.rooms.checkpoints.model import NewWrite
 from corral.rooms.decisions import ops as decisions
-from corral.rooms.gateway import boxing, staying, talking
+from corral.rooms.gateway import staying, talking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail import sql as mail_sql
 from corral.rooms.questions import ops as questions
@@ -538,6 +539,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"schedules_by_mailbox", "settings_pkey"},
     ),
     "projects.get by a shortened id": (lambda c: c.projects.get(PROJECT), {"projects_pkey"}),
+    "projects.get by its name": (lambda c: c.projects.get("shop 7"), {"projects_by_name"}),
     "projects.by_dir": (lambda c: c.projects.by_dir("/srv/7"), {"projects_dir_key"}),
     "projects.touch": (lambda c: c.projects.touch(PROJECT), {"projects_pkey"}),
     "projects.list": (lambda c: c.projects.list(), {"projects_recent"}),
@@ -877,7 +879,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"talks_pkey"},
     ),
     "gateway, what became of a boxed agent's messages": (
-        lambda c: c._database.read(lambda tx: boxing.outcomes(tx, SESSION)),
+        lambda c: c._database.read(lambda tx: boxes.outcomes(tx, SESSION)),
         {"boxed_outcomes_of_session"},
     ),
     "gateway, what came next for a run": (

@@ -19,6 +19,7 @@ time; `make torture` takes them all, on both engines.
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +31,12 @@ from tests.support.clocks import SharedClock
 from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store
 from tests.support.processes import Child
+from tests.torture.ledger import Batch, note
 
 FreshUrl = Callable[[], str]
 
 ALL = os.environ.get("CORRAL_CRASH") == "all"
+KILLS = os.environ.get("CORRAL_KILLS")  # read now: a test sees none of these
 MOST, MOST_ON_POSTGRES = 10, 5
 
 
@@ -105,14 +108,22 @@ def crash_at_every_commit(fresh_url: FreshUrl, folder: Path, scenario: Scenario)
     most = MOST_ON_POSTGRES if peaceful.startswith("postgresql") else MOST
     # Odd, so that it is now before a commit and now after one.
     stride = 1 if ALL else -(-len(moments) // most) | 1
-    for number, moment in enumerate(moments):
-        if number % stride and number + 1 < len(moments):
-            continue
-        try:
-            Trial(fresh_url(), folder / f"diary-{number}", scenario).killed_at(number)
-        except BaseException as error:
-            error.add_note(f"killed {moment} {number // 2 + 1} of {len(moments) // 2}")
-            raise
+    began, killed, wrong = time.monotonic(), 0, 0
+    try:
+        for number, moment in enumerate(moments):
+            if number % stride and number + 1 < len(moments):
+                continue
+            killed += 1
+            try:
+                Trial(fresh_url(), folder / f"diary-{number}", scenario).killed_at(number)
+            except BaseException as error:
+                wrong += 1
+                error.add_note(f"killed {moment} {number // 2 + 1} of {len(moments) // 2}")
+                raise
+    finally:
+        engine = "postgres" if peaceful.startswith("postgresql") else "sqlite"
+        kills, seconds = {"at a commit": killed}, time.monotonic() - began
+        note(KILLS, Batch(engine, "commits", None, kills, seconds, wrong))
 
 
 class Trial:

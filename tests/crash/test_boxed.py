@@ -9,22 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.channels.contract import Incoming
 from corral.library import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
-from tests.crash.test_gateway import adapter, connect
+from tests.crash.test_gateway import EVENTS, adapter, connect
 from tests.support.boxed import Inside, box
-from tests.support.channels import Runner, bring_in
+from tests.support.channels import Runner
 
-EVENTS = [
-    Incoming(event_id=f"e{n}", place=f"room{n}", sender="ann", text=f"say {n}", direct=True)
-    for n in range(2)
-]
-
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 def prepare(store: Corral, world: World) -> None:

@@ -12,17 +12,14 @@ import pytest
 from corral.adapters.channels.contract import Incoming, Outcome, Outgoing, Seen, Sent
 from corral.library import Corral
 from tests.crash.harness import FreshUrl, Scenario, Step, World, crash_at_every_commit
-from tests.support.channels import KINDS, Fake, Runner, bring_in
+from tests.support.channels import KINDS, Fake, Runner
+
+pytestmark = pytest.mark.usefixtures("kinds")
 
 EVENTS = [
     Incoming(event_id=f"e{n}", place=f"room{n}", sender="ann", text=f"say {n}", direct=True)
     for n in range(2)
 ]
-
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
 
 
 def connect(kind: str) -> Step:
@@ -37,7 +34,7 @@ def connect(kind: str) -> Step:
 def adapter(kind: str, world: World) -> Fake:
     """An adapter whose platform is the diary: what it shows stays, whoever dies."""
 
-    class Diary(KINDS[kind]):  # type: ignore[misc]
+    class Diary(KINDS[kind]):
         def send(self, message: Outgoing) -> Outcome:
             if not (self.traits.idempotent and f"{message.key} " in " ".join(world.deeds) + " "):
                 world.note(f"{message.key} | {message.text}")

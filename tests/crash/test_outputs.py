@@ -75,7 +75,7 @@ def test_no_byte_is_lost_whatever_step_of_sealing_was_the_last(fresh_url: FreshU
     for number, moment in enumerate(moments):
         url = fresh_url()
         prepare(url)
-        with Child(lambda url=url, n=number: seal_under(Probe(kill_at=n), url)) as child:  # type: ignore[misc]
+        with Child(lambda url=url, n=number: seal_under(Probe(kill_at=n), url)) as child:
             assert child.ended_by() is signal.SIGKILL, "the process got away"
         wait_until_alone(url)
         try:

@@ -32,7 +32,7 @@ def start(store: Corral, world: World, **plan: object) -> Race:
         agents="ada:2",
         checks=["test -e made"],
         project=str(world.folder),
-        **plan,  # type: ignore[arg-type]
+        **plan,
     )
     world.note("started")
     return race

@@ -46,7 +46,7 @@ def host(live: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
 
         def make(name: str, **options: object) -> Host:
             monkeypatch.setattr(process, "host", lambda: name)
-            made = Host(live, loops=[Idle("scheduler"), Idle("courier")], **options)  # type: ignore[arg-type]
+            made = Host(live, loops=[Idle("scheduler"), Idle("courier")], **options)
             stack.callback(made.end, 10)
             return made
 
@@ -74,7 +74,7 @@ def test_it_looks_at_what_was_left_behind_before_anything_else(
 ) -> None:
     gone = running(live)
     live.runs.heartbeat(gone, output_bytes=0, lease_ms=1_000)
-    until(lambda: live.runs.get(gone.id).lease_until < live.now(), "its lease is over")  # type: ignore[operator]
+    until(lambda: live.runs.get(gone.id).lease_until < live.now(), "its lease is over")
     one = host("one")
     (found,) = one.begin()
     assert (found.run_id, found.state) == (gone.id, "interrupted")

@@ -23,7 +23,7 @@ class Counted(Plain):
     rest = 0.0
 
     def __init__(self) -> None:
-        self.rounds = 0
+        self.rounds = self.asides = 0
         self.work: list[int | Exception] = []
         self.held = threading.Event()
         self.held.set()
@@ -35,6 +35,10 @@ class Counted(Plain):
         if isinstance(told, Exception):
             raise told
         return told
+
+    def aside(self, store: Corral) -> int:
+        self.asides += 1
+        return 0
 
     def pause(self, store: Corral) -> float:
         return FOREVER
@@ -112,12 +116,14 @@ def test_commits_do_not_shorten_the_pause_after_a_failure(
         assert time.monotonic() - began >= 0.5
 
 
-def test_a_loop_that_another_one_leads_does_nothing(store: Corral) -> None:
+def test_a_loop_that_another_one_leads_does_what_only_this_machine_can_and_nothing_else(
+    store: Corral,
+) -> None:
     loop = Counted()
     with going(loop, store, leads=False) as runner:
-        for _ in range(3):
+        for turn in range(1, 4):
+            until(lambda: loop.asides == turn, "it looked aside")  # noqa: B023
             runner.wake()
-            time.sleep(0.01)
         assert loop.rounds == 0
         assert runner.status("somebody").state == "waits"
         assert runner.status("somebody").leader == "somebody"

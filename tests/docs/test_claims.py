@@ -8,9 +8,11 @@ from pathlib import Path
 import click
 import pytest
 
+from corral.db.lookup import list_of
 from corral.interfaces.cli.main import EXIT_CODES, root
 from corral.interfaces.http.problems import STATUS
 from corral.kernel.errors import CorralError, StoreUnavailable
+from tests.support.state_rows import state_tables
 
 TOP = Path(__file__).parent.parent.parent
 DOCS = TOP / "docs"
@@ -121,3 +123,15 @@ def resolved(words: list[str]) -> tuple[click.Command, list[str]]:
         command = verbs[0] or command
         del rest[0]
     return command, rest
+
+
+def test_what_is_not_found_is_listed_by_a_command_that_exists() -> None:
+    kinds = [table.moves.kind for table in state_tables().values()]
+    assert kinds
+    for kind in kinds:
+        noun, verb = list_of(kind).split()[1:]
+        found = root.get_command(click.Context(root), noun)
+        assert found is not None, kind
+        if verb != "-a":
+            assert isinstance(found, click.Group)
+            assert found.get_command(click.Context(found), verb) is not None, kind

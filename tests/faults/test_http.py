@@ -56,6 +56,6 @@ def test_a_restarted_server_loses_no_request_and_no_event(
             writing.wait_for(before + 10)
         accepted = writing.end()
         heard += [next(letters) for _ in accepted[1:]]
-        events.close()  # type: ignore[attr-defined]
+        events.close()
         assert len({*accepted}) == len(accepted)
         assert heard == accepted

@@ -1,6 +1,10 @@
+from collections.abc import Iterator
+
 import pytest
 
+from corral.library import Corral
 from tests.support.cli import Cli
+from tests.support.served import Served, serving
 
 
 @pytest.fixture
@@ -13,3 +17,10 @@ def cli(url: str, capsys: pytest.CaptureFixture[str]) -> Cli:
 def home_cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     """The command line on the user's own store, in the test's home."""
     return Cli(capsys)
+
+
+@pytest.fixture
+def served(store: Corral) -> Iterator[Served]:
+    """The HTTP API of the store, without pages."""
+    with serving(store) as running:
+        yield running

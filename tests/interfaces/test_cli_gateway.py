@@ -16,16 +16,6 @@ from tests.support.keeping import Home, until
 from tests.support.mcp import Agent, ToolError
 
 
-@pytest.fixture
-def home(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    monkeypatch.delenv("CORRAL_STORE", raising=False)
-    made = Home(tmp_path, url)
-    try:
-        yield made
-    finally:
-        made.end_all()
-
-
 def test_a_channel_is_added_wired_tried_and_removed(
     cli: Cli, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,13 +13,7 @@ from corral.rooms.projects.model import Project
 from tests.interfaces.test_http_team import refused
 from tests.support.keeping import until
 from tests.support.runs import add_run
-from tests.support.served import Served, serving
-
-
-@pytest.fixture
-def served(store: Corral) -> Iterator[Served]:
-    with serving(store) as running:
-        yield running
+from tests.support.served import Served
 
 
 @pytest.fixture

@@ -14,14 +14,8 @@ from corral.adapters import process
 from corral.library import Corral
 from tests.support.racing import git, make_repository
 from tests.support.runs import held, queued, running, without_keepers
-from tests.support.served import Served, serving
+from tests.support.served import Served
 from tests.support.store import rows, unchanged
-
-
-@pytest.fixture
-def served(store: Corral) -> Iterator[Served]:
-    with serving(store) as running:
-        yield running
 
 
 @pytest.fixture

@@ -32,12 +32,6 @@ from tests.support.served import Served, serving
 from tests.support.store import rows, walk
 
 
-@pytest.fixture
-def served(store: Corral) -> Iterator[Served]:
-    with serving(store) as running:
-        yield running
-
-
 @pytest.fixture(params=["local", "remote"])
 def either(request: pytest.FixtureRequest, store: Corral, served: Served) -> Iterator[Corral]:
     """The same store, opened here or through the daemon."""
@@ -98,11 +92,11 @@ def test_errors_are_the_librarys_own(either: Corral, tmp_path: Path) -> None:
     with pytest.raises(Ambiguous):
         either.projects.get("prj_0")
     with pytest.raises(TypeError):
-        either.mail.put("agent:ada", 1, colour="red")  # type: ignore[call-arg]
+        either.mail.put("agent:ada", 1, colour="red")
     with pytest.raises(TypeError):
-        either.mail.put("agent:ada")  # type: ignore[call-arg]
+        either.mail.put("agent:ada")
     with pytest.raises(AttributeError):
-        either.mail.paint()  # type: ignore[attr-defined]
+        either.mail.paint()
 
 
 def test_lists_are_pages(either: Corral) -> None:

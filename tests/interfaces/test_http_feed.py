@@ -4,7 +4,6 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
@@ -16,12 +15,6 @@ from corral.library import Corral
 from corral.rooms.events.model import Event
 from tests.support.keeping import until
 from tests.support.served import Served, serving
-
-
-@pytest.fixture
-def served(store: Corral) -> Iterator[Served]:
-    with serving(store) as running:
-        yield running
 
 
 def ask(served: Served, query: str = "", last: str | None = None) -> bytes:

@@ -1,18 +1,8 @@
 """Locks from afar: in an agent's own name, and no longer than the server waits."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from corral.library import Corral
-from tests.support.served import Served, serving
-
-
-@pytest.fixture
-def served(store: Corral) -> Iterator[Served]:
-    with serving(store) as running:
-        yield running
+from tests.support.served import Served
 
 
 def test_an_agents_token_locks_in_its_own_name_and_breaks_nothing_of_others(

@@ -7,13 +7,7 @@ import httpx
 import pytest
 
 from corral.library import Corral
-from tests.support.served import Served, serving
-
-
-@pytest.fixture
-def served(store: Corral) -> Iterator[Served]:
-    with serving(store) as running:
-        yield running
+from tests.support.served import Served
 
 
 @pytest.fixture

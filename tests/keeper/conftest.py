@@ -1,7 +1,6 @@
 """Runs are processes and files; where the store is matters little, so most tests run on SQLite."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,17 +12,6 @@ from tests.support.keeping import Home, Screen
 def engine() -> str:
     """Tests for which it matters say `on_both_engines`."""
     return "sqlite"
-
-
-@pytest.fixture
-def home(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """A home whose processes are all ended with the test."""
-    monkeypatch.delenv("CORRAL_STORE", raising=False)
-    home = Home(tmp_path, url)
-    try:
-        yield home
-    finally:
-        home.end_all()
 
 
 @pytest.fixture

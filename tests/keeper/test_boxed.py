@@ -218,8 +218,8 @@ def test_without_any_sandbox_an_agent_is_boxed_by_nothing_only_if_somebody_says_
         os.mkdir(path)
     given = {"work": None, "store": "sqlite:///x", "scratch": str(tmp_path / "scratch")}
     with pytest.raises(Refused, match="Install bubblewrap"):
-        exchanging.box(["true"], folder, by="auto", **given)  # type: ignore[arg-type]
-    wrapped = exchanging.box(["true"], folder, by="none", **given)  # type: ignore[arg-type]
+        exchanging.box(["true"], folder, by="auto", **given)
+    wrapped = exchanging.box(["true"], folder, by="none", **given)
     assert wrapped.words == ["true"]
     assert "Nothing keeps it in bounds" in wrapped.lacks[0]
 

@@ -451,8 +451,8 @@ def test_every_file_of_a_run_is_for_its_user_alone(home: Home) -> None:
         for run in runs:
             folder = home.folder_of(run)
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            for file in folder.iterdir():
-                assert stat.S_IMODE(file.stat().st_mode) == 0o600, (moment, file)
+            modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+            assert {*modes.values()} == {0o600}, (moment, modes)
             if moment == "running":
                 home.corral("stop", run.id)
         if moment == "running":
@@ -470,7 +470,7 @@ def test_what_a_keeper_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(RuntimeError):
-            _keep(SimpleNamespace(runs=None), Dying())  # type: ignore[arg-type]
+            _keep(SimpleNamespace(runs=None), Dying())
     finally:
         os.umask(before)
         signal.signal(signal.SIGTERM, handler)

@@ -25,6 +25,7 @@ from corral.adapters.boxed import inbound, inside, outbound
 from corral.adapters.boxed.outbound import Busy, Damaged, Torn
 from corral.adapters.boxed.rows import Picture
 from corral.adapters.boxed.schema import Folder
+from corral.adapters.channels.api import Api
 from corral.adapters.channels.contract import Batch, Incoming, Unwelcome
 from corral.adapters.channels.matrix import Matrix
 from corral.adapters.channels.slack import Slack
@@ -203,7 +204,7 @@ def test_a_row_from_a_box_is_read_or_refused(
 # -- chats -----------------------------------------------------------------------------------------
 
 
-class Told:
+class Told(Api):
     """A platform's API that says one thing, whatever it is asked."""
 
     def __init__(self, answer: Any) -> None:
@@ -212,7 +213,7 @@ class Told:
     def ask(self, *_: Any, **__: Any) -> Any:
         return self.answer
 
-    def fetch(self, *_: Any) -> bytes:
+    def fetch(self, *_: Any, **__: Any) -> bytes:
         return b""
 
     def close(self) -> None:
@@ -257,7 +258,7 @@ PRESSED = {"id": "1", "data": "qst_1:2", "from": SENDER, "message": {"chat": CHA
 def test_one_bad_message_holds_up_no_telegram_channel(message: Any, kind: str) -> None:
     good = {"update_id": 4, "message": UPDATES[0]}
     channel = TELEGRAM
-    channel._web = Told({"result": [{"update_id": 3, kind: message}, good]})  # type: ignore[assignment]
+    channel._web = Told({"result": [{"update_id": 3, kind: message}, good]})
     batch = channel.receive("1", 0)
     check_batch(batch)
     assert batch.cursor == "5"
@@ -268,7 +269,7 @@ def test_one_bad_message_holds_up_no_telegram_channel(message: Any, kind: str) -
 @few
 def test_one_bad_button_holds_up_no_telegram_channel(pressed: Any) -> None:
     channel = TELEGRAM
-    channel._web = Told({"result": [{"update_id": 3, "callback_query": pressed}]})  # type: ignore[assignment]
+    channel._web = Told({"result": [{"update_id": 3, "callback_query": pressed}]})
     assert channel.receive("1", 0).cursor == "4"
 
 
@@ -301,7 +302,7 @@ def test_one_bad_message_holds_up_no_matrix_channel(content: Any, kind: str) -> 
     good = {"type": "m.room.message", "event_id": "$3", "sender": "@ann:x", "content": CONTENTS[0]}
     timeline = {"timeline": {"events": [bad, good]}}
     channel = MATRIX
-    channel._web = Told({"next_batch": "s2", "rooms": {"join": {"!r:x": timeline}}})  # type: ignore[assignment]
+    channel._web = Told({"next_batch": "s2", "rooms": {"join": {"!r:x": timeline}}})
     batch = channel.receive("s1", 0)
     check_batch(batch)
     assert batch.cursor == "s2"
@@ -359,7 +360,7 @@ def test_a_request_of_slack_is_read_or_unwelcome(told: Any, form: bool) -> None:
     signed = hmac.new(b"s", b"v0:" + seconds.encode() + b":" + body, hashlib.sha256).hexdigest()
     headers = {"x-slack-request-timestamp": seconds, "x-slack-signature": f"v0={signed}"}
     channel = SLACK
-    channel._web = Told({})  # type: ignore[assignment]
+    channel._web = Told({})
     with suppress(Unwelcome):
         check_batch(Batch(channel.accept(headers, body, NOW).events))
 

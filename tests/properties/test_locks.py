@@ -109,7 +109,7 @@ class LocksMachine(RoomMachine):
 
         def call() -> Any:
             verb = self.store.locks.request if queue else self.store.locks.acquire
-            return verb(self.project, path, owner, mode=mode, ttl_ms=ttl)  # type: ignore[operator]
+            return verb(self.project, path, owner, mode=mode, ttl_ms=ttl)
 
         if self.refused(error, call):
             return

@@ -116,7 +116,7 @@ class ScheduleMachine(RoomMachine):
     @rule()
     def fire_due(self) -> None:
         expected: list[str] = []
-        due = [p for p in self.all if p.state == "active" and p.next_at <= self.now]  # type: ignore[operator]
+        due = [p for p in self.all if p.state == "active" and p.next_at <= self.now]
         for plan in sorted(due, key=lambda plan: (plan.next_at, plan.id))[:20]:
             expected += self.fire(plan)
         told = self.store.schedules.fire_due(limit=20)

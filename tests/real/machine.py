@@ -153,7 +153,7 @@ class Machine:
         """What the stub said was used, over all requests: input, output, from and to the cache."""
         asked = [entry["usage"] for entry in self.stub.seen if "usage" in entry]
         names = ("input", "output", "cache_read", "cache_write")
-        return tuple(sum(one[name] for one in asked) for name in names)  # type: ignore[return-value]
+        return tuple(sum(one[name] for one in asked) for name in names)
 
 
 class Outcome:

@@ -6,13 +6,10 @@ from corral.kernel.clock import SetClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.mail.model import Letter
-from tests.support.channels import Chat, Runner, bring_in
+from tests.support.channels import Chat, Runner
 from tests.support.store import record, refuses
 
-
-@pytest.fixture(autouse=True)
-def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 @pytest.fixture

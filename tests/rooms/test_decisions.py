@@ -15,7 +15,7 @@ ANN = "user:ann"
 
 def propose(store: Corral, **how: object) -> Decision:
     wishes: dict[str, object] = {"author": "agent:ada", "confirm": True} | how
-    return store.decisions.record("Drop the table", **wishes)  # type: ignore[arg-type]
+    return store.decisions.record("Drop the table", **wishes)
 
 
 def told(store: Corral, mailbox: str = "agent:ada") -> list[str]:

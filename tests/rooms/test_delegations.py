@@ -169,7 +169,9 @@ def test_a_delegation_that_expires_frees_its_task(
     store.tasks.delegate("A", "ada", deadline_at=store.now() + HOUR)
     clock.advance(HOUR)
     store.delegations.expire_due()
-    assert store.tasks.claim(team, "ben") is not None
+    taken = store.tasks.claim(team, "ben")
+    assert taken is not None
+    assert taken.key == "A"
 
 
 def test_a_task_that_is_delegated_again_is_taken_from_the_first(store: Corral, team: str) -> None:
@@ -255,6 +257,6 @@ def test_progress_is_the_latest_of_each_agent_with_each_task(store: Corral, team
     assert len(walk(store.progress.list)) == 3
     for bad in (-1, 101, 1.5):
         with refuses(store, Invalid):
-            store.progress.report("x", agent="ada", percent=bad)  # type: ignore[arg-type]
+            store.progress.report("x", agent="ada", percent=bad)
     with refuses(store, NotFound):
         store.progress.report("x", agent="ada", task="nothing")

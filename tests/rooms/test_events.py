@@ -57,6 +57,7 @@ def test_a_feed_without_news_gives_the_cursor_back_to_go_on_from(store: Corral) 
 def test_the_cursor_of_every_event_leads_to_the_one_behind_it(store: Corral) -> None:
     letters = [store.mail.put("agent:ada", n).id for n in range(4)]
     events = store.events.after().items
+    assert subjects(events) == letters
     for n, event in enumerate(events):
         assert subjects(store.events.after(event.cursor).items) == letters[n + 1 :]
 
@@ -203,7 +204,7 @@ def test_a_follower_without_a_cursor_hears_what_happens_from_now_on(store: Corra
         feed = store.events.follow(timeout_ms=5_000)
         ready.set()
         heard.append(next(feed).subject)
-        feed.close()  # type: ignore[attr-defined]
+        feed.close()
 
     listener = threading.Thread(target=follow)
     listener.start()

@@ -14,12 +14,9 @@ from tests.support import channels
 from tests.support.channels import Chat, Fake, Platform, bring_in
 from tests.support.store import rows
 
+pytestmark = pytest.mark.usefixtures("kinds")
+
 MANY = 5_000
-
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
 
 
 @pytest.mark.timeout(300)

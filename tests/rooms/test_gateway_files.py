@@ -9,13 +9,10 @@ from corral.adapters.channels.contract import Kind, Outgoing, Traits
 from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
-from tests.support.channels import Chat, Fake, bring_in
+from tests.support.channels import Chat, Fake
 from tests.support.store import refuses
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 @pytest.fixture
@@ -98,7 +95,7 @@ def test_nothing_outside_is_read_and_no_link_is_followed(
     (work / "folder-link").symlink_to(work / "sub")
     (work / "link-out").symlink_to(tmp_path)
     os.mkfifo(work / "pipe")
-    with refuses(store, error):  # type: ignore[type-var]
+    with refuses(store, error):
         store.messages.send_files(
             ["sub/report.txt", given.replace("{tmp}", str(tmp_path))], agent="ada", to="room"
         )

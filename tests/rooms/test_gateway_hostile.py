@@ -8,12 +8,9 @@ import pytest
 from corral.adapters.channels.contract import Incoming, Kind, calls_for
 from corral.library import Corral
 from corral.rooms.questions.model import Question
-from tests.support.channels import Chat, Runner, bring_in
+from tests.support.channels import Chat, Runner
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 @pytest.fixture

@@ -6,13 +6,10 @@ from corral.adapters.channels.contract import Incoming, Kind
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.gateway import looking
-from tests.support.channels import Chat, Runner, bring_in
+from tests.support.channels import Chat, Runner
 from tests.support.store import refuses, walk
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 @pytest.fixture

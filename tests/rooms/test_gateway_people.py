@@ -4,18 +4,10 @@ import pytest
 
 from corral.kernel.errors import NotFound
 from corral.library import Corral
-from tests.support.channels import Chat, Runner, bring_in
+from tests.support.channels import Chat, Runner
 from tests.support.store import refuses, unchanged
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
-
-
-@pytest.fixture
-def runner(store: Corral) -> Runner:
-    return Runner(store)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 def chat_with(store: Corral, **options: str) -> Chat:

@@ -9,14 +9,11 @@ from corral.adapters.channels.contract import Attached, Incoming
 from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.library import Corral
-from tests.support.channels import Chat, bring_in
+from tests.support.channels import Chat
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, unchanged, walk
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 def chat_with(store: Corral, **options: str) -> Chat:
@@ -27,7 +24,7 @@ def chat_with(store: Corral, **options: str) -> Chat:
 
 
 def letters_of(store: Corral, message: object) -> list[str]:
-    routes = message.routes  # type: ignore[attr-defined]
+    routes = message.routes
     return [
         letter.body["text"]
         for route in routes

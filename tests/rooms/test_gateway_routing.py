@@ -7,13 +7,10 @@ import pytest
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.gateway.patterns import MAX_TEXT, Pattern
-from tests.support.channels import Chat, bring_in
+from tests.support.channels import Chat
 from tests.support.store import refuses, unchanged, walk
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 @pytest.fixture
@@ -164,8 +161,8 @@ def test_a_wiring_that_makes_no_sense_is_refused(
     chat: Chat, given: dict[str, str], error: type[Exception]
 ) -> None:
     chat.says("first")
-    with refuses(chat.store, error):  # type: ignore[type-var]
-        chat.store.wirings.add("ada", place=chat.place(), **given)  # type: ignore[arg-type]
+    with refuses(chat.store, error):
+        chat.store.wirings.add("ada", place=chat.place(), **given)
 
 
 def test_a_retired_agent_and_a_removed_channel_are_wired_no_more(chat: Chat) -> None:

@@ -16,10 +16,7 @@ from tests.support.channels import KINDS, Chat, Fake, Platform, bring_in
 from tests.support.invariants import check_store
 from tests.support.store import refuses, walk
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 def chat_with(store: Corral, kind: str = "fake", **options: str) -> Chat:

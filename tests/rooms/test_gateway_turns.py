@@ -1,29 +1,27 @@
 """Turns: what an agent is told, what becomes of its answer, and of turns that do not go well."""
 
+from pathlib import Path
+
 import pytest
 
+from corral.daemon.delivery import Delivery
 from corral.kernel.clock import MINUTE, SECOND, SetClock
+from corral.kernel.end import End
 from corral.kernel.errors import Refused
 from corral.library import Corral
 from corral.rooms.runs.model import Run
-from tests.support.channels import Chat, Runner, bring_in
+from tests.support.channels import Chat, Runner
 from tests.support.invariants import check_store
+from tests.support.machines import on_machine
+from tests.support.runs import ELSEWHERE, held
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
-
-
-@pytest.fixture
-def runner(store: Corral) -> Runner:
-    return Runner(store)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 def chat_with(store: Corral, **wiring: str) -> Chat:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store)
-    store.wirings.add("ada", channel=chat.channel.name, **wiring)  # type: ignore[arg-type]
+    store.wirings.add("ada", channel=chat.channel.name, **wiring)
     return chat
 
 
@@ -249,6 +247,26 @@ def test_a_plain_commands_answer_is_waited_for_while_another_machine_has_it(
     chat.deliver()
     (told,) = chat.platform.words()
     assert told == f"[The output of {run.id} is on another-machine; read it there.]"
+
+
+def test_the_machine_that_has_a_plain_commands_words_ends_its_turn_whoever_leads(
+    store: Corral, tmp_path: Path
+) -> None:
+    store.agents.create("cat", command="cat")
+    chat = Chat(store)
+    store.wirings.add("cat", channel=chat.channel.name)
+    chat.says("hello")
+    store.gateway.wake()
+    (queued,) = store.runs.list(state="queued").items
+    run = store.runs.launch(store.runs.start(queued.id, held(folder=str(tmp_path))))
+    (tmp_path / "output").write_text("hello yourself\n")
+    store.runs.end(run, End(exit_code=0))
+    aside = Delivery().aside
+    assert aside(store) == 0, "what is on another machine is not looked for"
+    with on_machine(ELSEWHERE):
+        assert aside(store) == 1
+    chat.deliver()
+    assert chat.platform.words() == ["hello yourself"]
 
 
 # -- runs that stay ------------------------------------------------------------------------------

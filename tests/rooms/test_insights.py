@@ -263,7 +263,7 @@ def test_only_what_ended_since_is_looked_at(store: Corral) -> None:
 def test_a_question_that_makes_no_sense_is_refused(store: Corral) -> None:
     for arguments in ({"by": "mood"}, {"since_ms": -1}, {"limit": 0}, {"after": "?"}):
         with pytest.raises(Invalid):
-            store.insights.stats(**arguments)  # type: ignore[arg-type]
+            store.insights.stats(**arguments)
 
 
 # -- what the pages ask ---------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 ) -> None:
     for wrong in ({"mode": "mine"}, {"ttl_ms": 1}, {"ttl_ms": 2 * DAY}, {"reason": "x" * 2_000}):
         with refuses(store, Invalid):
-            store.locks.acquire(project.id, "a", "ada", **wrong)  # type: ignore[arg-type]
+            store.locks.acquire(project.id, "a", "ada", **wrong)
     for who in ("", "a b", "place:x", "agent:", "x:y"):
         with refuses(store, Invalid):
             store.locks.acquire(project.id, "a", who)

@@ -167,7 +167,7 @@ def test_a_claim_that_cannot_work_takes_nothing(
 ) -> None:
     store.mail.put(box, "hello")
     with refuses(store, Invalid):
-        store.mail.claim(box, **{"owner": "o", **arguments})  # type: ignore[arg-type]
+        store.mail.claim(box, **{"owner": "o", **arguments})
 
 
 @BOTH

@@ -281,7 +281,7 @@ def test_a_claim_that_cannot_work_takes_the_ack_back_with_it(
 ) -> None:
     letter = claimed(store, box)
     with refuses(store, Invalid):
-        store.mail.ack_and_claim(letter, **{"owner": "a", **arguments})  # type: ignore[arg-type]
+        store.mail.ack_and_claim(letter, **{"owner": "a", **arguments})
     assert store.mail.get(letter.id).state is LetterState.WAITING
 
 

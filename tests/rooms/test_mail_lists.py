@@ -97,7 +97,7 @@ def test_letters_that_ended_badly_are_listed_newest_first(
         end(letter, "no")
     assert [letter.body for letter in walk(store.mail.list, state=state)] == [4, 3, 2, 1, 0]
     others = {"dead", "refused", "expired"} - {state}
-    assert all(store.mail.list(state=other).items == [] for other in others)  # type: ignore[arg-type]
+    assert all(store.mail.list(state=other).items == [] for other in others)
     if state == "dead":
         assert [letter.body for letter in walk(store.mail.dead)] == [4, 3, 2, 1, 0]
 
@@ -206,7 +206,7 @@ def test_a_cursor_of_another_mailboxes_list_is_refused(store: Corral, seven: lis
 
 def test_a_state_that_nobody_must_look_at_is_refused(store: Corral) -> None:
     with refuses(store, Invalid):
-        store.mail.list(state="waiting")  # type: ignore[arg-type]
+        store.mail.list(state="waiting")
     with refuses(store, Invalid):
         store.mail.list(state="dead", mailbox="agent:a")
 

@@ -17,7 +17,7 @@ EVIL = (
 
 
 def texts(store: Corral, query: str, **whose: object) -> list[str]:
-    return [found.note.text for found in store.notes.search(query, **whose)]  # type: ignore[arg-type]
+    return [found.note.text for found in store.notes.search(query, **whose)]
 
 
 def test_a_note_is_for_everyone_a_project_or_an_agent(store: Corral, tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_note_is_for_everyone_a_project_or_an_agent(store: Corral, tmp_path: P
         store.notes.add("x", agent="ada", project=project)
     for whose in ({"agent": "nobody"}, {"project": "prj_1"}):
         with refuses(store, NotFound):
-            store.notes.add("x", **whose)  # type: ignore[arg-type]
+            store.notes.add("x", **whose)
 
 
 def test_a_key_holds_one_note_at_a_time_and_the_same_words_change_nothing(store: Corral) -> None:
@@ -182,7 +182,7 @@ def test_the_limit_really_holds_and_what_has_expired_does_not_count(
 def test_what_cannot_be_noted_is_refused(store: Corral, wrong: dict[str, object]) -> None:
     given: dict[str, object] = {"text": "x"} | wrong
     with refuses(store, Invalid):
-        store.notes.add(**given)  # type: ignore[arg-type]
+        store.notes.add(**given)
 
 
 def test_notes_are_listed_newest_first_in_pages(store: Corral) -> None:

@@ -339,3 +339,19 @@ def test_what_was_chosen_for_a_project_goes_with_it(store: Corral, folder: Path)
     store.settings.set("mail.max_attempts", 3, scope="agent:ada")
     store.projects.delete(made.id)
     assert rows(store, "SELECT scope FROM settings") == [("agent:ada",)]
+
+
+def test_a_project_is_found_by_a_name_that_no_other_has(store: Corral, tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "other" / "app").mkdir(parents=True)
+    first = store.projects.register(tmp_path / "app")
+    assert store.projects.get("app") == first
+    assert store.projects.get(first.id[:20]) == first
+    second = store.projects.register(tmp_path / "other" / "app")
+    with pytest.raises(Ambiguous) as refused:
+        store.projects.get("app")
+    assert sorted(refused.value.details["candidates"]) == [first.id, second.id]
+    store.projects.rename(second.id, "site")
+    assert store.projects.get("site").id == second.id
+    with pytest.raises(NotFound, match="`corral project list` shows"):
+        store.projects.get("no such project")

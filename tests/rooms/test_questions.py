@@ -204,7 +204,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
 ) -> None:
     given: dict[str, object] = {"text": "Which?", "asker": "agent:ada"} | wrong
     with refuses(store, Invalid):
-        store.questions.ask(**given)  # type: ignore[arg-type]
+        store.questions.ask(**given)
 
 
 def test_a_question_that_is_not_there_is_not_found(store: Corral) -> None:

@@ -9,16 +9,13 @@ from corral.adapters.channels.contract import Attached, Incoming, Kind
 from corral.kernel.clock import DAY, MINUTE, SetClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
-from corral.rooms.gateway.wishes import Request
-from tests.support.channels import Chat, Runner, bring_in
+from corral.rooms.requests.model import Request
+from tests.support.channels import Chat, Runner
 from tests.support.store import contents, refuses
 
+pytestmark = pytest.mark.usefixtures("kinds")
+
 HELPER = {"name": "helper", "instructions": "Help with mails."}
-
-
-@pytest.fixture(autouse=True)
-def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
 
 
 @pytest.fixture

@@ -205,7 +205,7 @@ def test_a_finish_of_what_was_being_stopped_is_a_cancellation(store: Corral) -> 
 def test_an_exit_code_is_a_whole_number(store: Corral, code: object) -> None:
     run = running(store)
     with refuses(store, Invalid):
-        store.runs.finish(run.id, exit_code=code)  # type: ignore[arg-type]
+        store.runs.finish(run.id, exit_code=code)
 
 
 def test_a_run_that_was_never_started_cannot_have_finished(store: Corral) -> None:

@@ -253,7 +253,7 @@ def test_whatever_an_agent_calls_itself_is_cut_to_what_can_be_kept(
     store: Corral, name: str, text: str
 ) -> None:
     run = running(store)
-    told = store.runs.tell(run, **{name: text})  # type: ignore[arg-type]
+    told = store.runs.tell(run, **{name: text})
     kept = getattr(told, name) or ""
     assert "\0" not in kept
     assert len(kept) <= 200
@@ -267,7 +267,7 @@ def test_figures_that_an_agent_makes_up_are_refused(
 ) -> None:
     run = running(store)
     with refuses(store, Invalid):
-        store.runs.tell(run, **{name: figure})  # type: ignore[arg-type]
+        store.runs.tell(run, **{name: figure})
 
 
 def test_what_a_run_found_where_it_runs_is_kept(store: Corral) -> None:

@@ -102,7 +102,7 @@ def test_a_keeper_that_is_lost_does_not_hold_up_those_behind_it(
     bad, good = queued(store), queued(store)
     taking: Any = keepers.StartingKeeper
 
-    class Lost(taking):  # type: ignore[misc]
+    class Lost(taking):
         def keep(self, *, run: str, **told: Any) -> dict[str, Any]:
             if run == bad.id:
                 keep.append(run)
@@ -121,7 +121,7 @@ def test_a_run_that_somebody_else_took_does_not_hold_up_those_behind_it(
     first, second = queued(store), queued(store)
     taking: Any = keepers.StartingKeeper
 
-    class Late(taking):  # type: ignore[misc]
+    class Late(taking):
         def keep(self, *, run: str, **told: Any) -> dict[str, Any]:
             if run == first.id:  # another machine was quicker by a moment
                 store.runs.start(first.id, held(9))

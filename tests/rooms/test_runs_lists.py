@@ -95,7 +95,7 @@ def test_the_newest_run_with_a_pid_is_found(store: Corral) -> None:
     assert store.runs.by_pid(new.pid or 0) == new
     assert store.runs.by_pid(1) is None
     with pytest.raises(Invalid):
-        store.runs.by_pid("1")  # type: ignore[arg-type]
+        store.runs.by_pid("1")
 
 
 # -- lists -------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_list_that_grows_between_two_pages_shows_nothing_twice(
 )
 def test_a_list_that_makes_no_sense_is_refused(store: Corral, wrong: dict[str, object]) -> None:
     with pytest.raises(Invalid):
-        store.runs.list(**wrong)  # type: ignore[arg-type]
+        store.runs.list(**wrong)
 
 
 @pytest.mark.parametrize("of", ["project", "session"])
@@ -200,7 +200,7 @@ def test_a_list_of_what_cannot_exist_is_empty_or_refused(
     store: Corral, of: str, made_up: str
 ) -> None:
     with suppress(Invalid):
-        assert store.runs.list(**{of: made_up}).items == []  # type: ignore[arg-type]
+        assert store.runs.list(**{of: made_up}).items == []
 
 
 # -- the line ----------------------------------------------------------------------------------
@@ -300,9 +300,7 @@ def test_a_run_that_was_asked_for_on_one_machine_waits_for_it(
     store: Corral, clock: SetClock
 ) -> None:
     queued(store, restarts=3, host=ELSEWHERE)
-    run = store.runs.launch(
-        store.runs.start(next_queued(store, host=ELSEWHERE).id, held())  # type: ignore[union-attr]
-    )
+    run = store.runs.launch(store.runs.start(next_queued(store, host=ELSEWHERE).id, held()))
     clock.advance(HOUR)
     store.runs.recover()
     assert next_queued(store, host="a-third-machine") is None, "its directory is not there"
@@ -375,6 +373,6 @@ def test_old_runs_are_found_by_their_end(store: Corral, clock: SetClock) -> None
     new = ended(store)
     running(store)
     cut = clock.now() - MINUTE
-    assert ids(store.runs._ended_before(before=cut)) == [old.id]
-    assert ids(store.runs._ended_before(before=clock.now() + 1)) == [old.id, new.id]
-    assert ids(store.runs._ended_before(before=clock.now() + 1, limit=1)) == [old.id]
+    assert store.runs._ended_before(before=cut) == [old.id]
+    assert store.runs._ended_before(before=clock.now() + 1) == [old.id, new.id]
+    assert store.runs._ended_before(before=clock.now() + 1, limit=1) == [old.id]

@@ -347,9 +347,7 @@ def test_a_keeper_that_ends_its_run_beside_a_recovery_is_believed_or_told(
     for n in range(10):
         run = running(store, n)
         clock.advance(HOUR)
-        ended, _ = race(
-            [lambda run=run: store.runs.end(run, End(exit_code=0)), store.runs.recover]  # type: ignore[misc]
-        )
+        ended, _ = race([lambda run=run: store.runs.end(run, End(exit_code=0)), store.runs.recover])
         found = store.runs.get(run.id)
         if found.state is RunState.COMPLETED:
             assert (found.exit_code, ended.error) == (0, None)

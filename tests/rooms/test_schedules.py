@@ -149,7 +149,7 @@ def test_a_paused_schedule_puts_nothing_and_makes_up_for_nothing(
         assert store.schedules.fire_due() == []
     resumed = store.schedules.resume(made.id)
     assert resumed.state is ScheduleState.ACTIVE
-    assert resumed.next_at == made.next_at + 10 * HOUR  # type: ignore[operator]
+    assert resumed.next_at == made.next_at + 10 * HOUR
     assert store.schedules.fire_due() == []
     assert record(store) == ["schedule.create", "schedule.pause", "schedule.resume"]
 

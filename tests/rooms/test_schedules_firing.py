@@ -55,7 +55,7 @@ def test_moments_do_not_drift_when_nobody_looks_in_time(store: Corral, clock: Se
         assert first is not None
         clock.at = first + late
         assert keys(store.schedules.fire_due()) == [first]
-    assert store.schedules.get(made.id).next_at == made.next_at + 4 * HOUR  # type: ignore[operator]
+    assert store.schedules.get(made.id).next_at == made.next_at + 4 * HOUR
 
 
 def test_a_moment_whose_letter_is_there_already_is_not_put_again(
@@ -166,7 +166,7 @@ def test_a_moment_that_is_skipped_for_good_finishes_its_schedule(
 def test_after_a_long_downtime_one_look_puts_a_bounded_number(
     store: Corral, clock: SetClock, rule: dict[str, object]
 ) -> None:
-    made = store.schedules.create("agent:ada", 1, misfire="all", **rule)  # type: ignore[arg-type]
+    made = store.schedules.create("agent:ada", 1, misfire="all", **rule)
     clock.advance(YEAR)
     first = store.schedules.fire_due()
     second = store.schedules.fire_due()

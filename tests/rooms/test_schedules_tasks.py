@@ -8,13 +8,10 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, SetClock
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.rooms.schedules.model import Past, Schedule, verdict
-from tests.support.channels import Chat, Runner, bring_in
+from tests.support.channels import Chat, Runner
 from tests.support.store import record, refuses, rows, unchanged
 
-
-@pytest.fixture(autouse=True)
-def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 @pytest.fixture
@@ -25,7 +22,7 @@ def runner(store: Corral) -> Runner:
 
 def daily(store: Corral, text: str = "report", **options: object) -> Schedule:
     given = {"cron": "0 9 * * *", "time_zone": "Europe/Berlin", **options}
-    return store.schedules.task("ada", text, **given)  # type: ignore[arg-type]
+    return store.schedules.task("ada", text, **given)
 
 
 def past(store: Corral, schedule: Schedule) -> list[Past]:

@@ -190,7 +190,7 @@ def test_the_event_of_a_projects_setting_belongs_to_the_project(store: Corral) -
 @pytest.mark.parametrize("scope", ["project:prj_1", "agent:ada"])
 def test_a_setting_is_not_taken_where_nobody_would_look(store: Corral, scope: str) -> None:
     with refuses(store, Invalid):
-        store.settings.set("mail.keep_ms", DAY, scope=scope)
+        store.settings.set("nodes.keep_ms", DAY, scope=scope)
 
 
 def test_what_was_chosen_for_an_agent_counts_for_its_mailbox(store: Corral) -> None:

@@ -23,8 +23,8 @@ from corral.kernel.end import End
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.library.once import Key, once
+from corral.rooms.boxes import unboxing
 from corral.rooms.checkpoints.model import NewWrite
-from corral.rooms.gateway import unboxing
 from corral.rooms.imports.ops import Part, add_origins
 from corral.rooms.races import sql as races
 from corral.rooms.runs.model import Sample
@@ -496,7 +496,7 @@ def test_the_durability_that_a_back_up_had_is_obeyed_at_once(open_on: Open, tmp_
     store.db.restore(file)
     assert store.db.durability() == "full"
     store.mail.put("agent:ada", 1)
-    writer: Any = store._database._writer  # type: ignore[attr-defined]
+    writer: Any = store._database._writer
     assert writer.connection.pragma("synchronous") == 2
 
 

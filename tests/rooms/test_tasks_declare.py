@@ -53,7 +53,7 @@ def test_a_batch_that_cannot_be_leaves_no_row(
     from tests.support.tasks import task
 
     given = [task(each) for each in tasks] if isinstance(tasks, list) else tasks
-    with refuses(store, error) as caught:  # type: ignore[type-var]
+    with refuses(store, error) as caught:
         store.tasks.declare(project, given)
     assert words in str(caught.value)
 

@@ -16,7 +16,7 @@ from tests.support.tasks import board, check_counts, finish, project_with, told
 
 
 def claim(store: Corral, project: str, agent: str = "ada", **how: object) -> Task:
-    taken = store.tasks.claim(project, agent, **how)  # type: ignore[arg-type]
+    taken = store.tasks.claim(project, agent, **how)
     assert taken is not None
     return taken
 

@@ -1,6 +1,7 @@
 """Pages as a program uses them: they are read, and their buttons are pressed."""
 
 import re
+from collections.abc import Iterator
 from html import unescape
 from typing import Any
 
@@ -9,10 +10,21 @@ import httpx
 from corral.library import Corral
 from tests.support.served import Served
 
+NEXT = r'rel="next" href="([^"]+)"'
+
 
 def as_part(of: str) -> dict[str, str]:
     """What htmx says when it fetches a part of a page."""
     return {"HX-Request": "true", "HX-Target": f"div#{of}"}
+
+
+def leaf_through(client: httpx.Client, path: str, link: str = NEXT) -> Iterator[str]:
+    """The text of each page of a list, from one to the last that it leads to."""
+    while path:
+        text = client.get(path).text
+        yield text
+        more = re.search(link, text)
+        path = unescape(more[1]) if more else ""
 
 
 class Buttons:

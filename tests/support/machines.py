@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,22 @@ class Machine(Home):
         """All that runs here is gone at once."""
         self.everything(signal.SIGKILL)
         self.end_all()
+
+
+@contextmanager
+def on_machine(name: str) -> Iterator[None]:
+    """As if this process ran on the machine of that name, whose files are here."""
+    own = os.environ.get("CORRAL_HOST")
+    os.environ["CORRAL_HOST"] = name
+    process.host.cache_clear()
+    try:
+        yield
+    finally:
+        if own is None:
+            del os.environ["CORRAL_HOST"]
+        else:
+            os.environ["CORRAL_HOST"] = own
+        process.host.cache_clear()
 
 
 def children_of(pid: int) -> Iterator[process.Stat]:

@@ -115,7 +115,7 @@ async def over_stdio(env: dict[str, str], cwd: Path, era: str) -> AsyncIterator[
     from mcp import Client, StdioServerParameters
 
     server = StdioServerParameters(command=COMMAND[0], args=COMMAND[1:], env=env, cwd=cwd)
-    async with Client(server, mode=era) as client:  # type: ignore[arg-type]
+    async with Client(server, mode=era) as client:
         yield client
 
 
@@ -129,6 +129,6 @@ async def over_http(url: str, token: str, era: str) -> AsyncIterator[Any]:
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=60) as http,
-        Client(streamable_http_client(url, http_client=http), mode=era) as client,  # type: ignore[arg-type]
+        Client(streamable_http_client(url, http_client=http), mode=era) as client,
     ):
         yield client

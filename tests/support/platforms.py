@@ -49,7 +49,7 @@ class Api:
                     return
                 body = told if isinstance(told, bytes) else json.dumps(told).encode()
                 self.send_response(status)
-                for name, value in (more[0] if more else {}).items():  # type: ignore[union-attr]
+                for name, value in (more[0] if more else {}).items():
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

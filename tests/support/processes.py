@@ -9,7 +9,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
@@ -127,12 +126,7 @@ class Child(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         if self._read >= 0:
             os.close(self._read)

@@ -4,7 +4,6 @@ import select
 import socket
 import threading
 from contextlib import suppress
-from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 When = Literal["before", "after"]
@@ -76,10 +75,5 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.close()

@@ -26,7 +26,7 @@ from acp.schema import (
 )
 
 
-class Echo(Agent):  # type: ignore[misc]
+class Echo(Agent):
     conn: Any
 
     def __init__(self) -> None:

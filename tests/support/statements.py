@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
 from corral.db.numbered import Numbered
-from corral.db.retention import Retention
+from corral.db.retention import Retention, Scoped
 from corral.db.statement import Statement
 from corral.library.catalogue import declared
 
@@ -33,5 +33,15 @@ def _inside(value: object) -> Iterator[tuple[str, Statement]]:
         yield ".then", value.then
     elif isinstance(value, IdColumn):
         yield ".resolve", value._within
-    elif isinstance(value, Retention):
-        yield from ((f".{name}", getattr(value, name)) for name in ("window", "count", "forget"))
+    else:
+        yield from _of_retention(value)
+
+
+def _of_retention(value: object) -> Iterator[tuple[str, Statement]]:
+    if isinstance(value, Retention):
+        yield ".window", value.window
+        for name in ("count", "forget"):
+            yield from ((f".{name}{part}", each) for part, each in _inside(getattr(value, name)))
+    elif isinstance(value, Scoped):
+        names = ("all", "of_one", "of_others")
+        yield from ((f".{name}", getattr(value, name)) for name in names)

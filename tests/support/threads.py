@@ -35,7 +35,7 @@ class Racer(Generic[T]):
         self.join(seconds)
         if self.error is not None:
             raise self.error
-        value: T = self.value  # type: ignore[assignment]
+        value: T = self.value
         return value
 
 

@@ -2,11 +2,13 @@
 what the store says afterwards is what happened.
 
     python -m tests.torture --count 500 --seed 1 [--postgres | --url URL]
+    python -m tests.torture --kills 10000 --into FILE [--postgres]
 
-Several processes recover all the time. The agents write down by themselves how far they came and
-how they mean to end; bystanders, some of them with the pids of processes that were killed, write
-down every signal that they get. At the end every run must be over in a state that the agent's own
-record allows, with its output whole, with no exit code that nobody returned, and nobody left.
+Several processes recover all the time, and are killed at it too. The agents write down by
+themselves how far they came and how they mean to end; bystanders, some of them with the pids of
+processes that were killed, write down every signal that they get. At the end every run must be over
+in a state that the agent's own record allows, with its output whole, with no exit code that nobody
+returned, and nobody left.
 """
 
 import argparse
@@ -14,7 +16,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,11 +32,12 @@ from corral.adapters.process import Identity
 from corral.kernel.errors import CorralError
 from corral.library import Corral
 from corral.rooms.runs.model import Run
+from tests.torture import ledger
 from tests.torture.bystanders import Bystanders
 from tests.torture.plans import AGENT, Plan, judge
+from tests.torture.recoverers import Recoverers, reap_for_ever
 
 AT_ONCE = 6
-RECOVERERS = 3
 LONGEST = 180.0
 ROLES = ("keeper", "guard", "agent")
 ENDS = ("exit0", "exit0", "exit3", "exit77", "signal11", "signal15", "signal9")
@@ -52,6 +54,7 @@ class Torture:
         self.kills: Counter[str] = Counter()
         self.killed: set[int] = set()
         self.bystanders = Bystanders(folder / "signals")
+        self.recoverers: Recoverers | None = None
         self.starting: dict[int, Plan] = {}
         self.lock = threading.Lock()
         self.enough = threading.Event()
@@ -123,8 +126,9 @@ class Torture:
         told = time.monotonic()
         while sum(self.kills.values()) < self.count:
             time.sleep(self.random.choice((0, 0.001, 0.01, 0.05, 0.15)))
-            if self.random.random() < 0.15:
-                self.kill_starting()
+            luck = self.random.random()
+            if luck < 0.3:
+                self.kill_starting() if luck < 0.15 else self.kill_recoverer()
                 continue
             live = [run for run in store.runs.list(live=True, limit=100).items if run.pid]
             if not live:
@@ -151,6 +155,18 @@ class Torture:
         time.sleep(self.random.uniform(0, 0.3))
         who = process.identify(pid)
         self.kill(plan, "keeper", who)
+
+    def kill_recoverer(self) -> None:
+        """One of those who look after what the others left, in the middle of it."""
+        assert self.recoverers is not None
+        time.sleep(self.random.choice((0, 0.002, 0.01, 0.03)))
+        found = self.recoverers.busy()
+        if found:
+            who = self.random.choice(found)
+            if process.send(who, signal.SIGKILL):
+                self.killed.add(who.pid)
+                self.kills["recoverer"] += 1
+            self.recoverers.replace(who)
 
     @staticmethod
     def find(run: Run, role: str) -> Identity | None:
@@ -194,66 +210,8 @@ def _left(mark: str) -> list[int]:
     return found
 
 
-def reap_for_ever() -> None:
-    """Those who were killed leave no zombies, which would keep their pids."""
-
-    def reap() -> None:
-        while True:
-            try:
-                os.waitpid(-1, 0)
-            except ChildProcessError:
-                time.sleep(0.01)
-
-    threading.Thread(target=reap, daemon=True).start()
-
-
-def recover_for_ever(url: str, seed: int) -> None:
-    """What `corral ps`, `wait` and the daemon do all the time, faster than they do."""
-    reap_for_ever()
-    pause = random.Random(seed)
-    with corral.open(url, actor="recoverer") as store:
-        parent = os.getppid()
-        while os.getppid() == parent:
-            try:
-                store.runs.recover()
-            except CorralError as error:
-                print(f"recover: {error.message}", flush=True)
-            time.sleep(pause.uniform(0, 0.2))
-
-
-class Recoverers:
-    """Processes that recover for ever; one that dies is followed by another."""
-
-    def __init__(self, url: str, seed: int, errors: Path) -> None:
-        self.died: list[int] = []
-        self._command = [sys.executable, "-m", "tests.torture", "--recover", url, "--seed"]
-        self._seed = seed
-        self._errors = errors.open("w")
-        self._ended = threading.Event()
-        self._going = [self._start() for _ in range(RECOVERERS)]
-        self._thread = threading.Thread(target=self._replace_the_dead, daemon=True)
-        self._thread.start()
-
-    def _start(self) -> "subprocess.Popen[bytes]":
-        self._seed += 1
-        command = [*self._command, str(self._seed)]
-        return subprocess.Popen(command, stdout=self._errors, stderr=self._errors)
-
-    def _replace_the_dead(self) -> None:
-        while not self._ended.wait(0.5):
-            for number, one in enumerate(self._going):
-                if process.identify(one.pid) is None:
-                    self.died.append(one.pid)
-                    self._going[number] = self._start()
-
-    def end(self) -> None:
-        self._ended.set()
-        self._thread.join()
-        for one in self._going:
-            one.kill()
-
-
-def run(count: int, seed: int, at_once: int, folder: Path, url: str | None) -> int:
+def run(wanted: argparse.Namespace, folder: Path, url: str | None) -> int:
+    count, seed = wanted.count, wanted.seed
     os.environ["CORRAL_HOME"] = str(folder / "home")
     os.environ["CORRAL_AGENT_HOME"] = str(folder / "conversations")
     for name in ("CORRAL_RUN", "CORRAL_SESSION", "CORRAL_STORE"):
@@ -261,12 +219,12 @@ def run(count: int, seed: int, at_once: int, folder: Path, url: str | None) -> i
     url = url or f"sqlite:///{folder}/corral.db"
     engine = "postgres" if url.startswith("postgres") else "sqlite"
     print(f"torture on {engine}, {count} kills, seed {seed}", flush=True)
-    torture = Torture(folder, count, seed, at_once, url)
+    torture = Torture(folder, count, seed, wanted.at_once, url)
     corral.open(url).close()
     reap_for_ever()
     for env in ({}, {"CORRAL_RUN": "run_0"}, {"XCORRAL_RUN": "run_"}):
         torture.bystanders.add(env)
-    recoverers = Recoverers(url, seed, folder / "recoverers")
+    recoverers = torture.recoverers = Recoverers(url, seed, folder)
     feeders = [threading.Thread(target=torture.feed, args=(n,), daemon=True) for n in range(3)]
     began = time.monotonic()
     try:
@@ -284,7 +242,12 @@ def run(count: int, seed: int, at_once: int, folder: Path, url: str | None) -> i
             # One that holds a run for a moment, to let it go on, may be killed as its keeper.
             tired = [pid for pid in recoverers.died if pid not in torture.killed]
             store.runs.recover()
-            return report(torture, store, time.monotonic() - began, tired, folder)
+            seconds = time.monotonic() - began
+            wrong = report(torture, store, seconds, tired, folder)
+            batch = ledger.Batch(engine, "runs", seed, dict(torture.kills), seconds, wrong)
+            batch.runs, batch.command = len(torture.plans), " ".join(sys.argv[1:])
+            ledger.note(wanted.into, batch)
+            return 1 if wrong else 0
     finally:
         recoverers.end()
         torture.bystanders.end()
@@ -294,6 +257,7 @@ def run(count: int, seed: int, at_once: int, folder: Path, url: str | None) -> i
 
 
 def report(torture: Torture, store: Corral, seconds: float, tired: list[int], folder: Path) -> int:
+    """Say what was done and found; gives back how much of it is wrong."""
     mark = f"CORRAL_HOME={folder / 'home'}"
     deadline = time.monotonic() + 30
     while (left := _left(mark)) and time.monotonic() < deadline:
@@ -330,7 +294,7 @@ def report(torture: Torture, store: Corral, seconds: float, tired: list[int], fo
         print(f"  recoverers said: {said[-1_500:]}")
     for error in sorted((folder / "home" / "runs").glob("*/keeper.error"))[:5]:
         print(f"  {error.parent.name}: {error.read_text().strip().splitlines()[-1]}")
-    return 1 if wrong or strangers or left or tired else 0
+    return len(wrong) + len(strangers) + len(tired)
 
 
 def _counted(counter: Counter[str]) -> str:
@@ -352,7 +316,9 @@ def main() -> int:
     parser.add_argument("--url", help="on this PostgreSQL database, which is empty")
     parser.add_argument("--storm", action="store_true", help="chats in a storm; see its --help")
     parser.add_argument("--chaos", action="store_true", help="everything at once; see its --help")
-    parser.add_argument("--recover", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--kills", type=int, help="batches of --count until there were so many")
+    parser.add_argument("--into", metavar="FILE", help="a line for each batch; --kills goes on")
+    parser.add_argument("--total", metavar="FILE", help="only show what such a file tells")
     if "--storm" in sys.argv:
         from tests.torture import storm
 
@@ -362,19 +328,23 @@ def main() -> int:
 
         return chaos.main([word for word in sys.argv[1:] if word != "--chaos"])
     wanted = parser.parse_args()
-    if wanted.recover:
-        recover_for_ever(wanted.recover, wanted.seed)
+    if wanted.total:
+        print(ledger.table(ledger.read(wanted.total)))
         return 0
+    if wanted.kills:
+        if wanted.into is None:
+            parser.error("--kills goes on from a file; name it with --into FILE")
+        more = ["--postgres"] if wanted.postgres else []
+        return ledger.go_on(wanted.kills, wanted.count, wanted.seed, wanted.into, more)
     folder = Path(tempfile.mkdtemp(prefix="corral-torture-"))
     try:
         if not wanted.postgres:
-            return run(wanted.count, wanted.seed, wanted.at_once, folder, wanted.url)
+            return run(wanted, folder, wanted.url)
         from tests.support.postgres import PostgresServer
 
         server = PostgresServer()
         try:
-            url = server.new_database()
-            return run(wanted.count, wanted.seed, wanted.at_once, folder, url)
+            return run(wanted, folder, server.new_database())
         finally:
             server.close()
     finally:

@@ -32,6 +32,7 @@ from corral.rooms.gateway.model import Message
 from corral.rooms.mail.model import Letter
 from tests.support.invariants import check_store
 from tests.support.postgres import free_port
+from tests.torture.ledger import Batch, note
 from tests.torture.platform import KINDS, ask, bring_in
 
 NAMES = ("ada", "ben", "cyd", "dan", "eve", "fay", "gus", "hal")
@@ -382,6 +383,10 @@ def run(wanted: argparse.Namespace, folder: Path, url: str | None = None) -> int
             }
     finally:
         storm.end()
+    engine = "postgres" if storm.url.startswith("postgres") else "sqlite"
+    batch = Batch(engine, "storm", wanted.seed, dict(storm.kills), raged + calm, len(wrong))
+    batch.runs, batch.command = int(rows["runs"]), " ".join(sys.argv[1:])
+    note(wanted.into, batch)
     width = max(map(len, rows))
     print("\n".join(f"{name.ljust(width)}  {value}" for name, value in rows.items()))
     for text in wrong[:30]:
@@ -410,6 +415,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="leave the folder for a look")
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL of its own")
     parser.add_argument("--store", metavar="URL", help="on this one, which is empty")
+    parser.add_argument("--into", metavar="FILE", help="add a line to this file")
     parser.add_argument("--host", metavar="URL", help=argparse.SUPPRESS)
     wanted = parser.parse_args(arguments)
     if wanted.host:

@@ -10,7 +10,7 @@ from corral.rooms.races.model import Attempt, AttemptState, Round, RoundState
 def attempt(round: int, number: int) -> Attempt:
     known = dict.fromkeys(Attempt.__struct_fields__)
     known |= {"id": f"att_{round}_{number}", "number": number, "state": AttemptState.COMPLETED}
-    return Attempt(**known)  # type: ignore[arg-type]
+    return Attempt(**known)
 
 
 def round_of(number: int, parent: int | None, attempts: int = 3, winner: int = 1) -> Round:
@@ -24,7 +24,7 @@ def round_of(number: int, parent: int | None, attempts: int = 3, winner: int = 1
         "winner_id": f"att_{number}_{winner}",
         "attempts": [attempt(number, n) for n in range(1, attempts + 1)],
     }
-    return Round(**known)  # type: ignore[arg-type]
+    return Round(**known)
 
 
 def test_nothing_is_nothing() -> None:

@@ -39,7 +39,7 @@ def test_an_error_carries_its_sentence_and_its_facts() -> None:
 
 def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError):
-        corral.nothing  # noqa: B018
+        _ = corral.nothing
 
 
 def test_importing_the_package_loads_nothing_else() -> None:

@@ -25,13 +25,13 @@ def attempt(number: int, **more: object) -> Attempt:
         "deletions": 0,
         "is_winner": False,
     }
-    return Attempt(**plain | more)  # type: ignore[arg-type]
+    return Attempt(**plain | more)
 
 
 def verdict(*groups: list[str]) -> Verdict:
     plain: dict[str, object] = dict.fromkeys(Verdict.__struct_fields__)
     plain |= {"state": VerdictState.GIVEN, "ranking": [*groups], "labels": {}}
-    return Verdict(**plain)  # type: ignore[arg-type]
+    return Verdict(**plain)
 
 
 def order(*attempts: Attempt) -> list[int]:
@@ -55,7 +55,7 @@ def test_a_failing_attempt_never_scores_above_a_passing_one(
         )
         for number, (passed, tests, cost) in enumerate(made, 1)
     ]
-    chance.shuffle(attempts)  # type: ignore[attr-defined]
+    chance.shuffle(attempts)
     # The judge praises what fails.
     praise = sorted(attempts, key=lambda each: bool(each.passed))
     told = ranked(attempts, [verdict(*([each.id] for each in praise))])

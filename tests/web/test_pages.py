@@ -18,7 +18,7 @@ from corral.interfaces.web.team_actions import TEAM
 from corral.kernel.clock import DAY, HOUR, MINUTE
 from corral.library import Corral
 from corral.library.catalogue import declared
-from tests.support.buttons import as_part
+from tests.support.buttons import as_part, leaf_through
 from tests.support.lived_in import HOSTILE, LivedIn
 from tests.support.runs import add_run
 from tests.support.served import Served
@@ -165,7 +165,7 @@ def test_names_of_every_kind_may_hold_anything(served: Served, tmp_path: object)
     store = served.store
     bad = HOSTILE + "' onfocus=alert(1) \""
     run = add_run(store, "failed", name=bad, title=bad, command=bad, reason=bad, model=bad)
-    LivedIn.launch(_Only(store), run)  # type: ignore[arg-type]
+    LivedIn.launch(_Only(store), run)
     store.sessions.open(title=bad)
     store.secrets.set("x", f"env:{bad}"[:100])
     store.mail.put("agent:ada", {bad: bad}, key=bad, sender="agent:x")
@@ -212,28 +212,16 @@ def test_a_part_of_a_page_is_fetched_alone(client: httpx.Client) -> None:
 
 def test_long_lists_are_paged_to_their_end(served: Served) -> None:
     ids = [add_run(served.store, "completed", name=f"r{n}") for n in range(120)]
-    seen: list[str] = []
-    path: str | None = "/runs"
     with served.client() as client:
-        while path is not None:
-            text = client.get(path).text
-            seen += re.findall(r'<tr id="(run_[^"]+)"', text)
-            more = re.search(r'rel="next" href="([^"]+)"', text)
-            path = unescape(more[1]) if more else None
-    assert seen == ids[::-1]
+        text = "".join(leaf_through(client, "/runs"))
+    assert re.findall(r'<tr id="(run_[^"]+)"', text) == ids[::-1]
 
 
 def test_the_record_is_paged_to_its_beginning(served: Served) -> None:
     letters = [served.store.mail.put("agent:ada", n).id for n in range(230)]
-    seen: list[str] = []
-    path: str | None = "/events?kind=letter"
     with served.client() as client:
-        while path is not None:
-            text = client.get(path).text
-            seen += re.findall(r'href="/show/(let_\d+)"', text)
-            more = re.search(r'rel="next" href="([^"]+)"', text)
-            path = unescape(more[1]) if more else None
-    assert seen == letters[::-1]
+        text = "".join(leaf_through(client, "/events?kind=letter"))
+    assert re.findall(r'href="/show/(let_\d+)"', text) == letters[::-1]
 
 
 def test_a_conversation_is_paged_back_to_its_first_turn(served: Served) -> None:
@@ -241,13 +229,10 @@ def test_a_conversation_is_paged_back_to_its_first_turn(served: Served) -> None:
     for n in range(250):
         served.store.sessions.append(session, "user", f"turn {n}")
     seen: list[int] = []
-    path: str | None = f"/sessions/{session}"
+    earlier = r'href="([^"]+before=\d+[^"]*)">Earlier'
     with served.client() as client:
-        while path is not None:
-            text = client.get(path).text
+        for text in leaf_through(client, f"/sessions/{session}", earlier):
             seen = [int(n) for n in re.findall(r'id="turn-(\d+)"', text)] + seen
-            more = re.search(r'href="([^"]+before=\d+[^"]*)">Earlier', text)
-            path = unescape(more[1]) if more else None
     assert seen == list(range(1, 251))
 
 

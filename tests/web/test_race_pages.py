@@ -16,7 +16,7 @@ from corral.interfaces.web.race_actions import RACING
 from corral.interfaces.web.races import SCREENS, attempt_verbs, race_verbs
 from corral.kernel.errors import Refused
 from corral.rooms.races.model import Race
-from tests.support.buttons import Buttons, as_part
+from tests.support.buttons import Buttons, as_part, leaf_through
 from tests.support.lived_in import HOSTILE
 from tests.support.raced import BAD, Raced
 from tests.support.repositories import git
@@ -371,13 +371,8 @@ def test_many_attempts_are_paged_and_few_have_terminals(
     assert text.count("data-run=") == SCREENS
     assert f"the first {SCREENS} are shown with their terminals" in text
     monkeypatch.setattr(races, "CARDS", 5)
-    seen: list[str] = []
-    path: str | None = f"/races/{race.id}"
-    while path is not None:
-        text = track.text(path)
-        seen += re.findall(r'class="attempt row" id="(att_[^"]+)"', text)
-        more = re.search(r'rel="next" href="([^"]+)"', text)
-        path = unescape(more[1]) if more else None
+    text = "".join(leaf_through(track.client, f"/races/{race.id}"))
+    seen = re.findall(r'class="attempt row" id="(att_[^"]+)"', text)
     assert seen == [attempt.id for attempt in track.store.races.get(race.id).latest.attempts]
     assert track.client.get(f"/races/{race.id}?after=x").status_code == 400
 

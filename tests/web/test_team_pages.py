@@ -13,7 +13,7 @@ from corral.interfaces.web.board import COLUMNS, VERBS, choices
 from corral.interfaces.web.team_actions import TEAM
 from corral.kernel.clock import HOUR
 from corral.rooms.tasks.model import MOVES, TaskState
-from tests.support.buttons import Buttons, as_part
+from tests.support.buttons import Buttons, as_part, leaf_through
 from tests.support.lived_in import HOSTILE
 from tests.support.runs import add_run
 from tests.support.served import Served
@@ -158,13 +158,8 @@ def test_a_board_shows_few_of_many_and_leads_to_all(team: Team) -> None:
     team.store.tasks.declare(team.project, [{"key": f"t{n}", "title": f"T{n}"} for n in range(120)])
     text = team.client.get(f"/board?project={team.project}").text
     assert len(re.findall(r'class="task row"', text)) == 25
-    seen: list[str] = []
-    path: str | None = unescape(re.findall(r'href="([^"]*state=ready[^"]*)"', text)[0])
-    while path is not None:
-        text = team.client.get(path).text
-        seen += re.findall(r'<tr id="(tsk_[^"]+)"', text)
-        more = re.search(r'rel="next" href="([^"]+)"', text)
-        path = unescape(more[1]) if more else None
+    path = unescape(re.findall(r'href="([^"]*state=ready[^"]*)"', text)[0])
+    seen = re.findall(r'<tr id="(tsk_[^"]+)"', "".join(leaf_through(team.client, path)))
     assert len({*seen}) == len(seen) == 120
 
 
@@ -286,12 +281,8 @@ def test_a_chat_is_paged_back_to_its_first_post(team: Team) -> None:
     for n in range(130):
         team.store.groups.post(group, f"post {n}", author="agent:ada")
     seen: list[int] = []
-    path: str | None = f"/groups/{group}"
-    while path is not None:
-        text = team.client.get(path).text
+    for text in leaf_through(team.client, f"/groups/{group}"):
         seen = [int(n) for n in re.findall(r'id="post-(\d+)"', text)] + seen
-        more = re.search(r'rel="next" href="([^"]+)"', text)
-        path = unescape(more[1]) if more else None
     assert seen == list(range(1, 131))
 
 

@@ -15,6 +15,9 @@ from contextlib import suppress
 from hashlib import sha256
 from mimetypes import guess_type
 from pathlib import Path, PurePath
+from typing import Any
+
+import msgspec
 
 from corral.adapters.channels.contract import Attached, File
 from corral.config import make_private_folder
@@ -165,6 +168,31 @@ def read_kept(file: File, folder: Path) -> bytes:
     if len(data) != file.bytes or file.sha256 not in (None, sha256(data).hexdigest()):
         raise Invalid(f"{file.name!r} is not any more what was kept.", file=file.name)
     return data
+
+
+GONE = "is gone"
+
+
+def kept_of(data: dict[str, Any]) -> Iterator[File]:
+    """The files that were kept of a message, by what is stored with it."""
+    for each in (*data.get("files", ()), *([data["file"]] if "file" in data else ())):
+        with suppress(msgspec.ValidationError):
+            file = msgspec.convert(each, File)
+            if file.path is not None:
+                yield file
+
+
+def changed(file: File, folder: Path) -> str | None:
+    """How a file that was kept below a folder differs from what was kept; None: not at all."""
+    try:
+        read_kept(file, folder)
+    except FileNotFoundError:
+        return GONE
+    except Invalid:
+        return "is not what was kept"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None
 
 
 def trouble_with(file: File, folder: Path) -> str | None:

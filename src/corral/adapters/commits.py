@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 
 from corral.adapters import git
-from corral.adapters.places import Tree
+from corral.adapters.checkouts import Tree
 from corral.kernel.errors import Refused
 
 SECONDS = 120.0

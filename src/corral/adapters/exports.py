@@ -24,8 +24,8 @@ from uuid import uuid4
 import msgspec
 
 from corral.adapters import git
+from corral.adapters.checkouts import resolve
 from corral.adapters.leftovers import delete
-from corral.adapters.places import resolve
 from corral.kernel.errors import Invalid, Refused
 
 MANIFEST = "manifest.json"

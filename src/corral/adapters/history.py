@@ -15,16 +15,16 @@ from typing import Literal
 import msgspec
 
 from corral.adapters import git, submodules
-from corral.adapters.output.opening import open_regular
-from corral.adapters.places import (
+from corral.adapters.checkouts import (
     DIFFERING,
     TAKE_IN,
-    Place,
+    Checkout,
     index_to_read,
-    known_place,
+    known_checkout,
     scratch_index,
 )
-from corral.adapters.places import resolve as resolve
+from corral.adapters.checkouts import resolve as resolve
+from corral.adapters.output.opening import open_regular
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Conflict, Invalid, NotFound
 
@@ -111,11 +111,6 @@ class FileDiff(msgspec.Struct, frozen=True):
     """Whether there is more than is shown here."""
 
 
-def head(folder: str) -> str:
-    """The commit that a folder is at; Refused when there is none yet."""
-    return resolve(folder, "HEAD")
-
-
 def branch_of(folder: str) -> str | None:
     """The branch that a folder is on; None on none."""
     name = os.fsdecode(git.run(folder, "symbolic-ref", "--quiet", "--short", "HEAD").out).strip()
@@ -157,7 +152,7 @@ def commit_all(repository: str, folder: str, message: str) -> Saved:
     Conflict when its branch moves in the meantime, Refused when the disk is full; nothing is
     changed then.
     """
-    found = known_place(repository, folder)
+    found = known_checkout(repository, folder)
     before = found.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()
     # On a copy of the index, so that no lock stands in the way.
     with git.writing(found.common), scratch_index(found) as index:
@@ -181,7 +176,7 @@ def commit_all(repository: str, folder: str, message: str) -> Saved:
     return Saved(commit, made, not same, left)
 
 
-def _stage_all(found: Place, index: str) -> list[str]:
+def _stage_all(found: Checkout, index: str) -> list[str]:
     """Put every file as it is into an index; the repositories inside that are not in it."""
     differing = git.names_in(found.told(*DIFFERING, GIT_INDEX_FILE=index))
     words = ("ls-files", "--others", "--exclude-standard", "-z")
@@ -191,7 +186,7 @@ def _stage_all(found: Place, index: str) -> list[str]:
     return [name for name in new if name.endswith("/")]
 
 
-def _move_head(found: Place, before: str, commit: str) -> None:
+def _move_head(found: Checkout, before: str, commit: str) -> None:
     old = before or "0" * len(commit)
     done = found.run("update-ref", "-m", "corral: what was not committed", "HEAD", commit, old)
     if b"but expected" in done.err:
@@ -200,7 +195,7 @@ def _move_head(found: Place, before: str, commit: str) -> None:
         raise git.failed(found.folder, "update-ref", done)
 
 
-def _clear_away(found: Place) -> None:
+def _clear_away(found: Checkout) -> None:
     """What belongs to a merge that is committed now, and the lock of a git that is no more."""
     for name in ("MERGE_HEAD", "MERGE_MODE", "MERGE_MSG", "CHERRY_PICK_HEAD", "REVERT_HEAD"):
         with suppress(FileNotFoundError):
@@ -245,7 +240,7 @@ def stat(repository: str, old: str, new: str) -> Stat:
 def differing(repository: str, folder: str, base: str) -> Stat:
     """How much of a worktree differs from a commit, new files too. It only looks, also while an
     agent is at work there, and takes nothing that is written there for git's own."""
-    found = known_place(repository, folder)
+    found = known_checkout(repository, folder)
     files = added = removed = binary = 0
     with index_to_read(found) as index:
         words = ("diff", *_LINES, resolve(repository, base))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from corral.adapters import git
-from corral.adapters.places import Place, common_dir, real, registrations
+from corral.adapters.checkouts import Checkout, common_dir, real, registrations
 from corral.kernel.errors import Refused
 
 REMOVED = ".corral-removed-"  # the start of a name of what is being removed
@@ -37,7 +37,7 @@ def orphans(repositories: Sequence[str], root: str, known: Collection[str]) -> l
             common = common_dir(repository)
             for own, folder in registrations(common):
                 if folder.startswith(root + os.sep) and folder not in spared:
-                    branch = Place(folder, common, own).branch
+                    branch = Checkout(folder, common, own).branch
                     there = os.path.isdir(folder)
                     found[folder] = Orphan(folder, repository, branch, there)
     for folder in _folders(root, spared | {*found}):
@@ -75,7 +75,7 @@ def drop_branch(repository: str, branch: str) -> bool:
         kept = ("--branches", "--tags", "--remotes", "--glob=refs/corral/*")
         words = ("rev-list", "--count", at, "--not", f"--exclude={branch}", *kept)
         main = os.fsdecode(git.run(common, "symbolic-ref", "--quiet", "HEAD").out).strip()
-        linked = {Place(folder, common, own).branch for own, folder in registrations(common)}
+        linked = {Checkout(folder, common, own).branch for own, folder in registrations(common)}
         if at and ref != main and branch not in linked:
             alone = git.run(common, *words).out.strip() == b"0"
             return alone and not git.run(common, "update-ref", "-d", ref, at).code

@@ -12,17 +12,17 @@ from typing import Literal
 import msgspec
 
 from corral.adapters import git, history
-from corral.adapters.commits import Clash, merge_tree
-from corral.adapters.places import (
+from corral.adapters.checkouts import (
     DIFFERING,
     TAKE_IN,
-    Place,
+    Checkout,
     common_dir,
-    known_place,
+    known_checkout,
     resolve,
     scratch_index,
     trees,
 )
+from corral.adapters.commits import Clash, merge_tree
 from corral.adapters.worktrees import changed_files
 from corral.kernel.errors import Conflict, Invalid, Refused
 
@@ -57,15 +57,6 @@ def common(repository: str, one: str, other: str) -> str:
 
 
 # -- merging ---------------------------------------------------------------------------------------
-
-
-def try_merge(repository: str, commit: str, branch: str) -> Merge:
-    """What a merge of a commit into a branch would come to; nothing is changed, and a merge commit
-    has no id yet.
-
-    Refused when there is no such branch, or when this git cannot try merges (older than 2.38).
-    """
-    return _worked_out(repository, commit, branch, forward=True)[0]
 
 
 def _worked_out(repository: str, commit: str, branch: str, *, forward: bool) -> tuple[Merge, str]:
@@ -119,12 +110,12 @@ def _committed(repository: str, made: str, parents: Sequence[str], message: str)
     return git.commit_tree(repository, made, parents, message, environment=who)
 
 
-def _checkout(repository: str, branch: str) -> Place | None:
+def _checkout(repository: str, branch: str) -> Checkout | None:
     """Where a branch is checked out, if it is."""
     for tree in trees(repository):
         if tree.branch == branch:
             own = git.told(tree.folder, "rev-parse", "--absolute-git-dir")
-            return Place(tree.folder, common_dir(tree.folder), os.fsdecode(own).rstrip("\n"))
+            return Checkout(tree.folder, common_dir(tree.folder), os.fsdecode(own).rstrip("\n"))
     return None
 
 
@@ -135,65 +126,66 @@ def _refuse_move(done: git.Done, top: str, branch: str) -> None:
         raise git.failed(top, "update-ref", done)
 
 
-def _bring(place: Place, before: str, new: str) -> None:
+def _bring(checkout: Checkout, before: str, new: str) -> None:
     """Take a checkout from one commit to another, with all that is not committed in it."""
     for name in ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD"):
-        if os.path.exists(os.path.join(place.own, name)):
+        if os.path.exists(os.path.join(checkout.own, name)):
             raise Refused(
-                f"{place.folder} is in the middle of a merge; finish it first.", dir=place.folder
+                f"{checkout.folder} is in the middle of a merge; finish it first.",
+                dir=checkout.folder,
             )
     words = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", before, new)
-    touched = {*git.names_in(place.told(*words))}
-    uncommitted, untracked = changed_files(place)
+    touched = {*git.names_in(checkout.told(*words))}
+    uncommitted, untracked = changed_files(checkout)
     changed = touched & {*uncommitted, *untracked}
-    there = _as_in(place, new, changed)
+    there = _as_in(checkout, new, changed)
     if in_the_way := sorted(changed - there):
         raise Refused(
-            f"{git.storable(in_the_way[0])} in {place.folder} is not committed, and the merge "
+            f"{git.storable(in_the_way[0])} in {checkout.folder} is not committed, and the merge "
             "changes it; commit it or put it away first.",
-            dir=place.folder,
+            dir=checkout.folder,
             files=[git.storable(name) for name in in_the_way],
         )
     if there:  # from a call that was cut short
-        place.told(*TAKE_IN, given=git.listed(there))
-    _write(place, before, new, touched - there)
-    done = place.run("update-ref", "-m", "corral: merge", "HEAD", new, before)
+        checkout.told(*TAKE_IN, given=git.listed(there))
+    _write(checkout, before, new, touched - there)
+    done = checkout.run("update-ref", "-m", "corral: merge", "HEAD", new, before)
     if done.code:
-        place.told("read-tree", "-m", "-u", new, before)
-    _refuse_move(done, place.folder, place.branch or "HEAD")
+        checkout.told("read-tree", "-m", "-u", new, before)
+    _refuse_move(done, checkout.folder, checkout.branch or "HEAD")
 
 
-def _write(place: Place, before: str, new: str, touched: set[str]) -> None:
+def _write(checkout: Checkout, before: str, new: str, touched: set[str]) -> None:
     """Write what differs between two commits; all of it is put back when that cannot be done."""
-    absent = {name for name in touched if not os.path.lexists(os.path.join(place.folder, name))}
-    done = place.run("read-tree", "-m", "-u", before, new)
+    absent = {name for name in touched if not os.path.lexists(os.path.join(checkout.folder, name))}
+    done = checkout.run("read-tree", "-m", "-u", before, new)
     if done.code == 0:
         return
     for name in absent:  # first, for the room that they take
         with suppress(OSError):
-            os.unlink(os.path.join(place.folder, name))
+            os.unlink(os.path.join(checkout.folder, name))
             while name := os.path.dirname(name):
-                os.rmdir(os.path.join(place.folder, name))
+                os.rmdir(os.path.join(checkout.folder, name))
     # The index is written last of all, so it still has what was there.
     words = ("checkout-index", "--force", "--quiet", "-z", "--stdin")
-    place.told(*words, given=git.listed(touched - absent))
+    checkout.told(*words, given=git.listed(touched - absent))
     raise Refused(
-        f"{place.folder} could not be written ({done.said}), and is as it was; make room or mend "
-        "that, and try again.",
-        dir=place.folder,
+        f"{checkout.folder} could not be written ({done.said}), and is as it was; make room or "
+        "mend that, and try again.",
+        dir=checkout.folder,
     )
 
 
-def _as_in(place: Place, commit: str, names: set[str]) -> set[str]:
+def _as_in(checkout: Checkout, commit: str, names: set[str]) -> set[str]:
     """Those of these files that are already as they are in a commit, byte for byte."""
     if not names:
         return set()
-    with scratch_index(place) as index:
-        place.told("read-tree", commit, GIT_INDEX_FILE=index)
-        known = {*git.names_in(place.told("ls-files", "-z", GIT_INDEX_FILE=index))}
-        place.run("update-index", "-q", "--refresh", GIT_INDEX_FILE=index)
-        other = {*git.names_in(place.told(*DIFFERING, GIT_INDEX_FILE=index))}
-    gone = {name for name in names - known if not os.path.lexists(f"{place.folder}/{name}")}
+    with scratch_index(checkout) as index:
+        checkout.told("read-tree", commit, GIT_INDEX_FILE=index)
+        known = {*git.names_in(checkout.told("ls-files", "-z", GIT_INDEX_FILE=index))}
+        checkout.run("update-index", "-q", "--refresh", GIT_INDEX_FILE=index)
+        other = {*git.names_in(checkout.told(*DIFFERING, GIT_INDEX_FILE=index))}
+    gone = {name for name in names - known if not os.path.lexists(f"{checkout.folder}/{name}")}
     return ((names & known) - other) | gone
 
 
@@ -218,18 +210,18 @@ def graft(
     """
     if not files and not hunks:
         raise Invalid("Name the files or hunks that are to be taken.")
-    place = known_place(repository, folder)
-    if any(changed_files(place)):
+    checkout = known_checkout(repository, folder)
+    if any(changed_files(checkout)):
         raise Refused(f"{folder} has uncommitted work; commit it first.", dir=folder)
-    before = place.line("rev-parse", "--verify", "HEAD^{commit}")
+    before = checkout.line("rev-parse", "--verify", "HEAD^{commit}")
     commit = resolve(repository, commit)
     base = common(repository, before, commit)
-    with scratch_index(place) as index:
-        place.told("read-tree", base, GIT_INDEX_FILE=index)
-        _take_files(place, index, base, commit, files)
+    with scratch_index(checkout) as index:
+        checkout.told("read-tree", base, GIT_INDEX_FILE=index)
+        _take_files(checkout, index, base, commit, files)
         for name, numbers in (hunks or {}).items():
-            _take_hunks(place, index, base, commit, name, numbers)
-        made = place.told("write-tree", GIT_INDEX_FILE=index).decode().strip()
+            _take_hunks(checkout, index, base, commit, name, numbers)
+        made = checkout.told("write-tree", GIT_INDEX_FILE=index).decode().strip()
     part = _committed(repository, made, [base], "a part")
     made, clashes = merge_tree(repository, before, part)
     if clashes:
@@ -237,13 +229,15 @@ def graft(
     if made == history.tree(repository, before):
         return Graft(before, before, [], [])
     new = _committed(repository, made, [before], message)
-    _bring(place, before, new)
+    _bring(checkout, before, new)
     taken = [change.name for change in history.changes(repository, before, new)]
     return Graft(new, before, taken, [])
 
 
-def _take_files(place: Place, index: str, base: str, commit: str, files: Sequence[str]) -> None:
-    differing = {change.name: change for change in history.changes(place.common, base, commit)}
+def _take_files(
+    checkout: Checkout, index: str, base: str, commit: str, files: Sequence[str]
+) -> None:
+    differing = {change.name: change for change in history.changes(checkout.common, base, commit)}
     lines = b""
     for name in files:
         if name not in differing:
@@ -251,22 +245,24 @@ def _take_files(place: Place, index: str, base: str, commit: str, files: Sequenc
         change = differing[name]
         if change.old_name is not None and change.state == "renamed":
             lines += b"0 " + b"0" * len(commit) + b"\t" + os.fsencode(change.old_name) + b"\0"
-        found = place.told("ls-tree", "-z", "--full-tree", commit, "--", name)
+        found = checkout.told("ls-tree", "-z", "--full-tree", commit, "--", name)
         if found:
             lines += found
         else:
             lines += b"0 " + b"0" * len(commit) + b"\t" + os.fsencode(name) + b"\0"
-    place.told("update-index", "-z", "--index-info", given=lines, GIT_INDEX_FILE=index)
+    checkout.told("update-index", "-z", "--index-info", given=lines, GIT_INDEX_FILE=index)
 
 
 def _take_hunks(
-    place: Place, index: str, base: str, commit: str, name: str, numbers: Sequence[int]
+    checkout: Checkout, index: str, base: str, commit: str, name: str, numbers: Sequence[int]
 ) -> None:
-    change = next((c for c in history.changes(place.common, base, commit) if c.name == name), None)
+    change = next(
+        (c for c in history.changes(checkout.common, base, commit) if c.name == name), None
+    )
     if change is None:
         raise _not_there(name, commit)
     names = [change.old_name, name] if change.old_name is not None else [name]
-    patch = git.told(place.common, *history.PATCH, base, commit, "--", *names)
+    patch = git.told(checkout.common, *history.PATCH, base, commit, "--", *names)
     head, *parts = re.split(rb"(?m)^(?=@@ -)", patch)
     if missing := [number for number in numbers if not 1 <= number <= len(parts)]:
         raise Refused(
@@ -274,7 +270,7 @@ def _take_hunks(
         )
     chosen = head + b"".join(parts[number - 1] for number in sorted({*numbers}))
     words = ("apply", "--cached", "--whitespace=nowarn", "-")
-    place.told(*words, given=chosen, GIT_INDEX_FILE=index)
+    checkout.told(*words, given=chosen, GIT_INDEX_FILE=index)
 
 
 def _not_there(name: str, commit: str) -> Refused:

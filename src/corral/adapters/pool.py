@@ -18,8 +18,8 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from corral.adapters import git
+from corral.adapters.checkouts import Checkout, common_dir
 from corral.adapters.leftovers import delete
-from corral.adapters.places import Place, common_dir
 
 WHOSE = "repository"  # the file beside the entries that names the repository
 TAKEN = ".taken-"  # the start of the name of an entry that somebody is at
@@ -71,7 +71,7 @@ def pooled(root: str) -> list[Pooled]:
     return sorted(found, key=lambda each: each.kept_at)
 
 
-def files_of(found: Place) -> set[bytes] | None:
+def files_of(found: Checkout) -> set[bytes] | None:
     """The files of a worktree's last commit; None when it has submodules, or no commit."""
     done = found.run("ls-tree", "-r", "-z", "--full-tree", "HEAD")
     entries = [entry for entry in done.out.split(b"\0") if entry]
@@ -202,7 +202,7 @@ def can_fill(repository: str) -> bool:
     return not any(line.partition(" ")[2] not in ("", "false", "lf", "input") for line in told)
 
 
-def fill(found: Place, commit: str, entry: str) -> bool:
+def fill(found: Checkout, commit: str, entry: str) -> bool:
     """Fill a worktree that has no files yet with those of a commit, from an entry of the pool where
     that has them, byte for byte; False, and nothing is done, when it has submodules."""
     found.told("read-tree", commit)
@@ -233,7 +233,7 @@ def fill(found: Place, commit: str, entry: str) -> bool:
     return True
 
 
-def _wanted(found: Place) -> dict[bytes, _Wanted]:
+def _wanted(found: Checkout) -> dict[bytes, _Wanted]:
     entries = found.told("ls-files", "--stage", "-z").split(b"\0")
     parts = (entry.partition(b"\t") for entry in entries if entry)
     return {
@@ -242,7 +242,7 @@ def _wanted(found: Place) -> dict[bytes, _Wanted]:
     }
 
 
-def _with_attributes(found: Place, names: Iterable[bytes], asked: Sequence[str]) -> set[bytes]:
+def _with_attributes(found: Checkout, names: Iterable[bytes], asked: Sequence[str]) -> set[bytes]:
     """Files that git converts when it writes or reads them."""
     given = b"".join(name + b"\0" for name in names)
     told = found.told("check-attr", "-z", "--stdin", "--cached", *asked, given=given)

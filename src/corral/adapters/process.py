@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's fixed number of the machine's own pid space
 PROC = "/proc"
@@ -210,7 +210,8 @@ def gather_orphans() -> None:
     with suppress(Exception):  # a system that was built without: they go to the first process
         import _ctypes  # ctypes itself would take twenty times as long, and every start waits
 
-        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+        this_program: Any = None
+        prctl = _ctypes.dlsym(_ctypes.dlopen(this_program, 0), "prctl")
         _ctypes.call_function(prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 import msgspec
 
 from corral.adapters import git
-from corral.adapters.places import TAKE_IN, Place, real, scratch_index
+from corral.adapters.checkouts import TAKE_IN, Checkout, real, scratch_index
 from corral.kernel.errors import Conflict, Refused
 
 # Made by a tool from what is kept, and large; a `.gitignore` in the folder counts as well.
@@ -67,7 +67,7 @@ def snapshot(
     if is_in_git(folder):
         raise Refused(f"{folder} is in a git repository already; use that.", dir=folder)
     _make_private(git_dir, left_out)
-    found = Place(folder, git_dir, git_dir)
+    found = Checkout(folder, git_dir, git_dir)
     before = found.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()
     kept = os.path.join(git_dir, "snapshot-index")
     with scratch_index(found) as index:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from corral.adapters.places import Place, known_place
+from corral.adapters.checkouts import Checkout, known_checkout
 from corral.kernel.errors import Refused
 
 SECONDS = 20
@@ -161,14 +161,14 @@ def _git_of(bounds: Bounds) -> _Git:
     if bounds.repository is None:
         return _Git([os.path.realpath(bounds.worktree)], [], [])
     # Not what is written in the worktree: an agent may have written it, to be let out.
-    found = known_place(bounds.repository, bounds.worktree)
+    found = known_checkout(bounds.repository, bounds.worktree)
     branch = [*_branch_folders(found)]
     lacks = [] if branch else ["It cannot commit: its branch is in no folder of its own."]
     folders = [found.folder, found.own, os.path.join(found.common, "objects"), *branch]
     return _Git(folders, [found.common], lacks)
 
 
-def _branch_folders(found: Place) -> Iterator[str]:
+def _branch_folders(found: Checkout) -> Iterator[str]:
     branch = found.branch or ""
     if "/" in branch:
         for above in ("refs/heads", "logs/refs/heads"):

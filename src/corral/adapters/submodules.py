@@ -5,10 +5,10 @@ from contextlib import suppress
 from uuid import uuid4
 
 from corral.adapters import git
-from corral.adapters.places import STATUS, Place
+from corral.adapters.checkouts import STATUS, Checkout
 
 
-def links(found: Place, index: str) -> list[tuple[str, str]]:
+def links(found: Checkout, index: str) -> list[tuple[str, str]]:
     """Where a worktree has submodules by an index, and the commit of each."""
     entries = found.told("ls-files", "--stage", "-z", GIT_INDEX_FILE=index).split(b"\0")
     links = [entry for entry in entries if entry.startswith(b"160000 ")]
@@ -18,7 +18,7 @@ def links(found: Place, index: str) -> list[tuple[str, str]]:
     ]
 
 
-def with_work(found: Place, index: str) -> list[str]:
+def with_work(found: Checkout, index: str) -> list[str]:
     """Submodules of a worktree that hold what is nowhere else.
 
     An agent may have written their configuration, so git is not asked in there: only one that has
@@ -32,7 +32,7 @@ def with_work(found: Place, index: str) -> list[str]:
     ]
 
 
-def _is_copy(found: Place, name: str, commit: str) -> bool:
+def _is_copy(found: Checkout, name: str, commit: str) -> bool:
     inside = os.path.join(found.folder, name)
     kept = _kept(found, name)
     if kept is None or git.run(kept, "cat-file", "-e", commit).code:
@@ -50,7 +50,7 @@ def _is_copy(found: Place, name: str, commit: str) -> bool:
             os.unlink(apart)
 
 
-def fill(found: Place) -> None:
+def fill(found: Checkout) -> None:
     """Fill the submodules that the repository has at hand, from there; others stay empty."""
     for name, _ in links(found, os.path.join(found.own, "index")):
         kept = _kept(found, name)
@@ -65,7 +65,7 @@ def fill(found: Place) -> None:
             )
 
 
-def _kept(found: Place, path: str) -> str | None:
+def _kept(found: Checkout, path: str) -> str | None:
     """The git folder of a submodule in the repository itself; None when it has none."""
     modules = os.path.join(found.common, "modules")
     words = ("config", "-z", "--file", os.path.join(found.folder, ".gitmodules"))

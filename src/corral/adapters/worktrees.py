@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
 from uuid import uuid4
@@ -19,17 +19,17 @@ import msgspec
 
 from corral.adapters import git, submodules
 from corral.adapters import pool as pools
-from corral.adapters.leftovers import REMOVED, delete, drop_branch
-from corral.adapters.places import (
+from corral.adapters.checkouts import (
     STATUS,
-    Place,
+    Checkout,
+    checkout_in,
+    checkout_of,
     common_dir,
     index_to_read,
-    place,
-    place_in,
     real,
     resolve,
 )
+from corral.adapters.leftovers import REMOVED, delete, drop_branch
 from corral.adapters.pool import Pool
 from corral.kernel.errors import Conflict, Refused
 
@@ -55,8 +55,6 @@ class State(msgspec.Struct, frozen=True):
     of its own inside, or a submodule with work that is nowhere else."""
     unmerged: int
     """Commits that no branch and no tag but its own branch has, and no `keep` (see history)."""
-    merged_into: list[str]
-    """Branches (and tags, and what is kept) that have all of its commits; not its own branch."""
     locked: str | None
 
     @property
@@ -93,18 +91,12 @@ class State(msgspec.Struct, frozen=True):
 
 def state(repository: str, folder: str) -> State:
     """What is in a worktree. It only looks, and runs no program that was left in there."""
-    return _state(place(repository, folder), folder)
+    return _state(checkout_of(repository, folder), folder)
 
 
-def states(repository: str, folders: Sequence[str]) -> Mapping[str, State]:
-    """The same of several, each by its folder as it was given."""
-    common = common_dir(repository)
-    return {folder: _state(place_in(common, folder), folder) for folder in folders}
-
-
-def _state(found: Place | None, folder: str) -> State:
+def _state(found: Checkout | None, folder: str) -> State:
     if found is None:
-        return State(folder, True, None, None, [], [], 0, [], None)
+        return State(folder, True, None, None, [], [], 0, None)
     missing = not os.path.isdir(folder)
     branch = found.branch
     done = found.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
@@ -118,12 +110,11 @@ def _state(found: Place | None, folder: str) -> State:
         uncommitted,
         untracked,
         _unmerged(found, branch) if head else 0,
-        _merged_into(found, branch) if head else [],
         _locked(found),
     )
 
 
-def changed_files(found: Place) -> tuple[list[str], list[str]]:
+def changed_files(found: Checkout) -> tuple[list[str], list[str]]:
     """The files of a worktree that are not committed as they are, and those that are new."""
     with index_to_read(found) as index:
         told = found.told(*STATUS, "--ignore-submodules=dirty", GIT_INDEX_FILE=index)
@@ -134,20 +125,13 @@ def changed_files(found: Place) -> tuple[list[str], list[str]]:
     return uncommitted, untracked + [f"{name}/" for name in inside]
 
 
-def _unmerged(found: Place, branch: str | None) -> int:
+def _unmerged(found: Checkout, branch: str | None) -> int:
     kept = ("--branches", "--tags", "--remotes", "--glob=refs/corral/*")
     own = [f"--exclude={branch}"] if branch else []
     return int(found.line("rev-list", "--count", "HEAD", "--not", *own, *kept))
 
 
-def _merged_into(found: Place, branch: str | None) -> list[str]:
-    where = ("refs/heads", "refs/tags", "refs/remotes", "refs/corral")
-    told = found.line("for-each-ref", "--contains=HEAD", "--format=%(refname)", *where)
-    names = [name for name in told.split("\n") if name and name != f"refs/heads/{branch}"]
-    return [re.sub("^refs/(heads|tags|remotes)/", "", name) for name in names]
-
-
-def _locked(found: Place) -> str | None:
+def _locked(found: Checkout) -> str | None:
     try:
         with open(os.path.join(found.own, "locked"), encoding="utf-8", errors="replace") as file:
             return file.read(8_192).strip()
@@ -183,7 +167,7 @@ def make(
     commit = resolve(repository, base)
     folder = real(folder)
     with _folder_held(folder) as lock:
-        found = place_in(common, folder)
+        found = checkout_in(common, folder)
         if found is not None and _locked(found) == HALF_MADE:
             _empty(found)
             found = None
@@ -229,7 +213,7 @@ def _add(
     folder: str,
     branch: str,
     commit: str,
-    before: Place | None,
+    before: Checkout | None,
     own_branch: bool,
     lock: int,
     pool: Pool | None,
@@ -264,7 +248,7 @@ def _add(
             start = (folder, branch)
         force = ("--force", "--force")
     if os.path.exists(os.path.join(folder, ".gitmodules")):
-        made = place(repository, folder)
+        made = checkout_of(repository, folder)
         assert made is not None
         submodules.fill(made)
 
@@ -295,7 +279,7 @@ def _refill(
         start = _on_branch(folder, branch, commit, is_new=is_new)
         locked = ("--no-checkout", "--lock", "--reason", HALF_MADE)
         done = git.run(repository, "worktree", "add", "--quiet", *locked, *start, keeps=(lock,))
-        found = place(repository, folder)
+        found = checkout_of(repository, folder)
         if done.code or found is None:
             return False
         try:
@@ -356,7 +340,7 @@ def remove(
     when `despite` names it. One that is gone already is only forgotten by git. Whatever a crash in
     the middle leaves is told by `leftovers.orphans`, and no folder is ever half there.
     """
-    found = place(repository, folder)
+    found = checkout_of(repository, folder)
     if found is None:
         if os.path.lexists(folder):
             raise Refused(f"{folder} is no worktree of {repository}.", dir=folder)
@@ -382,7 +366,7 @@ def remove(
     return now
 
 
-def _delete_branch(found: Place, now: State) -> bool:
+def _delete_branch(found: Checkout, now: State) -> bool:
     """False when it is not where it was any more, and stays; Refused when it cannot be deleted."""
     if now.branch is None or now.head is None:
         return True
@@ -396,7 +380,7 @@ def _delete_branch(found: Place, now: State) -> bool:
     return not at
 
 
-def _set_aside(found: Place) -> str:
+def _set_aside(found: Checkout) -> str:
     """Give a worktree's folder another name, so that none is ever half there."""
     apart = os.path.join(os.path.dirname(found.folder), f"{REMOVED}{uuid4().hex}")
     with suppress(FileNotFoundError):
@@ -404,14 +388,14 @@ def _set_aside(found: Place) -> str:
     return apart
 
 
-def _unregister(found: Place) -> None:
+def _unregister(found: Checkout) -> None:
     """Not by git, which wants to see the folder, and has nothing else written down but this."""
     shutil.rmtree(found.own)
     with suppress(OSError):
         os.rmdir(os.path.dirname(found.own))  # as git does when it was the last one
 
 
-def _empty(found: Place) -> None:
+def _empty(found: Checkout) -> None:
     """Forget a worktree that was never whole; its folder stays, without anything in it."""
     for name in os.listdir(found.folder):
         delete(os.path.join(found.folder, name))

@@ -52,6 +52,12 @@ class Delivery(Plain):
             line.wake()
         return done + len(begun)
 
+    def aside(self, store: Corral) -> int:
+        """What agents said here ends their turns: the one that leads may not be able to read it."""
+        if not store.channels.list(all=True, limit=1).items:
+            return 0
+        return len(store.gateway.settle(here=True))
+
     def _show_typing(self, store: Corral, begun: list[Run]) -> None:
         for run in begun:
             where = store.gateway.address(run.session_id) if run.session_id else None

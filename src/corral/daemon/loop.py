@@ -39,6 +39,10 @@ class Loop(Protocol):
         """Do what is due; gives back how much was done. Nothing is lost when it is cut short."""
         ...
 
+    def aside(self, store: Corral) -> int:
+        """What only this machine can do, while another one leads; gives back how much was done."""
+        ...
+
     def pause(self, store: Corral) -> float:
         """Seconds after which it has to look again, if nothing happens before."""
         ...
@@ -54,6 +58,9 @@ class Plain:
     is_led = True
     heeds = True
     rest = 0.02
+
+    def aside(self, store: Corral) -> int:
+        return 0
 
     def watched(self) -> Sequence[int]:
         return ()
@@ -127,20 +134,19 @@ class Runner:
     def _once(self) -> float:
         """One round; gives back how long nothing has to be done."""
         self._forget_wakes()
-        if self.loop.is_led and not self._may_work():
-            return STAND_BY
+        leads = not self.loop.is_led or self._may_work()
         try:
-            done = self.loop.round(self._store)
+            done = self.loop.round(self._store) if leads else self.loop.aside(self._store)
             if done:
                 self._done += done
                 self._worked_at = self._store.now()
-            pause = 0.0 if done else self.loop.pause(self._store)
+            pause = self.loop.pause(self._store) if leads and not done else STAND_BY
         except Exception as error:
             return self._fail(error)
         if self._failures:
             log.info("%s works again", self.loop.name)
         self._failures = 0
-        return pause
+        return 0.0 if done else pause
 
     def _fail(self, error: Exception) -> float:
         self._failures += 1

@@ -61,7 +61,9 @@ def current_copy(source: Path) -> Iterator[Path]:
         database = SqliteDatabase(copy, clock=SystemClock(), actor="corral")
         try:
             open_schema(database)
-            relocation.stay(database)  # it may have been made while the store was moved
+            relocation.stay(
+                database
+            )  # it may have been made while the store was moved, or be a part
         finally:
             database.close()
         yield copy
@@ -93,7 +95,7 @@ def copy_to_file(source: "PostgresDatabase", target: Path) -> None:
         target.unlink(missing_ok=True)
         raise
     database.close()
-    _tidy(target)
+    tidy(target)
 
 
 def copy_from_file(source: Path, target: "PostgresDatabase") -> None:
@@ -175,7 +177,7 @@ _RESTORED = """
 """
 
 
-def _tidy(path: Path) -> None:
+def tidy(path: Path) -> None:
     """Leave one file that needs nothing beside it, its indexes filled."""
     file = apsw.Connection(str(path))
     with file:

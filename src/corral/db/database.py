@@ -21,6 +21,12 @@ Work = Callable[[Tx], R]
 RowsOf = Callable[[str, list[str], str], Iterator[Row]]
 Probe = Callable[[str], None]
 Tell = Callable[[list[str]], None]
+Told = Callable[[str, int, int], None]
+"""Told how far something long is: which part of it, how much is done, and of how much."""
+
+
+def silent(part: str, done: int, total: int) -> None:
+    """For whoever does not want to be told."""
 
 
 class Listener(Protocol):
@@ -155,10 +161,9 @@ class Database(ABC):
         """The work, whoever runs it; `tell` hears what secrets were taken out of."""
 
         def told(tx: Tx) -> R:
-            before = len(tx.taken)  # of others who share the transaction
             result = work(tx)
-            if len(tx.taken) > before:
-                tell(tx.taken[before:])
+            if tx.taken:
+                tell(tx.taken)
             return result
 
         return told

@@ -4,8 +4,13 @@ SQLite's write-ahead log needs memory that all its users share, which machines d
 store lies on a network file system, as far as that can be told, one process at a time may have it.
 """
 
+import fcntl
 import os
 import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from corral.config import make_private_folder
@@ -78,6 +83,53 @@ def make_new_private_file(path: Path) -> None:
         raise Invalid(
             f"{path} cannot be written ({error.strerror}); give another path.", path=str(path)
         ) from None
+
+
+@contextmanager
+def whole_file(target: Path) -> Iterator[Path]:
+    """A new private file that stands under its name once it is whole and on the disk, or never.
+
+    It is written in a hidden folder beside, which goes with it. What a killed process left of an
+    earlier one is removed: a lock on the folder tells it from one that is being written.
+    """
+    make_new_private_file(target)  # to say at once what is in the way
+    target.unlink()
+    for left in target.parent.glob(f".{target.name}.part-*"):
+        _sweep(left)
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.part-", dir=target.parent))
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        part = folder / target.name
+        make_new_private_file(part)
+        yield part
+        sync(part)
+        os.link(part, target)  # never over something that came meanwhile
+        sync(target.parent)
+    except FileExistsError:
+        raise Invalid(f"{target} is there already; give a new name.", path=str(target)) from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def _sweep(folder: Path) -> None:
+    with suppress(OSError):
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(held)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def file_system(path: Path) -> str | None:

@@ -1,7 +1,5 @@
 """Finding a row by an id that a person typed: whole, or any unique prefix of it."""
 
-from typing import TypeVar
-
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import Ambiguous, NotFound
@@ -9,7 +7,27 @@ from corral.kernel.ids import LENGTH, id_range
 
 CANDIDATES = 6
 
-R = TypeVar("R")
+# Where a kind of thing is not listed under its own name.
+_LISTS = {
+    "run": "corral ps -a",
+    "output": "corral ps -a",
+    "letter": "corral mail list",
+    "occurrence": "corral schedule list",
+    "round": "corral race list",
+    "attempt": "corral race list",
+    "verdict": "corral race list",
+}
+
+
+def list_of(kind: str) -> str:
+    """The command that lists all of a kind."""
+    return _LISTS.get(kind, f"corral {kind} list")
+
+
+def no_such(kind: str, id: str | int) -> NotFound:
+    return NotFound(
+        f"There is no {kind} {id}; `{list_of(kind)}` shows those that there are.", kind=kind, id=id
+    )
 
 
 class IdColumn:
@@ -45,4 +63,4 @@ class IdColumn:
         return len(typed) == self._length and typed.startswith(f"{self.prefix}_")
 
     def missing(self, typed: str) -> NotFound:
-        return NotFound(f"There is no {self.kind} {typed!r}.", kind=self.kind, id=typed)
+        return no_such(self.kind, typed)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from corral.db.dialect import Engine
 from corral.db.intake import insertion
+from corral.db.lookup import no_such
 from corral.db.statement import Query, Row, Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, IllegalMove, Invalid, NotFound
@@ -67,8 +68,7 @@ class StateTable(Generic[R]):
         return found
 
     def missing(self, key: str | int) -> NotFound:
-        id = f"{self.number_of}_{key}" if self.number_of else key
-        return NotFound(f"There is no {self.moves.kind} {id}.", kind=self.moves.kind, id=id)
+        return no_such(self.moves.kind, f"{self.number_of}_{key}" if self.number_of else key)
 
     def insertion(
         self, values: Mapping[str, Any], unless: str, begin: str, engine: Engine
@@ -372,7 +372,8 @@ def _write(
         rows = tx.execute(query, params)
         tx.noted = tx.noted or bool(rows)
         return make(rows[0]) if rows else None
-    tx.several()
+    if tx.mode == "one":
+        tx.several()
     rows = tx.execute(query, params)
     if not rows:
         return None

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from corral.db import fencing
-from corral.db.database import Database
+from corral.db.database import Database, Told
 from corral.db.migrate import newest, open_schema
 from corral.db.pouring import BATCH, pour, raise_sequences
 from corral.db.schema import TableDoc
@@ -23,8 +23,6 @@ from corral.db.statement import Query, Row, Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Refused, StoreUnavailable
 
-Told = Callable[[str, int, int], None]
-"""Told the table, how many rows are done and of how many: each is copied, and then compared."""
 Open = Callable[[], Database]
 
 
@@ -149,7 +147,10 @@ class Move:
         self.source.write(leave, durable=True)
 
     def copy(self, told: Told) -> dict[str, int]:
-        """Copy what is not copied yet, and compare all of it; gives back the rows of each table."""
+        """Copy what is not copied yet, and compare all of it; gives back the rows of each table.
+
+        `told` hears of each row twice: it is copied, and then compared.
+        """
         arrived = find(self.target)
         assert arrived is not None
         if arrived.phase == "arrived":
@@ -233,6 +234,7 @@ class Move:
 
 
 _SAID = {
+    "part": "holds a part of",
     "leaving": "is on its way to",
     "gone": "holds only what was moved to",
     "arriving": "is being filled from",
@@ -254,15 +256,21 @@ def sign(database: Database) -> StoreUnavailable:
     )
 
 
+def mark_as_part(tx: Tx, url: str) -> None:
+    """Say that this store holds a part of another one, to be looked at."""
+    tx.run(_ENTER, phase="part", url=url, move="", now=tx.now)
+
+
 def stay(database: Database) -> None:
-    """Take down the fence of a move that was not switched, if there is one."""
+    """Take down the fence of a move that was not switched, if there is one; and a part of another
+    store becomes a store like any other."""
 
     def remain(tx: Tx) -> None:
         fencing.take_down(tx)
         tx.run(_FORGET)
 
     found = find(database)
-    if found is not None and found.phase == "leaving":
+    if found is not None and found.phase in ("leaving", "part"):
         database.write(remain, durable=True)
 
 

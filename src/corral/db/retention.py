@@ -5,12 +5,51 @@ waits long for the store, and no index has to be kept for it. The walk ends wher
 young to have ended long ago, or, where the key does not rise with time, with the table.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from corral.db.statement import Statement
+from corral.db.moves import encode_rows
+from corral.db.statement import Row, Statement
 from corral.db.tx import Tx
 
 Key = int | str
+
+
+class Whose(NamedTuple):
+    """Whose rows are meant: those of one project, or everybody's but those of some projects, which
+    have their own time."""
+
+    project: str | None = None
+    but: tuple[str, ...] = ()
+
+
+EVERYBODY = Whose()
+
+
+class Scoped:
+    """A statement in which `{whose}` stands for the condition that rows are of whoever is meant;
+    `project` is the column that tells their project."""
+
+    def __init__(self, text: str, *, project: str | None = "project_id") -> None:
+        def of(condition: str) -> Statement:
+            return Statement(text.replace("{whose}", condition))
+
+        self.all = of("TRUE")
+        self.of_one = of(f"{project} = :project") if project else self.all
+        self.of_others = (
+            of(f"({project} IS NULL OR NOT {project} {{is_listed}})") if project else self.all
+        )
+
+    def run(self, tx: Tx, whose: Whose, **params: Any) -> list[Row]:
+        if whose.project is not None:
+            return tx.run(self.of_one, project=whose.project, **params)
+        if whose.but:
+            return tx.run(self.of_others, keys_=encode_rows(whose.but), **params)
+        return tx.run(self.all, **params)
+
+    def value(self, tx: Tx, whose: Whose, **params: Any) -> Any:
+        """The first column of the first row, or None."""
+        rows = self.run(tx, whose, **params)
+        return rows[0][0] if rows else None
 
 
 class Piece(NamedTuple):
@@ -26,27 +65,39 @@ class Retention:
 
     `setting` names how many milliseconds; `over` is the condition on a row that ended before
     `:before`, and `born` the column with the moment at which it was made; None where the key does
-    not rise with it. Of numbered rows (`key="seq"`) the newest always stays, because its number
-    must not be given out again.
+    not rise with it. `project` is the column with the project that a row belongs to, which may have
+    chosen a time of its own; None where rows belong to none. Of numbered rows (`key="seq"`) the
+    newest always stays, because its number must not be given out again.
     """
 
     def __init__(
-        self, table: str, *, setting: str, born: str | None, over: str, key: str = "id"
+        self,
+        table: str,
+        *,
+        setting: str,
+        born: str | None,
+        over: str,
+        key: str = "id",
+        project: str | None = None,
     ) -> None:
         self.table = table
         self.setting = setting
+        self.by_project = project is not None
         numbered = key == "seq"
         self._start: Key = 0 if numbered else ""
         newest_stays = f" AND {key} < (SELECT max({key}) FROM {table})" if numbered else ""
-        old = f"FROM {table} WHERE {key} > :after AND {key} <= :last AND {over}{newest_stays}"
+        old = (
+            f"FROM {table} WHERE {key} > :after AND {key} <= :last AND {over}{newest_stays}"
+            " AND {whose}"
+        )
         self.window = Statement(f"""
             SELECT max({key}), min(born) FROM (
                 SELECT {key}, {born or "0"} AS born FROM {table}
                 WHERE {key} > :after ORDER BY {key} LIMIT :limit
             ) AS oldest
         """)
-        self.count = Statement(f"SELECT count(*) {old}")
-        self.forget = Statement(f"DELETE {old} RETURNING {key}")
+        self.count = Scoped(f"SELECT count(*) {old}", project=project)
+        self.forget = Scoped(f"DELETE {old} RETURNING {key}", project=project)
 
     def prune(
         self,
@@ -56,6 +107,7 @@ class Retention:
         after: Key | None = None,
         limit: int = 1_000,
         count_only: bool = False,
+        whose: Whose = EVERYBODY,
     ) -> Piece:
         """Forget what ended before a moment, among the next `limit` rows behind a key."""
         start = self._start if after is None else after
@@ -64,5 +116,5 @@ class Retention:
             return Piece(0, None)
         window = {"after": start, "last": last, "before": before}
         if count_only:
-            return Piece(tx.value(self.count, **window), last)
-        return Piece(len(tx.run(self.forget, **window)), last)
+            return Piece(self.count.value(tx, whose, **window), last)
+        return Piece(len(self.forget.run(tx, whose, **window)), last)

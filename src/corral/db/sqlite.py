@@ -103,7 +103,8 @@ class SqliteDatabase(Database):
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
-        self.require_outside_operation()
+        if self.unusable or self.working.here:
+            self.require_outside_operation()
         if self.working.tell is not None:
             work = self.telling(work, self.working.tell)
         if self._probe is not None:
@@ -197,11 +198,10 @@ class SqliteDatabase(Database):
         anything was written, and one that was not makes us run all others again without it."""
         written = writer.connection.total_changes
         before = written()
-        tx = self._tx(writer, "many")  # theirs is one transaction, with its single moment
         while len(followers) < MAX_BATCH and (job := self._line.take(durable)) is not None:
             assert job.work is not None
             try:
-                job.result = job.work(tx)
+                job.result = job.work(self._tx(writer, "many"))
                 job.error = None
                 before = written()
             except BaseException as error:

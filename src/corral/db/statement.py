@@ -133,9 +133,10 @@ class Query(Statement, Generic[T]):
 def record_maker(record: type[T]) -> Callable[[Row], T]:
     """A function that turns a row into a record: enums and JSON decoded, all else as it is."""
     build: Callable[..., T] = record
+    struct: Any = record
     decoders = [
         (index, decoder)
-        for index, field in enumerate(msgspec.structs.fields(record))  # type: ignore[arg-type]
+        for index, field in enumerate(msgspec.structs.fields(struct))
         if (decoder := _decoder(field.type)) is not None
     ]
 

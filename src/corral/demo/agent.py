@@ -161,7 +161,7 @@ class Agent:
 
 
 def _signal(name: str) -> int:
-    return getattr(signal, f"SIG{name.upper().removeprefix('SIG')}").value  # type: ignore[no-any-return]
+    return signal.Signals[f"SIG{name.upper().removeprefix('SIG')}"]
 
 
 # -- sessions -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from corral.db.tx import Tx
 from corral.insights import sql
 from corral.insights.model import Deed, Moment, Then
 from corral.kernel.errors import Invalid
-from corral.kernel.page import check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, check_limit, decode_cursor, page_of
 from corral.kernel.text import check_int
 from corral.rooms.projects import ops as projects
 from corral.rooms.tasks.model import MOVES
@@ -22,7 +22,6 @@ from corral.rooms.tasks.model import TaskState as S
 # Of the locks that were granted before a moment, so many are looked at, from the last one on.
 GRANTS = 5_000
 MOST_HELD = 500
-_LAST = "~"  # behind every id
 _DONE_BY = (S.RUNNING, S.SUBMITTED, S.DONE, S.FAILED)
 
 
@@ -66,7 +65,7 @@ def _on_board(tx: Tx, project_id: str, at: int, behind: Sequence[Any], limit: in
     found = []
     if not archived_at:
         found = tx.run(sql.TASKS_AT, **asked, id=id, limit=limit)
-        archived_at, id = at, _LAST
+        archived_at, id = at, LAST_ID
     if len(found) < limit:
         found += tx.run(
             sql.ARCHIVED_SINCE, **asked, archived_at=archived_at, id=id, limit=limit - len(found)

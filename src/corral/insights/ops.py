@@ -23,7 +23,7 @@ from corral.insights.model import (
 )
 from corral.kernel.clock import DAY, day_of
 from corral.kernel.errors import Invalid
-from corral.kernel.page import Page, check_limit, decode_cursor, encode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, encode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.charges import ops as charges
 from corral.rooms.projects import ops as projects
@@ -108,7 +108,7 @@ def project(tx: Tx, dir: str) -> ProjectView:
 
 def crashed(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[CrashedRun]:
     """Runs that crashed, newest first, with their project's directory."""
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     rows = tx.all(sql.CRASHED, before=before, limit=check_limit(limit) + 1)
     return page_of(rows, limit, lambda run: (run.id,))
 

@@ -1,12 +1,16 @@
 """Frameworks for agents that keep what they know in Corral. Each module needs its framework."""
 
-from collections.abc import Awaitable
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from corral.library import Corral
 from corral.library import open as open_store
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -17,18 +21,17 @@ def store_of(given: Corral | str | Path | None, token: str | None) -> tuple[Corr
     return open_store(given, token=token), True
 
 
-async def to_its_end(change: Awaitable[R]) -> R:
-    """Wait for a change also when whoever asked for it is cancelled: it may be kept already, and
-    what comes next must not overtake it."""
+async def to_its_end(change: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
+    """Make a change on a thread, and wait for it also when whoever asked for it is cancelled: it
+    may be kept already, and what comes next must not overtake it."""
     import asyncio
 
-    task = asyncio.ensure_future(change)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return task.result()
+    call = partial(copy_context().run, change, *args, **options)
+    made = asyncio.get_running_loop().run_in_executor(None, call)
+    try:
+        return await asyncio.shield(made)
+    except asyncio.CancelledError:
+        while not made.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({made})
+        raise

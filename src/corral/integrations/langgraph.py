@@ -13,7 +13,6 @@ threads, and used from any event loop.
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
 from corral.integrations import store_of, to_its_end
@@ -65,12 +64,7 @@ class CorralSaver(BaseCheckpointSaver[int]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- reading --------------------------------------------------------------------------------
@@ -231,8 +225,7 @@ class CorralSaver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        put = asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
-        return await to_its_end(put)
+        return await to_its_end(self.put, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self,
@@ -241,19 +234,19 @@ class CorralSaver(BaseCheckpointSaver[int]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        await to_its_end(asyncio.to_thread(self.put_writes, config, writes, task_id, task_path))
+        await to_its_end(self.put_writes, config, writes, task_id, task_path)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await to_its_end(asyncio.to_thread(self.delete_thread, thread_id))
+        await to_its_end(self.delete_thread, thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await to_its_end(asyncio.to_thread(self.delete_for_runs, run_ids))
+        await to_its_end(self.delete_for_runs, run_ids)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await to_its_end(asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id))
+        await to_its_end(self.copy_thread, source_thread_id, target_thread_id)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await to_its_end(asyncio.to_thread(self.prune, thread_ids, strategy=strategy))
+        await to_its_end(self.prune, thread_ids, strategy=strategy)
 
     def _tuple_of(self, found: Kept) -> CheckpointTuple:
         load = self.serde.loads_typed

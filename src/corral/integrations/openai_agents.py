@@ -90,15 +90,15 @@ class CorralSession:
         """Add items, in their order; up to 1,000 of them all or none."""
         turns = [turn_of(cast(dict[str, Any], item)) for item in items]
         if turns:
-            await to_its_end(asyncio.to_thread(self._add, turns))
+            await to_its_end(self._add, turns)
 
     async def pop_item(self) -> "TResponseInputItem | None":
         """Take back the latest item and give it back; None when there is none."""
-        return await to_its_end(asyncio.to_thread(self._pop))
+        return await to_its_end(self._pop)
 
     async def clear_session(self) -> None:
         """Begin anew: no item is left. What was said stays readable in Corral."""
-        await to_its_end(asyncio.to_thread(self._clear))
+        await to_its_end(self._clear)
 
     # -- on a thread ----------------------------------------------------------------------------
 

@@ -9,21 +9,16 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corral.adapters import process
 from corral.adapters.process import Identity
 from corral.adapters.redaction import clean_of_secrets
+from corral.keeper.insisting import insist
 from corral.kernel.end import End
-from corral.kernel.errors import (
-    Conflict,
-    CorralError,
-    Held,
-    IllegalMove,
-    NotFound,
-    StoreUnavailable,
-)
+from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NotFound
 from corral.rooms.runs import ending
 from corral.rooms.runs.keeping import LEASE_MS
 from corral.rooms.runs.model import Attention, Run, RunState, Stop
@@ -202,23 +197,18 @@ class Hold:
 
     def end(self, end: End, output_bytes: int, verdict: tuple[str, str] | None) -> None:
         """Say how it ended; `verdict` is a recovery's, for an end that nobody saw."""
-        pause, deadline = 0.1, time.monotonic() + PATIENCE
-        while True:
-            try:
-                if verdict is not None and not end.known:
-                    verb, reason = verdict
-                    reason = end.reason or reason
-                    self.run = self._store.runs.give_up(self.run, verb=verb, reason=reason)
-                else:
-                    self.run = self._store.runs.end(self.run, end, output_bytes=output_bytes)
-                return
-            except NotFound:
-                return  # nobody is left to be told
-            except Held:
-                self.run = self._store.runs.get(self.run.id)
-                return
-            except StoreUnavailable:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+        say = partial(self._say_end, end, output_bytes, verdict)
+        insist(say, patience=PATIENCE, longest_pause=LONGEST_PAUSE)
+
+    def _say_end(self, end: End, output_bytes: int, verdict: tuple[str, str] | None) -> None:
+        try:
+            if verdict is not None and not end.known:
+                verb, reason = verdict
+                reason = end.reason or reason
+                self.run = self._store.runs.give_up(self.run, verb=verb, reason=reason)
+            else:
+                self.run = self._store.runs.end(self.run, end, output_bytes=output_bytes)
+        except NotFound:
+            return  # nobody is left to be told
+        except Held:
+            self.run = self._store.runs.get(self.run.id)

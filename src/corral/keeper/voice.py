@@ -12,6 +12,7 @@ that took over, adds nothing twice.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,8 @@ from corral.adapters.providers.facts import (
     Used,
 )
 from corral.adapters.redaction import without_secrets
-from corral.kernel.errors import CorralError, StoreUnavailable
+from corral.keeper.insisting import insist
+from corral.kernel.errors import CorralError
 from corral.rooms.runs.model import Attention, Run
 
 if TYPE_CHECKING:
@@ -116,16 +118,7 @@ class Recorder:
 
     def _insist(self, fact: Fact) -> None:
         """The store may be away for a moment: what an agent said and spent is worth a wait."""
-        pause, deadline = 0.1, time.monotonic() + PATIENCE
-        while True:
-            try:
-                self._take(fact)
-                return
-            except StoreUnavailable:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+        insist(partial(self._take, fact), patience=PATIENCE, longest_pause=LONGEST_PAUSE)
 
     def look_at_budget(self, pending: Sequence[Used]) -> None:
         """Whether the run's own budget is spent, counting what is used and not yet charged."""

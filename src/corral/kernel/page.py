@@ -14,8 +14,10 @@ from corral.kernel.text import check_int
 
 T = TypeVar("T")
 
-DEFAULT_LIMIT = 50
 MAX_LIMIT = 1_000
+# Where a list that goes from the newest to the oldest begins: behind every number, and every id.
+LAST_NUMBER = 1 << 62
+LAST_ID = "~"
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):

@@ -19,7 +19,7 @@ MAX_BODY = 1024 * 1024
 MAX_DEPTH = 100
 """How deep JSON may be nested: whoever reads it, from however deep a stack, must be able to."""
 
-
+_CATEGORY = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -54,6 +54,16 @@ def check_int(value: int, what: str) -> int:
     """`value` itself, or Invalid when it is no whole number that both engines keep."""
     if type(value) is not int or not -(1 << 63) < value < 1 << 63:
         raise Invalid(f"{what} must be a whole number, not {value!r}.", field=what)
+    return value
+
+
+def check_category(value: str, like: str) -> str:
+    """A short word in small letters, for a list that people choose by."""
+    if not _CATEGORY.fullmatch(value):
+        raise Invalid(
+            f"{value[:100]!r} is no category; write a short word like {like}.",
+            category=value[:100],
+        )
     return value
 
 

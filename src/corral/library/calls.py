@@ -94,6 +94,7 @@ LOCAL = {
     "outputs.unsealed": _PART,
     "projects.configure": _FILES,
     "projects.equip": _FILES,
+    "projects.export": _FILES,
     "questions.expire_due": _DAEMON,
     "races.advance_open": _DAEMON,
     "races.export": _FILES,
@@ -177,7 +178,7 @@ _NAMES = {"id", "run_id", "letter", "run"}
 _NOT_FROM_AFAR = {"claimed"}
 
 # From afar, `locks.request` and then `locks.wait` wait for a lock, and keep its place in line.
-_ONLY_HERE = {"locks.acquire": {"wait", "timeout_ms"}}
+_ONLY_HERE = {"locks.acquire": {"wait", "timeout_ms"}, "db.verify": {"told"}}
 
 PLACES = {"races.start": "project"}
 """The argument that says where work is done, by a project's id or a whole path: nobody who calls
@@ -325,7 +326,7 @@ def _bounded(kind: Any) -> Any:
         return _INT
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (list, collections.abc.Sequence, collections.abc.Iterable) and arguments:
-        return list[_sendable(arguments[0])[0]]  # type: ignore[misc]
+        return types.GenericAlias(list, (_sendable(arguments[0])[0],))
     return kind
 
 

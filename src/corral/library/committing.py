@@ -11,7 +11,7 @@ from corral.db.database import Database
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.kernel.patterns import meet
 from corral.kernel.text import MAX_TEXT, clean_text
-from corral.library.guard import Guard, Place
+from corral.library.guard import Guard, InProject
 from corral.library.locks import Locks
 from corral.rooms.locks import naming
 from corral.rooms.locks.model import Lock, LockState, Mode
@@ -89,7 +89,7 @@ def _changes(top: str) -> dict[str, str]:
     return changes
 
 
-def _pattern(place: Place, top: str, path: str, here: Mapping[str, str]) -> str:
+def _pattern(place: InProject, top: str, path: str, here: Mapping[str, str]) -> str:
     """What somebody named, as it is known to the locks of the project."""
     name = os.path.relpath(os.path.join(top, path), top)
     if name in here:
@@ -98,7 +98,7 @@ def _pattern(place: Place, top: str, path: str, here: Mapping[str, str]) -> str:
     return naming.pattern_of(place.project, there, lockable=False)
 
 
-def _spelled(place: Place, name: str) -> str:
+def _spelled(place: InProject, name: str) -> str:
     """A file of this worktree, as it is known to the locks of the project."""
     there = os.path.join(place.path, git.storable(name))
     found = naming.pattern_as_spelled(place.project, there)
@@ -106,7 +106,7 @@ def _spelled(place: Place, name: str) -> str:
     return found
 
 
-def _held(locks: Locks, owner: str, place: Place) -> list[Lock]:
+def _held(locks: Locks, owner: str, place: InProject) -> list[Lock]:
     found: list[Lock] = []
     after = None
     while True:

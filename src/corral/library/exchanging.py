@@ -1,7 +1,7 @@
 """What passes between the store and the two files of a boxed session.
 
 The host's file is a picture of the store and is shown as often as one likes; the agent's file is
-read with distrust, and each message of it taken over once (`rooms/gateway/unboxing.py`). Between
+read with distrust, and each message of it taken over once (`rooms/boxes/unboxing.py`). Between
 the two there is no state of its own: whoever dies here leaves nothing that the next look would not
 do.
 """
@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -29,7 +29,9 @@ from corral.adapters.channels.contract import File
 from corral.adapters.sandbox import Bounds, Kind, Wrapped
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
-from corral.rooms.gateway import boxing, talking, unboxing
+from corral.rooms.boxes import letters, unboxing
+from corral.rooms.boxes import ops as boxes
+from corral.rooms.gateway import talking
 from corral.rooms.gateway.letters import chat_of
 from corral.rooms.runs.model import Run
 from corral.rooms.runs.order import BOXED
@@ -81,7 +83,7 @@ def prepare(database: "Database", session: str) -> Folder:
         config.make_private_folder(Path(path))
     config.write_private_file(Path(folder.mark), _mark_of(database))
     _hand_over_files(database, session, folder)
-    picture = database.read(lambda tx: boxing.picture(tx, session, folder))
+    picture = database.read(lambda tx: boxes.picture(tx, session, folder))
     taken = _taken(database, session)
     shown = _show(database, folder, msgspec.structs.replace(picture, above=taken))
     if shown is None:
@@ -118,11 +120,11 @@ def _hand_over_files(database: "Database", session: str, folder: Folder) -> None
     """Copy what came with the messages to where the agent can read it."""
     inbox = os.path.join(folder.inside, "inbox")
     shutil.rmtree(inbox, ignore_errors=True)
-    for letter in database.read(lambda tx: boxing.letters_of(tx, session)):
+    for letter in database.read(lambda tx: boxes.letters_of(tx, session)):
         chat = chat_of(letter)
         for number, file in enumerate(chat.files if chat is not None else [], 1):
             if file.get("path") is not None:
-                target = Path(boxing.place_of(folder, letter, number, file))
+                target = Path(letters.place_of(folder, letter, number, file))
                 config.make_private_folder(target.parent)
                 try:
                     shutil.copyfile(str(file["path"]), target, follow_symlinks=False)
@@ -143,22 +145,27 @@ def _mark_of(database: "Database") -> str:
     return sha256(database.address.encode()).hexdigest()
 
 
-def forget(database: "Database") -> int:
-    """Remove the folders of sessions that the store has forgotten; gives how many there were."""
-    gone = 0
+def forgotten(database: "Database") -> Iterator[Path]:
+    """The folders of sessions of this store that it has forgotten."""
     mark = _mark_of(database)
-    for path in (config.home() / "boxed").glob("ses_*"):
-        folder = Folder(str(path))
+    for path in sorted((config.home() / "boxed").glob("ses_*")):
         try:
-            own = Path(folder.mark).read_text(encoding="utf-8") == mark
+            own = Path(Folder(str(path)).mark).read_text(encoding="utf-8") == mark
             database.read(partial(sessions.get, session=path.name))
         except (OSError, Invalid):
             continue  # nobody knows whose it is
         except NotFound:
             if own:
-                _let_in(path)
-                shutil.rmtree(path, ignore_errors=True)
-                gone += not path.exists()
+                yield path
+
+
+def forget(database: "Database") -> int:
+    """Remove the folders of sessions that the store has forgotten; gives how many there were."""
+    gone = 0
+    for path in forgotten(database):
+        _let_in(path)
+        shutil.rmtree(path, ignore_errors=True)
+        gone += not path.exists()
     return gone
 
 
@@ -298,7 +305,7 @@ def _take_over(
             why = partial(unboxing.refuse, session=session, row=id, reason=reason)
             refused += database.write(partial(why, tell=not refused))
     if any(id.startswith("qst_") for id in found.acks):
-        database.write(lambda tx: boxing.hear(tx, run, found.acks))
+        database.write(lambda tx: boxes.hear(tx, run, found.acks))
     return Looked(found.acks, taken, refused)
 
 
@@ -324,7 +331,7 @@ def _unexplained(
     """Messages under numbers that were used before, of which nobody knows."""
     if shown is None:
         return []
-    told = database.read(lambda tx: boxing.outcomes(tx, session))
+    told = database.read(lambda tx: boxes.outcomes(tx, session))
     known = shown.known | told.pending | {each.message_out_id for each in told.outcomes}
     return [(id, "its number was used before") for id in sorted(found.old - known)]
 
@@ -334,15 +341,15 @@ def _tell(database: "Database", session: str, folder: Folder) -> Shown | None:
     talk = database.read(lambda tx: talking.talk_of(tx, session))
     if talk is None or not os.path.isdir(folder.inside):
         return None
-    told = database.read(lambda tx: boxing.outcomes(tx, session))
-    picture = database.read(lambda tx: boxing.addresses(tx, talk))
+    told = database.read(lambda tx: boxes.outcomes(tx, session))
+    picture = database.read(lambda tx: boxes.addresses(tx, talk))
     picture = msgspec.structs.replace(
         picture, rows=told.answers, outcomes=told.outcomes, above=talk.taken
     )
     shown = _show(database, folder, picture)
     if shown is not None and told.outcomes:
         ids = [each.message_out_id for each in told.outcomes]
-        database.write(lambda tx: boxing.forget(tx, session, ids))
+        database.write(lambda tx: boxes.forget(tx, session, ids))
     return shown
 
 
@@ -377,7 +384,7 @@ def close(database: "Database", session: str, run: Run, sandbox_by: str) -> Look
 def _keep_state(database: "Database", session: str, folder: Folder) -> None:
     found = _read(folder, 1 << 60, 0)
     if isinstance(found, Snapshot) and found.state:
-        database.write(lambda tx: boxing.keep_state(tx, session, found.state))
+        database.write(lambda tx: boxes.keep_state(tx, session, found.state))
 
 
 def _mend(folder: Folder, by: str, database: "Database") -> None:

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import msgspec
 
-from corral.adapters import commits, git, places, process
+from corral.adapters import checkouts, commits, git, process
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.kernel.errors import NotFound, Refused
@@ -43,7 +43,7 @@ def forecast(database: Database, folder: str, *, tell: bool) -> list[Clash]:
     top = git.worktree_of(os.path.realpath(folder))
     if top is None:
         raise Refused(f"{folder} is in no git repository.", dir=folder)
-    trees = places.trees(top)
+    trees = checkouts.trees(top)
     if len(trees) > MAX_TREES:
         raise Refused(
             f"The repository has {len(trees)} worktrees, and {MAX_TREES} are tried at the most; "
@@ -67,14 +67,14 @@ def forecast_live(database: Database) -> list[Clash]:
         # One in which git is in trouble keeps nobody from looking at the others; whoever asks for
         # its forecast is told.
         with suppress(Refused):
-            trees = places.trees(repository) if len(tops) > 1 else []
+            trees = checkouts.trees(repository) if len(tops) > 1 else []
             trees = [tree for tree in trees if os.path.realpath(tree.folder) in tops]
             clashes += _tried(database, repository, trees[:MAX_TREES], tell=True) if trees else []
     return clashes
 
 
 def _tried(
-    database: Database, top: str, trees: Sequence[places.Tree], *, tell: bool
+    database: Database, top: str, trees: Sequence[checkouts.Tree], *, tell: bool
 ) -> list[Clash]:
     """Merge worktrees two by two, in a place apart."""
     sides = database.read(lambda tx: [_side(tx, tree, _live(tx)) for tree in trees])
@@ -99,7 +99,7 @@ def _live(tx: Tx) -> list[Run]:
     return found[::-1]
 
 
-def _side(tx: Tx, tree: places.Tree, live: list[Run]) -> Side:
+def _side(tx: Tx, tree: checkouts.Tree, live: list[Run]) -> Side:
     inside = os.path.realpath(tree.folder)
     for run in live:
         if git.worktree_of(os.path.realpath(run.cwd)) == inside:

@@ -17,7 +17,6 @@ from corral.rooms.gateway import (
     looking,
     ops,
     receiving,
-    requesting,
     sending,
     staying,
     talking,
@@ -26,6 +25,8 @@ from corral.rooms.gateway import (
 from corral.rooms.gateway.judging import MAX_TEXT
 from corral.rooms.gateway.model import HOST, Message, Next, Talk
 from corral.rooms.mail.model import Letter
+from corral.rooms.requests import deciding
+from corral.rooms.requests import ops as requests
 from corral.rooms.runs.model import Run
 
 if TYPE_CHECKING:
@@ -156,11 +157,11 @@ class Requests(Room):
 
     noun = "request"
 
-    ask = write(requesting.ask, repeatable_by="key", durable=True)
-    get = read(requesting.get)
-    list = read(requesting.list_requests)
-    withdraw = write(requesting.withdraw)
-    secrets_given = write(requesting.secrets_given, repeatable=True)
+    ask = write(requests.ask, repeatable_by="key", durable=True)
+    get = read(requests.get)
+    list = read(requests.list_requests)
+    withdraw = write(requests.withdraw)
+    secrets_given = write(requests.secrets_given, repeatable=True)
 
 
 class Messages(Room):
@@ -261,15 +262,15 @@ class Gateway(Room):
     _note_unreadable = write(receiving.note_unreadable)
     _behind = read(sending.behind)
     _catch_up = write(sending.catch_up)
-    _wanted_secrets = read(requesting.wanted_secrets, mode="one")
-    _secrets_given = write(requesting.secrets_given, repeatable=True)
+    _wanted_secrets = read(requests.wanted_secrets, mode="one")
+    _secrets_given = write(requests.secrets_given, repeatable=True)
     _ended_cards = read(cards.ended)
     _unshown = read(cards.unshown)
     _show = write(cards.show_open)
     _settle_cards = write(cards.settle_ended)
     address = read(talking.address)
     talks = read(looking.talks)
-    _next_due = read(talking.next_due)
+    next_due = read(talking.next_due)
 
     def wake(self) -> Runs:
         """Begin a turn for each session with letters, in order of arrival, while there is room."""
@@ -277,12 +278,13 @@ class Gateway(Room):
 
         return waking.wake(self._database)
 
-    def settle(self) -> Talks:
-        """End the turns whose run is over: what they were given is done, and answers are queued."""
+    def settle(self, *, here: bool = False) -> Talks:
+        """End the turns whose run is over: what they were given is done, and answers are queued.
+        `here`: only of runs of this machine, which has what they said."""
         from corral.library import waking
         from corral.library.outputs import Outputs
 
-        return waking.settle(self._database, lambda: Outputs(self._database))
+        return waking.settle(self._database, lambda: Outputs(self._database), here=here)
 
     def prepare(self, session: str) -> "Folder":
         """Have the files there by which a boxed session's run is spoken to, as it is to begin."""
@@ -397,15 +399,11 @@ class Gateway(Room):
 
     def _hear(self, letter: Letter) -> int:
         try:
-            self._database.write(lambda tx: admitting.hear_owner(tx, letter))
+            self._database.write(lambda tx: deciding.hear(tx, letter))
         except (Held, IllegalMove):
             return 0
         except CorralError as error:
             why = error.message
             with suppress(Conflict):
-                self._database.write(lambda tx: admitting.could_not_do(tx, letter, why))
+                self._database.write(lambda tx: deciding.could_not_do(tx, letter, why))
         return 1
-
-    def next_due(self) -> int | None:
-        """When something has to be done next, if nothing happens before."""
-        return self._next_due()

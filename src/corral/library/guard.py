@@ -11,7 +11,7 @@ from corral.rooms.projects import ops as projects
 from corral.rooms.projects.model import Project
 
 
-class Place(msgspec.Struct, frozen=True):
+class InProject(msgspec.Struct, frozen=True):
     """A path, and the project that it is in."""
 
     project: Project
@@ -36,29 +36,31 @@ class Guard(Room):
     _around = read(projects.around, mode="one")
     _near = read(projects.near, mode="one")
 
-    def place_of(self, path: str) -> Place:
+    def place_of(self, path: str) -> InProject:
         """The project that a file is in, and its path there: in a linked git worktree, those of the
         repository's main one, so that locks bind in all of them."""
         for candidate in _spellings(path):
             if (project := self._around(candidate)) is not None:
-                return Place(project, candidate)
+                return InProject(project, candidate)
         raise NotFound(
             f"{candidate} is in no project; `corral project register DIR` makes its directory one.",
             path=candidate,
         )
 
-    def places_of(self, path: str) -> list[Place]:
+    def places_of(self, path: str) -> list[InProject]:
         """Every project in which a path could be locked, nearest first: one may lie in another,
         and a linked git worktree may be one besides its repository. For a folder also those that
         lie in it."""
 
-        def distance(place: Place) -> tuple[bool, int]:
+        def distance(place: InProject) -> tuple[bool, int]:
             return len(place.project.dir) > len(place.path), -len(place.project.dir)
 
         return [
             place
             for candidate in _spellings(path)
-            for place in sorted((Place(p, candidate) for p in self._near(candidate)), key=distance)
+            for place in sorted(
+                (InProject(p, candidate) for p in self._near(candidate)), key=distance
+            )
         ]
 
     def commit_in_the_way(

@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corral.db.database import Told, silent
 from corral.db.tx import Tx
 from corral.library.operation import Room, read, write
 from corral.rooms.projects import ops
@@ -9,6 +10,7 @@ from corral.rooms.projects.model import Project
 
 if TYPE_CHECKING:
     from corral.library.equipping import Equipped
+    from corral.library.exporting import Exported
 
 
 def delete(tx: Tx, id: str) -> Project:
@@ -76,6 +78,13 @@ class Projects(Room):
         from corral.library.equipping import equip
 
         return equip(str(folder), remove=remove)
+
+    def export(self, project: str, file: str | Path, *, told: Told | None = None) -> "Exported":
+        """Write all that belongs to a project, as it is at one moment, into a new private file: a
+        store of its own, without other projects, secrets and chats. `told` hears how far it is."""
+        from corral.library.exporting import export
+
+        return export(self._database, project, file, told or silent)
 
     def delete(self, id: str) -> Project:
         """Forget a project with its runs, their output and files, its settings, budgets,

@@ -59,7 +59,7 @@ def clean(
         if races[attempt.race_id].host == process.host():
             found += _clean(database, races[attempt.race_id], attempt, confirm, unmerged)
     if orphans:
-        found += [_reclaim(each, confirm) for each in _orphans(database)]
+        found += [_reclaim(each, confirm) for each in orphaned(database)]
     root = races_folder() / race.id if race is not None else races_folder()
     found += _cut_short(str(root))
     if race is None:
@@ -179,7 +179,7 @@ def reclaim(database: Database) -> list[AttemptLeftover]:
     is elsewhere too, and what nobody took from the pool; gives these."""
     keep_ms = database.read(lambda tx: int(settings.value(tx, "races.unused_ms")))
     before = database.clock.now() - keep_ms
-    old = [each for each in _orphans(database) if _touched(each.folder) < before]
+    old = [each for each in orphaned(database) if _touched(each.folder) < before]
     found = _swept([_reclaim(each, confirm=True) for each in old])
     for entry in pool.pooled(str(pool_folder())):
         if entry.kept_at < before or not os.path.isdir(entry.repository):
@@ -190,13 +190,36 @@ def reclaim(database: Database) -> list[AttemptLeftover]:
     return [left for left in found if left.action == "removed"]
 
 
-class _Orphan(leftovers.Orphan, frozen=True, kw_only=True):
+def missing(database: Database) -> list[tuple[str, str]]:
+    """Worktrees of attempts on this machine that are not there any more: the race, and where.
+
+    An attempt that never began may never have had one. Whoever removes one says so right after, so
+    it is asked twice.
+    """
+    return sorted(_missing(database) & _missing(database))
+
+
+def _missing(database: Database) -> set[tuple[str, str]]:
+    found = set()
+    hosts: dict[str, str] = {}
+    for attempt in _attempts(database, None):
+        if attempt.started_at is None or os.path.isdir(attempt.worktree):
+            continue
+        if attempt.race_id not in hosts:
+            race = _known_race(database, attempt.race_id)
+            hosts[attempt.race_id] = race.host if race is not None else ""
+        if hosts[attempt.race_id] == process.host():
+            found.add((attempt.race_id, attempt.worktree))
+    return found
+
+
+class Orphan(leftovers.Orphan, frozen=True, kw_only=True):
     race_id: str
     attempt_id: str | None
     of_this_store: bool
 
 
-def _orphans(database: Database) -> Iterator[_Orphan]:
+def orphaned(database: Database) -> Iterator[Orphan]:
     """Worktrees below the folder of races that are in the place of no attempt, nor another store's;
     each with the attempt that it was made for, where that can be told."""
     known = set()
@@ -216,7 +239,7 @@ def _orphans(database: Database) -> Iterator[_Orphan]:
             places = {} if of_race is None else _places(of_race)
             for each in leftovers.orphans(repositories, folder.path, known):
                 if not os.path.basename(each.folder).startswith(leftovers.REMOVED):
-                    yield _Orphan(
+                    yield Orphan(
                         folder=each.folder,
                         repository=each.repository,
                         branch=each.branch,
@@ -265,7 +288,7 @@ def _touched(folder: str) -> int:
     return max(found)
 
 
-def _reclaim(orphan: _Orphan, confirm: bool) -> AttemptLeftover:
+def _reclaim(orphan: Orphan, confirm: bool) -> AttemptLeftover:
     left = AttemptLeftover(
         worktree=orphan.folder,
         reason="no attempt works in it; look at it and remove it yourself",

@@ -32,10 +32,10 @@ class Races(Room):
     _cancel = write(choosing.cancel)
     _ask_judge = write(choosing.ask_judge)
     _set_budget = write(choosing.set_budget)
-    _latest_of = read(ops.latest_of)
     _open_rounds = read(doing.open_rounds, mode="one")
 
     get = read(ops.get)
+    latest = read(ops.latest_of)
     list = read(ops.list_races)
     finish = write(choosing.finish)
     winning = read(choosing.winning, mode="one")
@@ -291,10 +291,6 @@ class Races(Room):
         return self.advance(given_up.id)
 
     # -- looking ---------------------------------------------------------------------------------
-
-    def latest(self, project: str) -> Race | None:
-        """The race of a project that was started last."""
-        return self._latest_of(project)
 
     def so_far(self, race: str) -> Sequence[comparing.SoFar]:
         """How far the attempts of the latest round are: time, cost, and lines that they changed."""

@@ -4,8 +4,8 @@ import msgspec
 
 from corral import config
 from corral.db import connect
-from corral.db.database import Database
-from corral.db.relocation import Move, Told, find, seek
+from corral.db.database import Database, Told, silent
+from corral.db.relocation import Move, find, seek
 from corral.db.relocation import stay as remain
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
 from corral.library.runs import Runs
@@ -44,7 +44,7 @@ def move(database: Database, url: str, told: Told | None) -> Moved:
         except Refused:
             remain(database)
             raise
-        rows = going.copy(told or _silent)
+        rows = going.copy(told or silent)
         going.switch()
         return Moved(going.target.url, len(rows), sum(rows.values()))
     finally:
@@ -110,7 +110,3 @@ def _is_over(runs: Runs, id: str) -> bool:
         if error.reason != "moved":
             raise
         return True
-
-
-def _silent(table: str, done: int, total: int) -> None:
-    pass

@@ -50,7 +50,7 @@ def heartbeat(
     Held when another keeper took it over, or a recovery gave it up.
     """
     from corral.rooms.locks import keeping as locks
-    from corral.rooms.tasks import holding
+    from corral.rooms.tasks import keeping as tasks
 
     renewed = keeping.heartbeat(
         tx,
@@ -60,7 +60,7 @@ def heartbeat(
         peak_bytes=peak_bytes,
         lease_ms=lease_ms,
     )
-    holding.renew_of_run(tx, run.id)
+    tasks.renew_of_run(tx, run.id)
     locks.renew_all(tx, run.id)
     return renewed
 
@@ -329,18 +329,18 @@ class Runs(Room):
                 )
 
     def _give_tasks_back(self, run: Run) -> None:
-        from corral.rooms.tasks import holding
+        from corral.rooms.tasks import keeping as tasks
 
-        if self._database.read(lambda tx: holding.has_tasks(tx, run.id)):
+        if self._database.read(lambda tx: tasks.has_tasks(tx, run.id)):
             from corral.rooms.tasks import doing
 
             why = f"its run {run.id} ended ({run.state}) without a submit"
             self._database.write(lambda tx: doing.release_of_run(tx, run.id, why))
 
     def _tell_race(self, run: Run) -> None:
-        from corral.rooms.races import holding
+        from corral.rooms.races import keeping as races
 
-        if self._database.read(lambda tx: holding.has_attempt(tx, run.id), mode="one"):
+        if self._database.read(lambda tx: races.has_attempt(tx, run.id), mode="one"):
             from corral.rooms.races import doing
 
             self._database.write(lambda tx: doing.end_of_run(tx, run))

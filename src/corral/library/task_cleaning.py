@@ -42,6 +42,17 @@ def clean(database: Database, project: str, *, confirm: bool) -> list[TaskLeftov
     ]
 
 
+def strays(database: Database) -> Iterator[tuple[str, str]]:
+    """Folders among the worktrees of tasks that are no task's of this store: the project that each
+    is below, and where it is."""
+    root = worktrees_folder()
+    for folder in sorted(root.glob("prj_*/*")):
+        if folder.is_dir() and not folder.is_symlink():
+            task, _ = database.read(partial(_task, id=folder.name))
+            if task is None and folder.is_dir():
+                yield folder.parent.name, str(folder)
+
+
 def _looked_at(database: Database, project: Project, root: str) -> Iterator[TaskLeftover]:
     # With none of them known, all that are there are told, and those that git alone remembers.
     for orphan in leftovers.orphans([project.dir], root, []):

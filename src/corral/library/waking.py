@@ -20,7 +20,9 @@ from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, NotFound, Refused
 from corral.library import asking, exchanging
 from corral.rooms.agents import ops as agents
-from corral.rooms.gateway import boxing, corresponding, talking
+from corral.rooms.boxes import ops as boxes
+from corral.rooms.boxes.letters import as_seen, split
+from corral.rooms.gateway import corresponding, talking
 from corral.rooms.gateway.model import Talk
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Launch, Run, RunState
@@ -77,9 +79,9 @@ def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     letters = talking.take(tx, talk)
     if not letters:
         return None
-    wanted = boxing.wanted(tx, talk)
+    wanted = boxes.wanted(tx, talk)
     if wanted != "none":
-        letters = boxing.as_seen(letters, exchanging.folder_of(session))
+        letters = as_seen(letters, exchanging.folder_of(session))
     prompt = talking.words(tx, talk, letters)
     wish = asking.Wish(prompt=prompt, project=folder, sandbox=wanted)
     run = asking.resume(tx, session, wish)
@@ -103,8 +105,10 @@ def cannot_begin(tx: Tx, session: str, reason: str) -> None:
 # -- the end of a turn ----------------------------------------------------------------------------
 
 
-def settle(database: "Database", outputs: "Callable[[], Outputs]") -> list[Talk]:
-    """End the turns whose run is over; gives their sessions."""
+def settle(
+    database: "Database", outputs: "Callable[[], Outputs]", *, here: bool = False
+) -> list[Talk]:
+    """End the turns whose run is over, or those of this machine's runs; gives their sessions."""
     settled = []
     after = ""
     while page := database.read(partial(talking.busy, after=after)):
@@ -115,6 +119,8 @@ def settle(database: "Database", outputs: "Callable[[], Outputs]") -> list[Talk]
             if run is not None and run.is_live:
                 continue
             launch = _launch_of(database, run)
+            if here and not _was_here(run, launch):
+                continue
             if run is not None and launch is not None and launch.is_boxed:
                 done = _settle_boxed(database, talk, run, launch)
             else:
@@ -133,6 +139,12 @@ def _run_of(database: "Database", id: str) -> Run | None:
 
 def _launch_of(database: "Database", run: Run | None) -> Launch | None:
     return database.read(lambda tx: runs.launch_of(tx, run.id)) if run is not None else None
+
+
+def _was_here(run: Run | None, launch: Launch | None) -> bool:
+    """Whether this machine had a run, or was to have it."""
+    hosts = (run and run.host, launch and launch.host)
+    return process.host() in hosts
 
 
 def _settle_plain(
@@ -166,7 +178,7 @@ def end_boxed(tx: Tx, talk: Talk, run: Run, looked: exchanging.Looked) -> Talk |
     ended = talking.end(tx, talk)
     if ended is None:
         return None
-    done, rest = boxing.split(talk, looked.acks)
+    done, rest = split(talk, looked.acks)
     talking.used_up(tx, msgspec.structs.replace(talk, letters=done))
     if run.state is RunState.CANCELLED:
         left = msgspec.structs.replace(talk, letters=rest)

@@ -71,6 +71,7 @@ CREATE TABLE projects (
     last_run_at {integer}               -- start of the latest run; null: never run
 ) {strict};
 
+CREATE INDEX projects_by_name ON projects (name);
 CREATE INDEX projects_recent ON projects (coalesce(last_run_at, 0), id);
 
 -- Machines that run agents on this store: one row for one boot of one host. Writer: nodes.

@@ -36,8 +36,8 @@ CREATE UNIQUE INDEX checkpoint_writes_by_place ON checkpoint_writes (thread, ns,
 -- Where the content of this store goes, went, or comes from; at most one row. Writer: db.
 CREATE TABLE relocation (
     one {integer} PRIMARY KEY CHECK (one = 1),  -- there is only one
-    phase {key} NOT NULL                -- leaving: fenced and being copied; gone; arriving; arrived
-        CHECK (phase IN ('leaving', 'gone', 'arriving', 'arrived')),
+    phase {key} NOT NULL                -- leaving: fenced and being copied; gone; arriving; arrived; part: an export of a project
+        CHECK (phase IN ('leaving', 'gone', 'arriving', 'arrived', 'part')),
     url TEXT NOT NULL,                  -- the other store, without any password
     move {key} NOT NULL,                -- the same on both sides
     copied {json} NOT NULL,             -- arriving: how many rows of each table are here

@@ -12,15 +12,18 @@ recorded is held against what workers and agents wrote down for themselves (`che
 import argparse
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 
+from tests.torture import ledger
 from tests.torture.chaos import faults
 from tests.torture.chaos.checker import judge
 from tests.torture.chaos.stage import Chaos
+from tests.torture.ledger import Batch
 
 
 def run(wanted: argparse.Namespace, folder: Path) -> int:
@@ -43,10 +46,14 @@ def run(wanted: argparse.Namespace, folder: Path) -> int:
         told = {name: getattr(history, name) for name in history.__struct_fields__[1:]}
         (folder / "history.json").write_bytes(msgspec.json.encode(told))
     wrong = judge(history) + _crashes(chaos.out)
+    batch = Batch(engine, "chaos", wanted.seed, dict(chaos.killed), seconds + quiet, len(wrong))
+    batch.runs, batch.command = len(history.runs), " ".join(sys.argv[1:])
+    ledger.note(wanted.into, batch)
     notes = Counter(note.what for note in history.notes)
     rows = {
         "chaos": f"{engine}, seed {wanted.seed}, {seconds:.0f} s and {quiet:.0f} s to be quiet",
         "faults": f"{sum(chaos.counts.values())} ({_counted(chaos.counts)})",
+        "kills": f"{sum(chaos.killed.values())} ({_counted(chaos.killed)})",
         "not done here": "; ".join(chaos.not_done) or "nothing",
         "events": str(len(history.events)),
         "accepted": _counted(notes),
@@ -82,6 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL of its own")
     parser.add_argument("--url", help="on this PostgreSQL database, which is empty")
+    parser.add_argument("--into", metavar="FILE", help="add a line to this file")
     parser.add_argument("--keep", action="store_true", help="leave the folder for a look")
     parser.add_argument("--plan", action="store_true", help="only say what would go wrong")
     wanted = parser.parse_args(arguments)

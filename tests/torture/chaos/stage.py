@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from corral.library import Corral
 from corral.library.catalogue import declared
 from corral.rooms.runs.model import Run
 from tests.support.invariants import check_store
+from tests.support.machines import on_machine
 from tests.torture.bystanders import Bystanders
 from tests.torture.chaos import faults, record
 from tests.torture.chaos.actors import AGENT, DOUBTED
@@ -47,6 +48,8 @@ class Chaos:
         (self.out / "project").mkdir(parents=True)
         (self.out / "agent.py").write_text(AGENT)
         self.counts: Counter[str] = Counter()
+        self.killed: Counter[str] = Counter()
+        """Whom a SIGKILL of ours has met."""
         self.not_done: list[str] = []
         """What cannot be done here, and why."""
         self.seen: list[tuple[str, int]] = []
@@ -158,8 +161,11 @@ class Chaos:
         what, _, whom = fault.kind.partition(" ")
         until = now + fault.lasts
         if what == "kill" and whom == "daemon":
+            if not machine.is_up():
+                return
             self._daemon_away(machine, until)
             self._signal(machine.pid, signal.SIGKILL)
+            self.killed["daemon"] += 1
         elif what in ("kill", "stop") and whom in ("keeper", "guard", "agent"):
             if not self._strike_run(fault, whom, until):
                 return
@@ -174,7 +180,7 @@ class Chaos:
     def _strike_world(self, fault: Fault, machine: Place, until: float) -> None:
         if fault.kind == "power":
             self._daemon_away(machine, until)
-            machine.lose_power()
+            self.killed["by a loss of power"] += machine.lose_power()
         elif fault.kind == "down":
             self._daemon_away(machine, until)
             subprocess.Popen(
@@ -204,7 +210,7 @@ class Chaos:
     def _strike_worker(self, fault: Fault, until: float) -> None:
         name, worker = sorted(self.machines[fault.machine].workers.items())[int(fault.pick * 2)]
         if fault.kind == "kill worker":
-            self.machines[fault.machine].kill_worker(name)
+            self.killed["worker"] += self.machines[fault.machine].kill_worker(name)
         else:
             self._signal(worker.pid, signal.SIGSTOP)
             self.later(until, lambda: self._signal(worker.pid, signal.SIGCONT))
@@ -231,6 +237,7 @@ class Chaos:
                 return True
             who = process.identify(pid)
             self._signal(pid, signal.SIGKILL)
+            self.killed[role] += 1
             if who is not None and fault.pick < 0.4:
                 self.bystanders.take_pid_of(who)
             return True
@@ -350,19 +357,6 @@ def _find(run: Run, role: str) -> int | None:
     return found.parent if is_guard else None
 
 
-@contextmanager
-def _on(host: str) -> Iterator[None]:
-    """As if this were that machine, whose files are here."""
-    own = os.environ["CORRAL_HOST"]
-    os.environ["CORRAL_HOST"] = host
-    process.host.cache_clear()
-    try:
-        yield
-    finally:
-        os.environ["CORRAL_HOST"] = own
-        process.host.cache_clear()
-
-
 def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[record.Ran]:
     """What an agent wrote down in its attempts, and what is shown of each."""
     found: dict[int, record.Ran] = {}
@@ -372,7 +366,7 @@ def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[record.Ran]:
         ran.wrote += what == "wrote"
         ran.end = rest[0] if what == "end" else ran.end
     text = b""
-    with suppress(CorralError), _on(store.outputs.get(file.stem).host or ""):
+    with suppress(CorralError), on_machine(store.outputs.get(file.stem).host or ""):
         reader = store.outputs.open(file.stem)
         while piece := reader.bytes(len(text), 1 << 20):
             text += piece

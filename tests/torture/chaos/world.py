@@ -168,19 +168,24 @@ class Place(Machine):
                 stderr=log,
             )
 
-    def kill_worker(self, name: str) -> None:
+    def kill_worker(self, name: str) -> bool:
+        """Whether there was one to be killed."""
+        lived = self.workers[name].poll() is None
         self.workers[name].kill()
         self.workers[name].wait()
+        return lived
 
-    def signal_all(self, number: int) -> None:
-        """All that runs here, its workers not counted: those have their own faults."""
+    def signal_all(self, number: int) -> int:
+        """All that runs here, its workers not counted: those have their own faults. How many."""
         mine = {worker.pid for worker in self.workers.values()}
+        count = 0
         for pid in self.everybody():
             if pid not in mine:
                 with suppress(OSError):
                     os.kill(pid, number)
+                    count += 1
+        return count
 
-    def lose_power(self) -> None:
-        self.signal_all(signal.SIGKILL)
-        for name in self.workers:
-            self.kill_worker(name)
+    def lose_power(self) -> int:  # type: ignore[override]
+        """All that runs here is gone at once; how many those were."""
+        return self.signal_all(signal.SIGKILL) + sum(map(self.kill_worker, [*self.workers]))

@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from corral.adapters.boxed.rows import Picture, Shown, Target
+from corral.adapters.boxed.rows import Picture, Shown
 from corral.adapters.boxed.schema import INBOUND, Folder, moment, next_even
 from corral.kernel.errors import Refused
 
@@ -110,13 +110,10 @@ def _write(connection: apsw.Connection, picture: Picture, now: int) -> None:
             ),
         )
     if picture.destinations is not None:
-        _rewrite(connection, "destinations", [_values(each) for each in picture.destinations])
+        rows = [msgspec.structs.astuple(each) for each in picture.destinations]
+        _rewrite(connection, "destinations", rows)
     if picture.routing is not None:
         _rewrite(connection, "session_routing", [(1, *picture.routing)])
-
-
-def _values(target: Target) -> tuple[Any, ...]:
-    return msgspec.structs.astuple(target)
 
 
 def _rewrite(connection: apsw.Connection, table: str, wanted: list[tuple[Any, ...]]) -> None:

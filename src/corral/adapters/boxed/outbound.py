@@ -60,10 +60,6 @@ class Damaged(Exception):
     """It is no file that the inside could have written; the argument says why."""
 
 
-def exists(folder: Folder) -> bool:
-    return os.path.lexists(folder.outbound)
-
-
 def stamp(folder: Folder) -> tuple[int, int, int] | None:
     """Something that changes when the file does; None while there is none."""
     try:

@@ -8,7 +8,6 @@ before that is known. Lines are counted in what is shown, from 0.
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from corral.adapters.output.frames import Data
 from corral.adapters.output.plain import Plain
@@ -18,44 +17,6 @@ from corral.adapters.output.sealed import Piece, Sealed, open_sealed
 from corral.kernel.errors import NotFound
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.1
-
-
-class Text(Protocol):
-    """What can be read of an output, whatever form it has."""
-
-    @property
-    def size(self) -> int:
-        """How many bytes the run has written."""
-        ...
-
-    def lines(self, start: int, count: int) -> list[Data]:
-        """Lines without their ends, from the `start`th on."""
-        ...
-
-    def tail(self, count: int) -> list[Data]:
-        """The last lines."""
-        ...
-
-    def bytes(self, offset: int, length: int) -> Data:
-        """The text of so many bytes of what the run wrote.
-
-        A piece that stands as something else belongs, as a whole, to the offset of its beginning.
-        """
-        ...
-
-    def follow(
-        self,
-        offset: int = 0,
-        *,
-        over: Callable[[], bool],
-        wait: Callable[[float], object] = time.sleep,
-    ) -> Iterator[Piece]:
-        """All text from an offset on, as it comes, until `over` says that nothing more will.
-
-        Each piece has the offset from which another reader could go on. `wait` is called with a
-        number of seconds while nothing comes.
-        """
-        ...
 
 
 class Output:
@@ -74,15 +35,22 @@ class Output:
 
     @property
     def size(self) -> int:
+        """How many bytes the run has written."""
         return self._text().size
 
     def lines(self, start: int, count: int) -> list[Data]:
+        """Lines without their ends, from the `start`th on."""
         return self._text().lines(start, count)
 
     def tail(self, count: int) -> list[Data]:
+        """The last lines."""
         return self._text().tail(count)
 
     def bytes(self, offset: int, length: int) -> Data:
+        """The text of so many bytes of what the run wrote.
+
+        A piece that stands as something else belongs, as a whole, to the offset of its beginning.
+        """
         return self._text().bytes(offset, length)
 
     def follow(
@@ -92,8 +60,12 @@ class Output:
         over: Callable[[], bool],
         wait: Callable[[float], object] = time.sleep,
     ) -> Iterator[Piece]:
-        """It survives sealing: a file that was opened is read to its end, also when its name is
-        gone."""
+        """All text from an offset on, as it comes, until `over` says that nothing more will.
+
+        Each piece has the offset from which another reader could go on. `wait` is called with a
+        number of seconds while nothing comes. It survives sealing: a file that was opened is read
+        to its end, also when its name is gone.
+        """
         pause = SHORTEST_PAUSE
         while True:
             ended = over()  # asked first: what was written before the end is read then

@@ -13,6 +13,7 @@ from corral.adapters.output.frames import (
     Index,
     Marks,
     ReadAt,
+    new_hash,
     read_index,
     unpack_marks,
     unpacker,
@@ -80,6 +81,13 @@ class Sealed:
             end = self._marks.whole(min(begin - begin % FRAME + FRAME, self.index.text_bytes))
             yield Piece(self._marks.source_of(end), self._text(begin, end))
             begin = end
+
+    def text_hash(self) -> str:
+        """What all of the text really hashes to, read anew; StoreUnavailable where it cannot be."""
+        found = new_hash()
+        for nth in range(len(self._frames)):
+            found.update(self._unpack(nth))
+        return str(found.hexdigest())
 
     def _text(self, begin: int, end: int) -> Data:
         if end <= begin:

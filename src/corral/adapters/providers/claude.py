@@ -29,7 +29,7 @@ from corral.adapters.providers.lines import (
     text,
     words_in,
 )
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, typed, words
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
 from corral.kernel.clock import SECOND, Clock
 
 
@@ -60,16 +60,9 @@ class Claude(Cli):
         if ask.hooks:
             args += [f"--settings={hook_files.as_json(self.name)}"]
         args += permissions(ask) + list(ask.extra)
-        prompt, to_type = words(ask), None
-        if ask.interactive:
-            prompt, to_type = typed(prompt)
-            args += ["--", prompt] if prompt else []
-        return Start(
-            args,
-            stdin=to_type if ask.interactive else prompt,
-            structured=not ask.interactive,
-            session=None if ask.latest else session,
-        )
+        prompt, stdin = told(ask)
+        args += ["--", prompt] if prompt else []
+        return started(args, ask, stdin, session)
 
     def parser(self, clock: Clock | None = None) -> "ClaudeParser":
         return ClaudeParser(clock)

@@ -29,8 +29,7 @@ from corral.adapters.providers.provider import (
     Start,
     refuse_denials,
     session_of,
-    typed,
-    words,
+    told,
 )
 from corral.kernel.clock import Clock
 
@@ -54,9 +53,7 @@ class Codex(Cli):
         args += self._options(ask) + list(ask.extra)
         if ask.latest:
             args += ["--last"]
-        prompt, to_type = words(ask), None
-        if ask.interactive:
-            prompt, to_type = typed(prompt)
+        prompt, stdin = told(ask)
         place = [session] if session else []
         if not ask.interactive:
             place += ["-"]  # the prompt comes by standard input
@@ -64,7 +61,7 @@ class Codex(Cli):
             place += [prompt]
         return Start(
             args + (["--", *place] if place else []),
-            stdin=to_type if ask.interactive else prompt or "",
+            stdin=stdin if ask.interactive else stdin or "",
             structured=not ask.interactive,
             session=session,
         )

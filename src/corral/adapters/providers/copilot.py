@@ -19,7 +19,7 @@ from corral.adapters.providers.lines import (
     table,
     text,
 )
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, typed, words
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
 from corral.kernel.clock import Clock
 
 
@@ -43,16 +43,9 @@ class Copilot(Cli):
         if ask.model:
             args += [f"--model={ask.model}"]
         args += _grants(ask) + list(ask.extra)
-        prompt, to_type = words(ask, instructions=True), None
-        if ask.interactive:
-            prompt, to_type = typed(prompt)
-            args += [f"--interactive={prompt}"] if prompt else []
-        return Start(
-            args,
-            stdin=to_type if ask.interactive else prompt,
-            structured=not ask.interactive,
-            session=None if ask.latest else session,
-        )
+        prompt, stdin = told(ask, instructions=True)
+        args += [f"--interactive={prompt}"] if prompt else []
+        return started(args, ask, stdin, session)
 
     def parser(self, clock: Clock | None = None) -> "CopilotParser":
         return CopilotParser(clock)

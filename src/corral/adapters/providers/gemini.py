@@ -26,8 +26,8 @@ from corral.adapters.providers.provider import (
     Start,
     refuse_denials,
     session_of,
-    typed,
-    words,
+    started,
+    told,
 )
 from corral.kernel.clock import Clock
 
@@ -53,18 +53,11 @@ class Gemini(Cli):
         if ask.model:
             args += [f"--model={ask.model}"]
         args += approval(ask, edit="auto_edit") + list(ask.extra)
-        prompt, to_type = words(ask, instructions=True), None
-        if ask.interactive:
-            prompt, to_type = typed(prompt)
-            args += [f"--prompt-interactive={prompt}"] if prompt else []
-        else:
+        prompt, stdin = told(ask, instructions=True)
+        args += [f"--prompt-interactive={prompt}"] if prompt else []
+        if not ask.interactive:
             args += ["--prompt="]  # headless; the words come by standard input
-        return Start(
-            args,
-            stdin=to_type if ask.interactive else prompt,
-            structured=not ask.interactive,
-            session=None if ask.latest else session,
-        )
+        return started(args, ask, stdin, session)
 
     def parser(self, clock: Clock | None = None) -> "GeminiParser":
         return GeminiParser(clock)

@@ -17,7 +17,7 @@ from corral.adapters.providers.lines import (
     table,
     text,
 )
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, typed, words
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, told
 from corral.kernel.clock import SECOND, Clock
 
 
@@ -41,14 +41,12 @@ class Opencode(Cli):
         if "all" in ask.approvals and not ask.interactive:
             args += ["--auto"]
         args += ask.extra
-        prompt, to_type = words(ask, instructions=True), None
-        if ask.interactive:
-            prompt, to_type = typed(prompt)
-            args += [f"--prompt={prompt}"] if prompt else []
+        prompt, stdin = told(ask, instructions=True)
+        args += [f"--prompt={prompt}"] if prompt else []
         grants = _grants(ask)
         return Start(
             args,
-            stdin=to_type if ask.interactive else prompt,
+            stdin=stdin,
             env={"OPENCODE_PERMISSION": msgspec.json.encode(grants).decode()} if grants else {},
             structured=not ask.interactive,
             session=session,

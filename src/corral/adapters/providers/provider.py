@@ -181,11 +181,29 @@ def words(ask: Ask, *, instructions: bool = False) -> str | None:
     return f"{ask.instructions}\n\n{prompt}" if prompt else ask.instructions
 
 
-def typed(prompt: str | None) -> tuple[str | None, str | None]:
-    """The prompt of a terminal conversation, as an argument or, too long for one, to be typed."""
+def told(ask: Ask, *, instructions: bool = False) -> tuple[str | None, str | None]:
+    """The `words` of a start: as an argument, and as what it reads first; one of them at the most.
+
+    A terminal conversation has them as an argument or, too long for one, typed; any other reads
+    them.
+    """
+    prompt = words(ask, instructions=instructions)
+    if not ask.interactive:
+        return None, prompt
     if prompt is None or len(prompt.encode(errors="replace")) <= MAX_ARGUMENT:
         return prompt, None
     return None, prompt
+
+
+def started(args: list[str], ask: Ask, stdin: str | None, session: str | None) -> Start:
+    """How most are started: with a stream for the parser unless somebody sits in front of it, and
+    in a conversation whose id is known unless it is whichever was the latest."""
+    return Start(
+        args,
+        stdin=stdin,
+        structured=not ask.interactive,
+        session=None if ask.latest else session,
+    )
 
 
 def session_of(ask: Ask) -> str | None:

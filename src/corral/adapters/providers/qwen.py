@@ -12,7 +12,7 @@ from corral.adapters.providers.facts import Fact, Finished, Used
 from corral.adapters.providers.gemini import approval
 from corral.adapters.providers.limits import limit_in
 from corral.adapters.providers.lines import number, text
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, typed, words
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
 from corral.kernel.clock import Clock
 
 _REFUSED = "[API Error:"
@@ -43,16 +43,9 @@ class Qwen(Cli):
         if ask.deny:
             args += [f"--exclude-tools={','.join(ask.deny)}"]
         args += ask.extra
-        prompt, to_type = words(ask), None
-        if ask.interactive:
-            prompt, to_type = typed(prompt)
-            args += [f"--prompt-interactive={prompt}"] if prompt else []
-        return Start(
-            args,
-            stdin=to_type if ask.interactive else prompt,
-            structured=not ask.interactive,
-            session=None if ask.latest else session,
-        )
+        prompt, stdin = told(ask)
+        args += [f"--prompt-interactive={prompt}"] if prompt else []
+        return started(args, ask, stdin, session)
 
     def parser(self, clock: Clock | None = None) -> "QwenParser":
         return QwenParser(clock)

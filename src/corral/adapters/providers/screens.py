@@ -67,10 +67,7 @@ class Reading(msgspec.Struct, frozen=True):
     """Of a limit or a fatal error: the words."""
 
 
-def _line(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
-
-
+_line = re.compile
 _ONCE = r"^(?:\d+\. )?(?:Yes|Allow once|Yes, allow once|Yes, proceed)(?: \([a-z]\))?$"
 
 SCREENS: dict[str, Screen] = {

@@ -3,7 +3,7 @@
 import sys
 
 from corral.adapters.providers.claude import ClaudeParser
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, typed, words
+from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
 from corral.kernel.clock import Clock
 
 
@@ -25,16 +25,9 @@ class Scripted(Cli):
         if ask.model:
             args += ["--model", ask.model]
         args += ask.extra
-        prompt, to_type = words(ask, instructions=True), None
-        if ask.interactive:
-            prompt, to_type = typed(prompt)
-            args += ["--", prompt] if prompt else []
-        return Start(
-            args,
-            stdin=to_type if ask.interactive else prompt,
-            structured=not ask.interactive,
-            session=None if ask.latest else session,
-        )
+        prompt, stdin = told(ask, instructions=True)
+        args += ["--", prompt] if prompt else []
+        return started(args, ask, stdin, session)
 
     def version(self, program: str) -> str | None:
         """It comes with Corral, so it is Corral's; None where that is not installed."""

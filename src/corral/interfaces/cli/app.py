@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,8 @@ class App:
             self._show_times_of(None)
 
     def project_id(self, typed: str | None) -> str | None:
-        """The whole id of a project that was named by an id, shortened or not, or its directory."""
+        """The whole id of a project that was named by its id, shortened or not, its directory,
+        or its name."""
         if typed is None:
             return None
         projects = self.store.projects
@@ -187,6 +188,14 @@ class App:
         if page.next is not None:
             click.echo(f"There is more: --after {page.next}", err=True)
 
+    def show_pairs(self, pairs: Mapping[str, Any], name: str, value: str, *, empty: str) -> None:
+        """Values by their names: a JSON object, or a table of two columns."""
+        if self.json:
+            self.show(pairs)
+        else:
+            columns: Columns = [(name, lambda pair: pair[0]), (value, lambda pair: pair[1])]
+            self.show_all([*pairs.items()], columns, empty=empty)
+
     def say(self, sentence: str, record: Any = None) -> None:
         """What was done: the record as JSON, or one sentence for a person."""
         from corral.interfaces.cli import render
@@ -270,46 +279,53 @@ def paging(function: Callable[..., Any]) -> Callable[..., Any]:
     return after(limit(function))
 
 
-class Duration(click.ParamType[int]):
-    """A duration such as 90s, 10m or 7d, in milliseconds."""
+class Milliseconds(click.ParamType[int]):
+    """What is written in some way and is a number of milliseconds."""
 
-    name = "duration"
+    def read(self, text: str) -> int:
+        """The number; Invalid when it is not written so."""
+        raise NotImplementedError
 
     def convert(
         self, value: Any, param: click.Parameter | None, context: click.Context | None
     ) -> int:
-        from corral.kernel.clock import parse_duration
         from corral.kernel.errors import Invalid
 
         if isinstance(value, int):
             return value
         try:
-            return parse_duration(value)
+            return self.read(value)
         except Invalid as error:
             self.fail(error.message, param, context)
 
 
-class Moment(click.ParamType[int]):
-    """A moment such as 2027-01-15T09:00, in milliseconds; without a zone it is the user's own."""
+class Duration(Milliseconds):
+    """A duration such as 90s, 10m or 7d."""
+
+    name = "duration"
+
+    def read(self, text: str) -> int:
+        from corral.kernel.clock import parse_duration
+
+        return parse_duration(text)
+
+
+class Moment(Milliseconds):
+    """A moment such as 2027-01-15T09:00; without a zone it is the user's own."""
 
     name = "time"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> int:
+    def read(self, text: str) -> int:
         from datetime import datetime
 
-        if isinstance(value, int):
-            return value
+        from corral.kernel.errors import Invalid
+
         try:
-            return round(datetime.fromisoformat(value).timestamp() * 1_000)
+            return round(datetime.fromisoformat(text).timestamp() * 1_000)
         except (ValueError, OverflowError, OSError):
-            self.fail(
-                f"{value!r} is no moment; write one like 2027-01-15T09:00 or "
-                "2027-01-15T09:00+01:00.",
-                param,
-                context,
-            )
+            raise Invalid(
+                f"{text!r} is no moment; write one like 2027-01-15T09:00 or 2027-01-15T09:00+01:00."
+            ) from None
 
 
 def is_terminal() -> bool:

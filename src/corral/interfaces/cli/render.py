@@ -267,12 +267,21 @@ def ago(ms: int) -> str:
 @contextmanager
 def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], object]]:
     """A bar on standard error for long work, told how many of how many are done."""
+    with progress_by_part(what, quiet=quiet) as tell:
+        yield lambda done, all: tell("", done, all)
+
+
+@contextmanager
+def progress_by_part(what: str, *, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """The same for work that has parts, each with a name and a count of its own."""
     if quiet or not sys.stderr.isatty():
-        yield lambda done, all: None
+        yield lambda part, done, all: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, all: bar.update(task, completed=done, total=all)
+        yield lambda part, done, all: bar.update(
+            task, description=f"{what}: {part}" if part else what, completed=done, total=all
+        )

@@ -1,16 +1,13 @@
 """What the commands about tasks share: how a task is named, who speaks, how a file is read."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from corral.interfaces.cli.app import App, Columns, read_body
 from corral.interfaces.cli.render import readable
 from corral.kernel.errors import Invalid
-
-if TYPE_CHECKING:
-    import yaml
 
 as_agent = click.option("--agent", metavar="NAME", help="Who says it; $CORRAL_AGENT by default.")
 in_project = click.option(
@@ -54,23 +51,28 @@ def read_list(file: str) -> Any:
     import yaml
 
     try:
-        return yaml.load(text, _loader())  # noqa: S506 - it makes plain values only
+        return _plain_values(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a 99th month, say
         raise Invalid(f"{file} is neither JSON nor YAML: {' '.join(str(error).split())}.") from None
 
 
-def _loader() -> "type[yaml.SafeLoader]":
+def _plain_values(text: str) -> Any:
+    """What YAML says, without aliases: a few of them stand for more than any memory holds."""
     import yaml
 
-    class Plain(yaml.SafeLoader):  # type: ignore[misc]
-        """Without aliases: a few of them stand for more than any memory holds."""
+    loader = yaml.SafeLoader(text)
+    compose = loader.compose_node
 
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise Invalid("The file has YAML aliases (*name); write the values out.")
-            return super().compose_node(parent, index)
+    def compose_node(parent: Any, index: Any) -> Any:
+        if loader.check_event(yaml.AliasEvent):
+            raise Invalid("The file has YAML aliases (*name); write the values out.")
+        return compose(parent, index)
 
-    return Plain
+    loader.compose_node = compose_node
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 def task_fields(app: App) -> Columns:

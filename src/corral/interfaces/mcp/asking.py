@@ -50,7 +50,7 @@ def ask(call: Call, asked: Ask) -> Answered:
         answerers=asked.to,
         deadline_ms=asked.within_minutes * 60_000 if asked.within_minutes else None,
         fallback=asked.fallback,
-        project=me.place.id if me.place else None,
+        project=me.project_id,
         run=me.run,
         key=_own_key(call, asked),
     )
@@ -175,7 +175,7 @@ def decide(call: Call, asked: Decide) -> Answered:
         answerers=asked.to,
         deadline_ms=asked.within_minutes * 60_000 if asked.within_minutes else None,
         author=me.mailbox,
-        project=me.place.id if me.place else None,
+        project=me.project_id,
         run=me.run,
         key=_own_key(call, asked),
     )

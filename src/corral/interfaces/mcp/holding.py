@@ -53,7 +53,7 @@ def delegate(call: Call, asked: Delegate) -> Delegated | msgspec.Raw:
     if asked.task is not None:
         task = named_task(call, asked.task).id
         return call.do("tasks.delegate", asked, told, task=task, **given)
-    project = call.caller.place.id if call.caller.place else None
+    project = call.caller.project_id
     return call.do(
         "delegations.delegate", asked, told, text=asked.text, project_id=project, **given
     )

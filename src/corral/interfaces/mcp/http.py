@@ -91,14 +91,11 @@ class Endpoint:
             return store, from_token(store, state["who"], query)
 
         if message.tool is None or not message.tool.waits:
-            work: Callable[[], Answer] = lambda: answer(message, identify)  # noqa: E731
-            return await to_thread.run_sync(work, limiter=self._quick)
+            return await to_thread.run_sync(answer, message, identify, limiter=self._quick)
         gone = threading.Event()
         watching = asyncio.ensure_future(_watch(receive, gone))
         try:
-            return await to_thread.run_sync(
-                lambda: answer(message, identify, gone), limiter=self._patient
-            )
+            return await to_thread.run_sync(answer, message, identify, gone, limiter=self._patient)
         finally:
             watching.cancel()
 

@@ -31,7 +31,7 @@ class Caller(msgspec.Struct, frozen=True):
     agent: "Agent"
     run: str | None
     session: str | None
-    place: "Project | None"
+    works_in: "Project | None"
 
     @property
     def name(self) -> str:
@@ -52,14 +52,19 @@ class Caller(msgspec.Struct, frozen=True):
         return f"{self.mailbox}:{self.run}" if self.run else self.mailbox
 
     @property
+    def project_id(self) -> str | None:
+        """The project that it works in; None when none is known."""
+        return self.works_in.id if self.works_in else None
+
+    @property
     def project(self) -> str:
         """The project that it works in; Refused when none is known."""
-        if self.place is None:
+        if self.works_in is None:
             raise Refused(
                 "It is not known which project you work in; start the agent in a project's "
                 "directory (`corral project register`), or call /mcp?project=ID."
             )
-        return self.place.id
+        return self.works_in.id
 
 
 def from_environment(store: "Corral") -> Caller:
@@ -67,7 +72,7 @@ def from_environment(store: "Corral") -> Caller:
     name = os.environ.get("CORRAL_AGENT")
     if not name:
         raise Refused(f"No agent is known here; {HOW}.")
-    return _placed(
+    return _caller(
         store,
         store.agents.get(name),
         run=os.environ.get("CORRAL_RUN") or None,
@@ -83,7 +88,7 @@ def from_token(store: "Corral", who: "Who", asked: dict[str, str]) -> Caller:
             f"The token {who.name} is no agent's; make one with `corral token create NAME --agent "
             "AGENT`."
         )
-    caller = _placed(
+    caller = _caller(
         store,
         store.agents.get(who.agent),
         id=who.id,
@@ -98,7 +103,7 @@ def from_token(store: "Corral", who: "Who", asked: dict[str, str]) -> Caller:
     return caller
 
 
-def _placed(
+def _caller(
     store: "Corral",
     agent: "Agent",
     *,
@@ -110,18 +115,18 @@ def _placed(
 ) -> Caller:
     if agent.state != "active":
         raise Refused(f"The agent {agent.name} is {agent.state}, and does nothing any more.")
-    place = project
+    named = project
     if run is not None:
         found = store.runs.get(run)
         if found.agent_id != agent.id:
             raise Refused(f"{found.id} is not a run of {agent.name}.", run=found.id)
-        run, session, place = found.id, session or found.session_id, place or found.project_id
+        run, session, named = found.id, session or found.session_id, named or found.project_id
     if session is not None:
-        talk = store.sessions.get(session)
-        if talk.agent_id != agent.id:
-            raise Refused(f"{talk.id} is not a session of {agent.name}.", session=talk.id)
-        session, place = talk.id, place or talk.project_id
-    at = store.projects.get(place) if place is not None else None
-    if at is None and cwd is not None:
-        at = store.projects.around(cwd)
-    return Caller(id or f"agent:{agent.id}", agent, run, session, at)
+        held = store.sessions.get(session)
+        if held.agent_id != agent.id:
+            raise Refused(f"{held.id} is not a session of {agent.name}.", session=held.id)
+        session, named = held.id, named or held.project_id
+    works_in = store.projects.get(named) if named is not None else None
+    if works_in is None and cwd is not None:
+        works_in = store.projects.around(cwd)
+    return Caller(id or f"agent:{agent.id}", agent, run, session, works_in)

@@ -43,12 +43,12 @@ def whoami(call: Call, asked: Nothing) -> Me:
     letters = sum(
         len(store.mail.list(mailbox=mailbox, limit=MOST_SHOWN).items) for mailbox in me.mailboxes
     )
-    place = me.place
+    project = me.works_in
     return Me(
-        next_step=_first_step([task.key for task in tasks], letters, place is not None),
+        next_step=_first_step([task.key for task in tasks], letters, project is not None),
         agent=me.name,
         role=me.agent.role,
-        project=Where(place.id, place.name, place.dir) if place else None,
+        project=Where(project.id, project.name, project.dir) if project else None,
         run=me.run,
         session=me.session,
         tasks=[task.key for task in tasks],
@@ -57,12 +57,12 @@ def whoami(call: Call, asked: Nothing) -> Me:
     )
 
 
-def _first_step(tasks: list[str], letters: int, placed: bool) -> str:
+def _first_step(tasks: list[str], letters: int, in_project: bool) -> str:
     if letters:
         return "Letters wait for you: call inbox, deal with each, then ack it."
     if tasks:
         return f"Go on with {', '.join(tasks)}; task_submit with evidence when it is done."
-    if placed:
+    if in_project:
         return "Take work with task_claim, or look around with task_list and team."
     return "You work in no project that Corral knows; ask the person you work for which one it is."
 

@@ -84,11 +84,6 @@ class Message(NamedTuple):
     params: Params
 
     @property
-    def is_notice(self) -> bool:
-        """Whether no answer is expected."""
-        return self.id is None
-
-    @property
     def version(self) -> Any:
         """The version that it names; None in the older era."""
         return (self.params.meta or {}).get(VERSION)

@@ -75,7 +75,7 @@ def send(call: Call, asked: Send) -> Sent | msgspec.Raw:
         run=me.run,
         session=me.session,
         priority=asked.priority,
-        project=me.place.id if me.place else None,
+        project=me.project_id,
     )
 
 
@@ -246,5 +246,5 @@ def timer_set(call: Call, asked: TimerSet) -> TimerMade | msgspec.Raw:
         mailbox=call.caller.mailbox,
         body={"timer": asked.text},
         delay_ms=asked.in_seconds * 1_000,
-        project=call.caller.place.id if call.caller.place else None,
+        project=call.caller.project_id,
     )

@@ -52,12 +52,7 @@ def _line(task: Task) -> Line:
 
 def _whole(task: Task) -> Whole:
     return Whole(
-        key=task.key,
-        state=task.state,
-        title=task.title,
-        role=task.role,
-        depends_on=task.depends_on,
-        reason=task.reason,
+        **msgspec.structs.asdict(_line(task)),
         id=task.id,
         description=task.description,
         files=task.files,
@@ -341,7 +336,7 @@ def progress(call: Call, asked: ProgressSaid) -> ProgressKept | msgspec.Raw:
         percent=asked.percent,
         task=task.id if task else None,
         run=call.caller.run,
-        project=call.caller.place.id if call.caller.place else None,
+        project=call.caller.project_id,
     )
 
 
@@ -368,5 +363,5 @@ def plan(call: Call, asked: PlanSaid) -> PlanKept | msgspec.Raw:
         steps=asked.steps,
         agent=call.caller.name,
         run=call.caller.run,
-        project_id=call.caller.place.id if call.caller.place else None,
+        project_id=call.caller.project_id,
     )

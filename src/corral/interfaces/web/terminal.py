@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 # Of a long output the end is shown; all of it can be downloaded.
 SHOWN = 512 * 1024
-PIECE = 64 * 1024
 # How often a silent run is asked for whether it has ended.
 LOOK_EVERY = 0.25
 # Each terminal that is looked at waits on a thread of its own, and not on those of other pages.

@@ -34,21 +34,17 @@ def _channel(row: Row) -> Iterable[Thing]:
     if kind is None or row.key != kind:
         return  # another place of it has told
     at = row.born("created_at")
-    yield Thing(
+    yield things.removed(
+        row,
         "channels",
-        {
-            "id": row.new_id("chn", at),
-            "name": kind,
-            "kind": kind,
-            "policy": "strict",
-            "in_doubt": "give_up",
-            "config": "{}",
-            "secrets": "{}",
-            "state": "removed",
-            "created_at": at,
-            "created_by": "import",
-            "ended_at": row.now,
-        },
+        row.new_id("chn", at),
+        at,
+        name=kind,
+        kind=kind,
+        policy="strict",
+        in_doubt="give_up",
+        config="{}",
+        secrets="{}",
     )
 
 
@@ -94,22 +90,18 @@ def _wiring(row: Row) -> Iterable[Thing]:
     if place is None or agent is None:
         return
     at = row.born("created_at")
-    yield Thing(
+    yield things.removed(
+        row,
         "wirings",
-        {
-            "id": row.new_id("wir", at),
-            "place_id": place,
-            "agent_id": agent,
-            "trigger": "always",
-            "scope": "all",
-            "unheard": "drop",
-            "mode": row.choice("session_mode", _MODES, "shared"),
-            "priority": row.whole("priority", least=-1_000, most=1_000) or 0,
-            "state": "removed",
-            "created_at": at,
-            "created_by": "import",
-            "ended_at": row.now,
-        },
+        row.new_id("wir", at),
+        at,
+        place_id=place,
+        agent_id=agent,
+        trigger="always",
+        scope="all",
+        unheard="drop",
+        mode=row.choice("session_mode", _MODES, "shared"),
+        priority=row.whole("priority", least=-1_000, most=1_000) or 0,
     )
 
 

@@ -288,5 +288,17 @@ def lock(row: Row, project_id: str, path: str, owner: str, at: int, until: int) 
     )
 
 
+def removed(row: Row, table: str, id: str, at: int, **columns: Any) -> Thing:
+    """A channel or a wiring, which is not in force here."""
+    values = {
+        "id": id,
+        "state": "removed",
+        "created_at": at,
+        "created_by": "import",
+        "ended_at": row.now,
+    }
+    return Thing(table, values | columns)
+
+
 def json_of(value: Any) -> str:
     return msgspec.json.encode(value).decode()

@@ -11,7 +11,7 @@ from corral.db.moves import move
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.keep import KEEP
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_BODY, MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.agents import sql
 from corral.rooms.agents.model import (
@@ -29,7 +29,6 @@ from corral.rooms.agents.tools import allows as allows_by_rules
 # As it stands in mailboxes and scopes (agent:NAME), and never to be taken for an id.
 _NAME = re.compile(r"(?!agt_)[^\s:/\x00-\x1f\x7f]{1,100}")
 MAX_GRANTS = 1_000
-_END = 1 << 62
 
 
 def create(
@@ -168,7 +167,7 @@ def versions(
     tx: Tx, agent: str, *, after: str | None = None, limit: int = 50
 ) -> Page[AgentVersion]:
     """What an agent was before, newest first."""
-    (before,) = decode_cursor(after, _END)
+    (before,) = decode_cursor(after, LAST_NUMBER)
     id = get(tx, agent).id
     rows = tx.all(sql.VERSIONS, agent_id=id, before=before, limit=check_limit(limit) + 1)
     return page_of(rows, limit, lambda version: (version.number,))

@@ -24,4 +24,10 @@ ALL = Query(
 
 COUNT_ACTIVE = Statement("SELECT count(*) FROM alerts WHERE state = 'active'")
 
-KEPT = Retention("alerts", setting="alerts.keep_ms", born="created_at", over="ended_at < :before")
+KEPT = Retention(
+    "alerts",
+    setting="alerts.keep_ms",
+    born="created_at",
+    over="ended_at < :before",
+    project="project_id",
+)

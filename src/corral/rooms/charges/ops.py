@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from corral.adapters.providers.facts import Used
-from corral.db.retention import Key, Piece
+from corral.db.retention import Key, Piece, Whose
 from corral.db.statement import Query
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY, day_of
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.ids import number_of
 from corral.kernel.money import MOST, check_micros, format_usd
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text
 from corral.rooms.charges import sql
 from corral.rooms.charges.counters import Figures, difference, difference_of_cost
@@ -32,7 +32,6 @@ TOTALS_KEPT = sql.TOTALS_KEPT
 # Far more than any report means, and sums of millions of such reports still fit.
 MOST_TOKENS = MOST
 COST_ALONE = "cost:"
-_END = 1 << 62
 _LAST_DAY = "~"
 
 
@@ -223,7 +222,7 @@ def list_charges(
     ]
     if len(asked) > 1:
         raise Invalid("Give a run, a session or a project, not several.")
-    (before,) = decode_cursor(after, _END)
+    (before,) = decode_cursor(after, LAST_NUMBER)
     if asked:
         id, query = asked[0]
         rows = tx.all(query, id=id, before=before, limit=check_limit(limit) + 1)
@@ -248,11 +247,11 @@ def days(tx: Tx, scope: str = "all", *, after: str | None = None, limit: int = 5
     return page_of(rows, limit, lambda found: (found.day,))
 
 
-def prune(tx: Tx, *, before: int, after: Key | None = None, count_only: bool = False) -> Piece:
+def prune(tx: Tx, *, before: int, after: Key | None, count_only: bool, whose: Whose) -> Piece:
     """Forget charges older than a moment, a piece at a time; what they add up to stays."""
-    if not count_only:
+    if not count_only and whose.project is None:  # where counters stood belongs to no project
         tx.run(sql.PRUNE_COUNTERS, before=before)
-    return sql.KEPT.prune(tx, before=before, after=after, count_only=count_only)
+    return sql.KEPT.prune(tx, before=before, after=after, count_only=count_only, whose=whose)
 
 
 # -- budgets --------------------------------------------------------------------------------------

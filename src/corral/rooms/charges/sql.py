@@ -46,6 +46,18 @@ ADD_UP = Statement("""
         updated_at = excluded.updated_at
 """)
 
+_SUMS = """charges, unknown, input, output, cache_read, cache_write, reasoning, cost_micros,
+    updated_at"""
+TAKE_TOTAL = Statement(f"""
+    INSERT INTO totals (scope, day, {_SUMS})
+    VALUES (:scope, :day, :charges, :unknown, :input, :output, :cache_read, :cache_write,
+        :reasoning, :cost_micros, :now)
+""")
+TOTALS_AS_ALL = Statement(f"""
+    INSERT INTO totals (scope, day, {_SUMS})
+    SELECT 'all', day, {_SUMS} FROM totals WHERE scope = :scope RETURNING day
+""")
+
 _FIGURES = "input, output, cache_read, cache_write, reasoning, cost_micros"
 
 COUNTER = Query(Figures, f"SELECT {_FIGURES} FROM counters WHERE name = :name")
@@ -126,7 +138,14 @@ TRIED = Statement("""
     UPDATE charges SET prices_version = :version WHERE seq = :seq AND cost_micros IS NULL
 """)
 
-KEPT = Retention("charges", setting="charges.keep_ms", born="at", over="at < :before", key="seq")
+KEPT = Retention(
+    "charges",
+    setting="charges.keep_ms",
+    born="at",
+    over="at < :before",
+    key="seq",
+    project="project_id",
+)
 
 # What everything, a project, an agent or a model has cost since ever is never forgotten.
 TOTALS_KEPT = Retention(

@@ -1,11 +1,11 @@
 """Charges of another program, which count in all totals as our own do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corral.adapters.providers.facts import Used
 from corral.db.tx import Tx
-from corral.rooms.charges import ops
+from corral.rooms.charges import ops, sql
 
 _OF = ("run_id", "session_id", "project_id", "agent_id", "provider", "at")
 
@@ -19,3 +19,14 @@ def take_in(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
         charge = ops.add(tx, used, **{name: row[name] for name in _OF if name in row})
         ids.append(charge.id if charge else "")
     return ids
+
+
+def take_totals(tx: Tx, scope: str, summed: Mapping[tuple[str, str], Mapping[str, int]]) -> int:
+    """Make a store whose charges are all of one scope say what all of them, its agents and its
+    models cost; gives how many totals that are. Charges may be gone that the scope's own count."""
+    added = len(tx.run(sql.TOTALS_AS_ALL, scope=scope))
+    for (of, day), figures in summed.items():
+        if of.startswith(("agent:", "model:")):
+            tx.run(sql.TAKE_TOTAL, scope=of, day=day, now=tx.now, **figures)
+            added += 1
+    return added

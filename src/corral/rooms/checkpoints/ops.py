@@ -7,7 +7,7 @@ import msgspec
 
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.checkpoints import sql
 from corral.rooms.checkpoints.model import Checkpoint, Head, Kept, NewWrite
@@ -15,7 +15,6 @@ from corral.rooms.checkpoints.model import Checkpoint, Head, Kept, NewWrite
 KEPT = (sql.WRITES_KEPT, sql.CHECKPOINTS_KEPT)
 MAX_BYTES = 64 * 1024 * 1024
 MAX_ID = 2 * MAX_NAME
-_END = 1 << 62
 _LAST = chr(0x10FFFF)  # behind every id
 
 
@@ -114,7 +113,7 @@ def history(
     if thread is not None:
         query["thread"] = _check(thread, "The thread")
     if ns is None:
-        (query["behind"],) = decode_cursor(after, _END)
+        (query["behind"],) = decode_cursor(after, LAST_NUMBER)
         statement = sql.OF_ALL if thread is None else sql.OF_THREAD
         rows = tx.all(statement, before=last, **query)
         page = page_of(rows, limit, lambda each: (each.seq,))
@@ -129,16 +128,12 @@ def list_checkpoints(
     tx: Tx, *, thread: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Kept]:
     """Checkpoints without their states, newest first; of a thread or of all."""
-    (behind,) = decode_cursor(after, _END)
+    (behind,) = decode_cursor(after, LAST_NUMBER)
+    query = {"behind": behind, "limit": check_limit(limit) + 1}
     if thread is None:
-        rows = tx.all(sql.LIST, behind=behind, limit=check_limit(limit) + 1)
+        rows = tx.all(sql.LIST, **query)
     else:
-        rows = tx.all(
-            sql.LIST_OF_THREAD,
-            thread=_check(thread, "The thread"),
-            behind=behind,
-            limit=check_limit(limit) + 1,
-        )
+        rows = tx.all(sql.LIST_OF_THREAD, thread=_check(thread, "The thread"), **query)
     return page_of(rows, limit, lambda each: (each.seq,))
 
 

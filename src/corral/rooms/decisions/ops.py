@@ -1,6 +1,5 @@
 """Recording decisions, and confirming, rejecting or dismissing them."""
 
-import re
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -8,8 +7,8 @@ from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.deadline import is_late
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
+from corral.kernel.text import MAX_NAME, check_category, clean_text, encode_json
 from corral.rooms.decisions import sql
 from corral.rooms.decisions.model import MOVES, VERDICTS, Decision, DecisionState
 from corral.rooms.mail.model import agent_of, check_mailbox
@@ -22,8 +21,8 @@ S = DecisionState
 MAX_TITLE = 2_000
 MAX_ALTERNATIVES = 20
 MAX_BATCH = 1_000
+CATEGORIES = "architecture, dependency, style or testing"
 NOBODY = "nobody confirmed it in time"
-_CATEGORY = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 
 def record(
@@ -60,7 +59,7 @@ def record(
         "author": whose,
         "run_id": clean_text(run, "The run", most=MAX_NAME) if run else None,
         "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
-        "category": _category(category),
+        "category": check_category(category, CATEGORIES),
         "title": clean_text(title, "The title", most=MAX_TITLE),
         "rationale": clean_text(rationale, "The rationale") if rationale else "",
         "alternatives": encode_json(_alternatives(alternatives), "The alternatives"),
@@ -141,7 +140,7 @@ def list_decisions(
     """Decisions, newest first: all, those of a project, or those that wait to be confirmed."""
     if proposed and project:
         raise Invalid("Ask for a project's decisions, or for those that wait, not both.")
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     query = sql.LIST_PROPOSED if proposed else sql.LIST
     narrow = {}
     if project:
@@ -244,16 +243,6 @@ def _told(decision: Decision) -> dict[str, object]:
         "reason": decision.reason,
         "deadline_at": decision.deadline_at,
     }
-
-
-def _category(given: str) -> str:
-    if not _CATEGORY.fullmatch(given):
-        raise Invalid(
-            f"{given[:100]!r} is no category; write a short word like architecture, dependency, "
-            "style or testing.",
-            category=given[:100],
-        )
-    return given
 
 
 def _alternatives(given: Sequence[str]) -> list[str]:

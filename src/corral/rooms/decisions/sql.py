@@ -24,4 +24,5 @@ KEPT = Retention(
     setting="decisions.keep_ms",
     born="created_at",
     over="(ended_at < :before OR state = 'recorded' AND created_at < :before)",
+    project="project_id",
 )

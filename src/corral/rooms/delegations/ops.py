@@ -7,7 +7,7 @@ from corral.db.tx import Tx
 from corral.kernel.clock import DAY, YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.ids import number_of
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import check_int, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import AgentState
@@ -221,7 +221,7 @@ def list_delegations(
         wanted["parent"] = sql.IDS.resolve(tx, parent)
     if len(wanted) > 1:
         raise Invalid("Delegations are listed by `to`, by `sender` or by `parent`, one at a time.")
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     statement = sql.LISTS[tuple(wanted) or (("all",) if all else ())]
     rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **wanted)
     return page_of(rows, limit, lambda each: (each.id,))

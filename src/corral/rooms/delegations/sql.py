@@ -54,5 +54,9 @@ OF_PROJECT = Statement("""
 """)
 
 KEPT = Retention(
-    "delegations", setting="delegations.keep_ms", born="created_at", over="ended_at < :before"
+    "delegations",
+    setting="delegations.keep_ms",
+    born="created_at",
+    over="ended_at < :before",
+    project="project_id",
 )

@@ -40,4 +40,11 @@ BEFORE_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_before}}", "{feed_key_desc}")
 
 HELD_BACK = Statement("SELECT 1 FROM events WHERE {feed_held_back} LIMIT 1")
 
-KEPT = Retention("events", setting="events.keep_ms", key="seq", born="at", over="at < :before")
+KEPT = Retention(
+    "events",
+    setting="events.keep_ms",
+    key="seq",
+    born="at",
+    over="at < :before",
+    project="project_id",
+)

@@ -7,45 +7,22 @@ from typing import Concatenate, ParamSpec
 
 from corral.adapters.channels.contract import Incoming
 from corral.db.tx import Tx
-from corral.rooms.gateway import judging, ops, requesting, sql, wiring
+from corral.rooms.gateway import judging, ops, sql, wiring
 from corral.rooms.gateway.judging import MAX_HELD, NO, NO_AGENT_YET, NOBODY, YES
 from corral.rooms.gateway.model import HOST, Message, Place, Policy, Sender, Wiring
-from corral.rooms.mail import ops as mail
-from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question, QuestionState
 
 P = ParamSpec("P")
 
 
-def hear_owner(tx: Tx, letter: Letter) -> None:
-    """Do what an owner's answer says, and let what was held go on, or turn it away."""
-    id = letter.body.get("question") if isinstance(letter.body, dict) else None
-    question = questions.get(tx, id) if isinstance(id, str) else None
-    if question is None or question.asker != HOST or question.ended_at is None:
-        # Whoever put it here: what Corral asked is not answered by it.
-        mail.refuse(tx, letter, "it is no answer to a question of the gateway")
-        return
-    about, id, _ = (question.key or "::").split(":", 2)
+def hear(tx: Tx, question: Question, about: str, id: str) -> None:
+    """Do what owners answered about an account or a place, and let what was held go on, or turn it
+    away."""
     if about == "sender":
         _hear_about_sender(tx, question, id)
     elif about == "place":
         _hear_about_place(tx, question, id)
-    elif about == "request":
-        requesting.hear(tx, question, id)
-    mail.ack(tx, letter)
-
-
-def could_not_do(tx: Tx, letter: Letter, why: str) -> None:
-    """What an answer says could not be done: a request has failed, and its agent is told; all else
-    is tried again."""
-    question = questions.get(tx, str(letter.body.get("question")))
-    about, id, _ = (question.key or "::").split(":", 2)
-    if about != "request":
-        mail.fail(tx, letter, why)
-        return
-    requesting.fail(tx, id, why)
-    mail.ack(tx, letter)
 
 
 def _hear_about_sender(tx: Tx, question: Question, id: str) -> None:

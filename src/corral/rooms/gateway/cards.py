@@ -8,7 +8,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, NotFound
 from corral.kernel.ids import number_of
 from corral.kernel.text import abridged, printable
-from corral.rooms.gateway import asking_sql, sending, sql
+from corral.rooms.gateway import cards_sql, sending, sql
 from corral.rooms.gateway.model import HOST, Card, Place, Talk
 from corral.rooms.mail import ops as mail
 from corral.rooms.questions import ops as questions
@@ -28,7 +28,7 @@ _SHORTEST = 8
 
 def show(tx: Tx, question: Question, place: Place, talk: Talk | None = None) -> Card | None:
     """Show a question in a place; None when it is shown already."""
-    if tx.one(asking_sql.CARD, question_id=question.id) is not None:
+    if tx.one(cards_sql.CARD, question_id=question.id) is not None:
         return None
     thread = talk.thread or None if talk is not None else None
     (message,) = sending.queue(
@@ -44,7 +44,7 @@ def show(tx: Tx, question: Question, place: Place, talk: Talk | None = None) -> 
     if asks_for_secret(question):
         tx.run(sql.GUARD_PLACE, id=place.id, guarded=1)
     return tx.one(
-        asking_sql.ADD_CARD,
+        cards_sql.ADD_CARD,
         secret=int(asks_for_secret(question)),
         question_id=question.id,
         place_id=place.id,
@@ -128,7 +128,7 @@ def unshown(tx: Tx) -> bool:
     """Whether there are questions that `show_open` would show."""
     return any(
         question.run_id is not None
-        and tx.one(asking_sql.CARD, question_id=question.id) is None
+        and tx.one(cards_sql.CARD, question_id=question.id) is None
         and _talk_of(tx, question) is not None
         for question in questions.list_questions(tx, limit=MOST).items
     )
@@ -149,7 +149,7 @@ def ended(tx: Tx) -> list[Card]:
     """Cards that do not yet say how their question ended. While the run that asked goes on it may
     still hear the answer by itself."""
     found = []
-    for card in tx.all(asking_sql.OPEN_CARDS, after="", limit=MOST):
+    for card in tx.all(cards_sql.OPEN_CARDS, after="", limit=MOST):
         question = questions.get(tx, card.question_id)
         talk = tx.one(sql.TALK, session_id=card.session_id) if card.session_id else None
         waits = (
@@ -168,7 +168,7 @@ def settle_ended(tx: Tx) -> int:
     to hear is told in its session; gives how many were settled."""
     settled = 0
     for card in ended(tx):
-        if tx.one(asking_sql.SETTLE_CARD, question_id=card.question_id) is None:
+        if tx.one(cards_sql.SETTLE_CARD, question_id=card.question_id) is None:
             continue
         settled += 1
         question = questions.get(tx, card.question_id)
@@ -244,7 +244,7 @@ def meant_in(tx: Tx, place: Place, text: str) -> Question | None:
 
 
 def _open_cards(tx: Tx, place: Place) -> list[Card]:
-    return tx.all(asking_sql.CARDS_OF_PLACE, place_id=place.id, limit=20)
+    return tx.all(cards_sql.CARDS_OF_PLACE, place_id=place.id, limit=20)
 
 
 def _fits(tx: Tx, question: Question, text: str) -> bool:

@@ -13,14 +13,14 @@ from corral.kernel.ids import number_of
 from corral.kernel.text import MAX_NAME, clean_text
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
-from corral.rooms.gateway import asking_sql, talking
+from corral.rooms.gateway import exchanges_sql, talking
 from corral.rooms.gateway.model import Talk
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Exchange, Letter, check_mailbox
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.settings import ops as settings
 
-KEPT = asking_sql.EXCHANGES_KEPT
+KEPT = exchanges_sql.EXCHANGES_KEPT
 REACHABLE = ("agent", "session", "user", "queue")
 
 
@@ -49,7 +49,7 @@ def write(
         raise Refused(f"{whose.name} is retired, and writes no more.", agent_id=whose.id)
     answered = _answered(tx, whose, reply_to) if reply_to else None
     mailbox = answered.reply_to if answered else _mailbox(tx, to, wake)
-    given = tx.one(asking_sql.READ_EXCHANGES, run_id=run) if run else None
+    given = tx.one(exchanges_sql.READ_EXCHANGES, run_id=run) if run else None
     hops = 1 + max((each.hops for each in (answered, given) if each is not None), default=0)
     before = answered or given
     correlation = before.correlation_id if before else tx.new_id("cor")
@@ -67,7 +67,7 @@ def write(
         project=project,
     )
     tx.one(
-        asking_sql.ADD_EXCHANGE,
+        exchanges_sql.ADD_EXCHANGE,
         letter_id=letter.id,
         correlation_id=correlation,
         hops=hops,
@@ -86,7 +86,7 @@ def _answered(tx: Tx, whose: Agent, letter: str) -> Exchange:
     own = found.mailbox == f"agent:{whose.name}" or (
         kind == "session" and sessions.get(tx, name).agent_id == whose.id
     )
-    exchange = tx.one(asking_sql.EXCHANGE, letter_id=found.id) if own else None
+    exchange = tx.one(exchanges_sql.EXCHANGE, letter_id=found.id) if own else None
     if exchange is None:
         raise Refused(f"{found.id} is no letter of an agent to {whose.name}.", letter=found.id)
     return exchange
@@ -105,7 +105,7 @@ def _mailbox(tx: Tx, to: str | None, wake: bool) -> str:
     if kind != "agent":
         return check_mailbox(f"{kind}:{name}")
     found = agents.get(tx, name)
-    return talking.desk(tx, found.id).mailbox if wake else f"agent:{found.name}"
+    return talking.for_letters(tx, found.id).mailbox if wake else f"agent:{found.name}"
 
 
 def _own_address(tx: Tx, whose: Agent, session: str | None) -> str:
@@ -129,7 +129,7 @@ def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> None:
     """What a turn ended with goes to whoever wrote the letter that began it. An answer is not
     answered by itself: else two agents would never stop thanking each other."""
     for fenced in talk.letters:
-        found = tx.one(asking_sql.EXCHANGE, letter_id=fenced.id)
+        found = tx.one(exchanges_sql.EXCHANGE, letter_id=fenced.id)
         if found is not None and found.answers is None:
             write(
                 tx,
@@ -146,5 +146,5 @@ def read(tx: Tx, letters: list[str], run: str) -> list[Exchange]:
     """A run is given letters; what those of agents belong to."""
     clean_text(run, "The run", most=MAX_NAME)
     ids = [f"let_{number_of('let', each)}" for each in letters]
-    found = (tx.one(asking_sql.READ_EXCHANGE, letter_id=each, run_id=run) for each in ids)
+    found = (tx.one(exchanges_sql.READ_EXCHANGE, letter_id=each, run_id=run) for each in ids)
     return [each for each in found if each is not None]

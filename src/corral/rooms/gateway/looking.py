@@ -8,14 +8,13 @@ from msgspec.structs import replace
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import number_of
-from corral.kernel.page import Page, check_limit, decode_cursor, encode_cursor, page_of
+from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, encode_cursor, page_of
 from corral.rooms.gateway import ops, sql
 from corral.rooms.gateway.model import Message, Route, Talk
 from corral.rooms.mail import looking as letters
 from corral.rooms.mail import ops as mail
 from corral.rooms.sessions import ops as sessions
 
-_END = 1 << 62
 MOST_TALKS = 200
 LOOKED_AT = 500
 """Messages among which those of a session are looked for at a time; there is no index of them."""
@@ -40,7 +39,7 @@ def list_messages(
     """
     if place is not None and session is not None:
         raise Invalid("Look at a place or at a session, not at both.")
-    (before,) = decode_cursor(after, _END)
+    (before,) = decode_cursor(after, LAST_NUMBER)
     if session is not None:
         page = _of_session(tx, sessions.get(tx, session).id, before, check_limit(limit))
     else:

@@ -396,17 +396,6 @@ class Talk(msgspec.Struct, frozen=True):
         return f"session:{self.session_id}"
 
 
-class BoxedOutcome(msgspec.Struct, frozen=True):
-    """What became of something that a boxed agent said, which its file does not tell yet."""
-
-    session_id: str
-    out_id: str
-    message_id: str | None
-    question_id: str | None
-    reason: str | None
-    created_at: int
-
-
 class Card(msgspec.Struct, frozen=True):
     question_id: str
     place_id: str

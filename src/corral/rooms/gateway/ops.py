@@ -9,7 +9,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, NotFound
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
-from corral.rooms.gateway import asking_sql, sql
+from corral.rooms.gateway import cards_sql, sql
 from corral.rooms.gateway.model import (
     Channel,
     InDoubt,
@@ -24,7 +24,7 @@ from corral.rooms.gateway.model import (
 )
 from corral.rooms.settings import ops as settings
 
-KEPT, CARDS_KEPT, OUTCOMES_KEPT = sql.KEPT, asking_sql.CARDS_KEPT, sql.OUTCOMES_KEPT
+KEPT, CARDS_KEPT = sql.KEPT, cards_sql.CARDS_KEPT
 MAX_PLATFORM_ID = 500
 AT_HOME = ("terminal", "web")
 """Kinds whose senders sit at the store's own machine, or hold a token that may do everything."""
@@ -123,7 +123,7 @@ def meet_place(
     `direct`: whether one person talks there with the agents; None: nobody says.
     """
     own = clean_text(platform_id, "The place", most=MAX_PLATFORM_ID)
-    found = tx.one(sql.PLACE_BY_PLATFORM, channel_id=channel.id, platform_id=own)
+    found = place_on(tx, channel, own)
     if found is None:
         create(
             tx,
@@ -140,7 +140,7 @@ def meet_place(
             unless="(channel_id, platform_id)",
             note={"channel": channel.name, "platform_id": own},
         )
-        found = tx.one(sql.PLACE_BY_PLATFORM, channel_id=channel.id, platform_id=own)
+        found = place_on(tx, channel, own)
         assert found is not None
     elif name and found.name != _shown(name):
         tx.run(sql.NAME_PLACE, id=found.id, name=_shown(name), now=tx.now)
@@ -180,7 +180,22 @@ def find_place(tx: Tx, place: str) -> Place | Channel:
         return sql.PLACES.get(tx, sql.PLACE_IDS.resolve(tx, place))
     whose = get_channel(tx, channel)
     clean_text(own, "The place", most=MAX_PLATFORM_ID)
-    return tx.one(sql.PLACE_BY_PLATFORM, channel_id=whose.id, platform_id=own) or whose
+    return place_on(tx, whose, own) or whose
+
+
+def place_on(tx: Tx, channel: Channel, platform_id: str) -> Place | None:
+    """The place that a platform calls so; None while nothing was heard of it."""
+    return tx.one(sql.PLACE_BY_PLATFORM, channel_id=channel.id, platform_id=platform_id)
+
+
+def place_of(tx: Tx, id: str) -> Place:
+    """The place that something in the store names, by its whole id."""
+    return sql.PLACES.get(tx, id)
+
+
+def channel_of(tx: Tx, place: Place) -> Channel:
+    """The channel that a place is on."""
+    return sql.CHANNELS.get(tx, place.channel_id)
 
 
 def list_places(

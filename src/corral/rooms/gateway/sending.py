@@ -10,6 +10,7 @@ from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.ids import number_of
+from corral.kernel.page import LAST_NUMBER
 from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.alerts import ops as alerts
@@ -26,8 +27,6 @@ from corral.rooms.gateway.model import (
 )
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState
-
-_END = 1 << 62
 
 
 def send(
@@ -66,6 +65,20 @@ def send(
         sender=f"session:{session}" if session else f"agent:{whose.name}",
         key=f"{whose.id}:{_short(key, 'The key')}" if key else None,
     )
+
+
+def sent_under(tx: Tx, place: Place, agent_id: str, key: str) -> Message | None:
+    """What an agent sent to a place under a key of its own; None: nothing."""
+    return _queued(tx, place, f"{agent_id}:{key}")
+
+
+def _queued(tx: Tx, place: Place, key: str) -> Message | None:
+    return tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=_event(key))
+
+
+def _event(key: str) -> str:
+    """What a message that goes out is stored under; one that comes in has its platform's id."""
+    return f"out:{key}"
 
 
 def say(
@@ -150,7 +163,7 @@ def _row(tx: Tx, place: Place, text: str, kind: Kind, key: str) -> dict[str, Any
         "place_id": place.id,
         "direction": "out",
         "kind": kind,
-        "event_id": f"out:{key}",
+        "event_id": _event(key),
         "platform_ids": "[]",
         "text": text,
         "routes": "[]",
@@ -269,7 +282,7 @@ def doubtful(tx: Tx, letter: Letter) -> Dispatch:
 
 def known_ids(tx: Tx, place: Place) -> set[str]:
     """The platform's ids of what is known to have been sent to a place lately."""
-    lately = tx.all(sql.MESSAGES_OF_PLACE, place_id=place.id, before=_END, limit=200)
+    lately = tx.all(sql.MESSAGES_OF_PLACE, place_id=place.id, before=LAST_NUMBER, limit=200)
     return {id for message in lately if message.direction == "out" for id in message.platform_ids}
 
 
@@ -322,8 +335,7 @@ def _message_of(tx: Tx, letter: Letter) -> tuple[Message, Place]:
         if known is not None and known.letter_id == letter.id:
             return known, place
     text, thread = _words(tx, body)
-    event = f"out:{letter.id}"
-    found = tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=event)
+    found = _queued(tx, place, letter.id)
     if found is None:
         row = _row(tx, place, text[: MAX_BODY // 4], Kind.TEXT, letter.id)
         row |= {"thread": thread, "agent_id": _agent_of(tx, letter.sender)}

@@ -9,7 +9,6 @@ from corral.rooms.gateway.model import (
     PLACE_MOVES,
     SENDER_MOVES,
     WIRING_MOVES,
-    BoxedOutcome,
     Channel,
     Destination,
     Message,
@@ -358,33 +357,6 @@ TAKE = Query(
     Talk,
     f"UPDATE talks SET taken = :seq WHERE session_id = :session_id AND taken < :seq"
     f" RETURNING {_TALK}",
-)
-
-_OUTCOME = """
-    session_id, out_id, 'msg_' || message AS message_id, question_id, reason, created_at
-"""
-
-ADD_OUTCOME = Statement("""
-    INSERT INTO boxed_outcomes (id, session_id, out_id, message, question_id, reason, created_at)
-    VALUES (:id, :session_id, :out_id, :message, :question_id, :reason, :now)
-    ON CONFLICT (session_id, out_id) DO NOTHING RETURNING id
-""")
-
-OUTCOMES = Query(
-    BoxedOutcome,
-    f"SELECT {_OUTCOME} FROM boxed_outcomes WHERE session_id = :session_id ORDER BY out_id"
-    " LIMIT :limit",
-)
-
-FORGET_OUTCOME = Statement("""
-    DELETE FROM boxed_outcomes WHERE session_id = :session_id AND out_id = :out_id
-""")
-
-OUTCOMES_KEPT = Retention(
-    "boxed_outcomes",
-    setting="messages.keep_ms",
-    born="created_at",
-    over="created_at < :before",
 )
 
 # -- what arrives ---------------------------------------------------------------------------------

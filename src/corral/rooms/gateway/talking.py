@@ -10,7 +10,7 @@ from corral.kernel.errors import NotFound
 from corral.kernel.ids import number_of
 from corral.kernel.text import encode_json, printable
 from corral.rooms.alerts import ops as alerts
-from corral.rooms.gateway import asking_sql, sending, sql
+from corral.rooms.gateway import exchanges_sql, sending, sql
 from corral.rooms.gateway.letters import Chat, asked_in, chat_of, errand_of
 from corral.rooms.gateway.model import (
     Fenced,
@@ -72,28 +72,36 @@ def take_seat(
     tx: Tx, agent_id: str, place: Place, where: str, thread: str, *, project: str | None
 ) -> Talk:
     """The session that an agent has for a chat and thread."""
-    tx.serialize(f"talk:{agent_id}:{where}:{thread}")
-    found = tx.one(sql.TALK_OF, agent_id=agent_id, place_id=where, thread=thread)
-    if found is not None and (found.run_id or _is_open(tx, found.session_id)):
+    if found := _open_talk(tx, agent_id, where, thread):
         return found
-    if found is not None:
-        tx.run(sql.DROP_TALK, session_id=found.session_id)
     session = sessions.open_session(
         tx, agent_id, project=project, title=place.called[:60], reply_to=place.mailbox
     )
     return begin_talk(tx, session, where, thread)
 
 
-def desk(tx: Tx, agent_id: str) -> Talk:
+def for_letters(tx: Tx, agent_id: str) -> Talk:
     """The session in which an agent is woken for letters that belong to no chat."""
-    tx.serialize(f"talk:{agent_id}::desk")
-    found = tx.one(sql.TALK_OF, agent_id=agent_id, place_id="", thread="desk")
-    if found is not None and (found.run_id or _is_open(tx, found.session_id)):
+    if found := _open_talk(tx, agent_id, "", "desk"):
         return found
-    if found is not None:
-        tx.run(sql.DROP_TALK, session_id=found.session_id)
     session = sessions.open_session(tx, agent_id, title="Letters of other agents")
     return begin_talk(tx, session, "", "desk")
+
+
+def _open_talk(tx: Tx, agent_id: str, where: str, thread: str) -> Talk | None:
+    """The talk that is there, with nobody else beginning one meanwhile; None: one is to be begun,
+    also in the place of one whose session somebody closed."""
+    tx.serialize(f"talk:{agent_id}:{where}:{thread}")
+    found = tx.one(sql.TALK_OF, agent_id=agent_id, place_id=where, thread=thread)
+    if found is None or found.run_id or _is_open(tx, found.session_id):
+        return found
+    tx.run(sql.DROP_TALK, session_id=found.session_id)
+    return None
+
+
+def take_over(tx: Tx, session: str, number: int) -> Talk | None:
+    """Go on to a message of a boxed agent's file, by its number; None: it was come to before."""
+    return tx.one(sql.TAKE, session_id=session, seq=number)
 
 
 def begin_talk(tx: Tx, session: Session, where: str, thread: str) -> Talk:
@@ -244,7 +252,7 @@ def note_given(tx: Tx, letters: Sequence[Letter], run_id: str) -> None:
     for letter in letters:
         occurrences.note_run(tx, letter, run_id)
         if (letter.sender or "").startswith("agent:"):
-            tx.one(asking_sql.READ_EXCHANGE, letter_id=letter.id, run_id=run_id)
+            tx.one(exchanges_sql.READ_EXCHANGE, letter_id=letter.id, run_id=run_id)
 
 
 def last_told(letters: Sequence[Letter]) -> int:

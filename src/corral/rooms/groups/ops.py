@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from corral.db.moves import create as make
 from corral.db.moves import move
-from corral.db.retention import Key, Piece
+from corral.db.retention import Key, Piece, Whose
 from corral.db.tx import Tx
 from corral.kernel.errors import Ambiguous, Conflict, NotFound, Refused
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
@@ -149,7 +149,7 @@ def list_groups(
     limit: int = 50,
 ) -> Page[Group]:
     """Open groups, newest first; also archived ones, or all those of a project."""
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     query = sql.LIST_ALL if all else sql.LIST_OPEN
     narrow = {}
     if project is not None:
@@ -215,12 +215,13 @@ def close_letters(tx: Tx, group: Group, member: str, *, behind: int, upto: int) 
     mail.close_unread(tx, member, [letter_key(group.id, number) for number in numbers])
 
 
-def prune(tx: Tx, *, before: int, after: Key | None = None, count_only: bool = False) -> Piece:
+def prune(tx: Tx, *, before: int, after: Key | None, count_only: bool, whose: Whose) -> Piece:
     """Forget groups that were archived before a moment, with all that was said in them."""
     if count_only:
-        return Piece(int(tx.value(sql.COUNT_ENDED, before=before)), None)
+        return Piece(int(sql.COUNT_ENDED.value(tx, whose, before=before)), None)
     gone = 0
-    for (id,) in (ended := tx.run(sql.ENDED, before=before, limit=20)):
+    for (id,) in (ended := sql.ENDED.run(tx, whose, before=before, limit=20)):
+        tx.run(sql.FORGET_REACTIONS, group_id=id, limit=PIECE)
         if len(tx.run(sql.FORGET_POSTS, group_id=id, limit=PIECE)) == PIECE:
             return Piece(gone, id)  # what is long goes over several transactions
         for statement in (sql.FORGET_MEMBERS, sql.FORGET_ROLES, sql.FORGET):

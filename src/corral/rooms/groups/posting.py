@@ -7,7 +7,7 @@ import msgspec
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Invalid, NotFound, Refused
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.groups import ops, sql
 from corral.rooms.groups.model import (
@@ -26,7 +26,6 @@ LETTER_MS = 30 * DAY
 """How long a member that is away finds a post in its mailbox; in the group it stays longer."""
 MAX_SIGN = 64
 MAX_SIGNS = 50
-_END = 1 << 62
 
 
 def post(
@@ -88,7 +87,7 @@ def read(
     if member is not None:
         cursor = ops.require_member(tx, found, check_member(member)).read_number
     if newest:
-        (before,) = decode_cursor(after, _END)
+        (before,) = decode_cursor(after, LAST_NUMBER)
         rows = tx.all(
             sql.READ_NEWEST, group_id=found.id, before=before, limit=check_limit(limit) + 1
         )
@@ -213,7 +212,7 @@ def _tell(tx: Tx, group: Group, made: Post) -> None:
         "text": made.text,
         "reply_to": made.reply_to,
     }
-    members = tx.all(sql.MEMBERS, group_id=group.id, after="", limit=_END)
+    members = tx.all(sql.MEMBERS, group_id=group.id, after="", limit=LAST_NUMBER)
     mail.put_all(
         tx,
         [other.member for other in members if other.member != made.author],

@@ -1,7 +1,7 @@
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
 from corral.db.numbered import Numbered
-from corral.db.retention import Retention
+from corral.db.retention import Retention, Scoped
 from corral.db.statement import Query, Statement
 from corral.rooms.groups.model import MOVES, Group, Member, Reaction, Said, Unread
 
@@ -174,7 +174,8 @@ READ_NEWEST = Query(
 )
 
 FORGET_POSTS = Statement("""
-    DELETE FROM posts WHERE id IN (SELECT id FROM posts WHERE group_id = :group_id LIMIT :limit)
+    DELETE FROM posts WHERE id IN (
+        SELECT id FROM posts WHERE group_id = :group_id ORDER BY number LIMIT :limit)
     RETURNING id
 """)
 
@@ -203,22 +204,36 @@ COUNT_SIGNS = Statement("""
 
 # -- retention ------------------------------------------------------------------------------------
 
-ENDED = Statement("""
-    SELECT id FROM groups WHERE ended_at IS NOT NULL AND ended_at < :before
-    ORDER BY ended_at, id LIMIT :limit
-""")
+_ENDED = "FROM groups WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
+ENDED = Scoped(f"SELECT id {_ENDED} ORDER BY ended_at, id LIMIT :limit")
+COUNT_ENDED = Scoped(f"SELECT count(*) {_ENDED}")
 
-COUNT_ENDED = Statement("""
-    SELECT count(*) FROM groups WHERE ended_at IS NOT NULL AND ended_at < :before
+FORGET_REACTIONS = Statement("""
+    DELETE FROM reactions WHERE post_id IN (
+        SELECT id FROM posts WHERE group_id = :group_id ORDER BY number LIMIT :limit)
 """)
 
 FORGET = Statement("DELETE FROM groups WHERE id = :group_id")
 
-POSTS_KEPT = Retention("posts", setting="groups.keep_ms", born="at", over="at < :before")
+POSTS_KEPT = Retention(
+    "posts",
+    setting="groups.keep_ms",
+    born="at",
+    over="at < :before",
+    project="(SELECT groups.project_id FROM groups WHERE groups.id = posts.group_id)",
+)
 
-# None is older than its post.
+# They go with their post, before it does.
+_SAID_AT = "coalesce((SELECT posts.at FROM posts WHERE posts.id = reactions.post_id), at)"
 REACTIONS_KEPT = Retention(
-    "reactions", setting="groups.keep_ms", key="post_id", born="at", over="at < :before"
+    "reactions",
+    setting="groups.keep_ms",
+    key="post_id",
+    born=_SAID_AT,
+    over=f"{_SAID_AT} < :before",
+    project="""(
+        SELECT groups.project_id FROM posts JOIN groups ON groups.id = posts.group_id
+        WHERE posts.id = reactions.post_id)""",
 )
 
 MAKE_ROOM = Statement("UPDATE groups SET posts = posts + :count WHERE id = :id RETURNING posts")

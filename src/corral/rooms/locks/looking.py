@@ -6,7 +6,7 @@ from typing import Any
 from corral.db.tx import Tx
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import Invalid
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.patterns import WHOLE, head_of, meet
 from corral.rooms.locks import line, naming, sql
 from corral.rooms.locks.model import InTheWay, Lock, LockState, Touch
@@ -14,7 +14,6 @@ from corral.rooms.settings import ops as settings
 
 MAX_PATHS = 100_000
 FEW = 4  # paths that are looked for one by one, and not among all locks of the project
-_LAST = 1 << 62
 
 
 def holders(tx: Tx, project: str, path: str) -> list[Lock]:
@@ -107,7 +106,7 @@ def list_all(
     tx: Tx, *, project: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Lock]:
     """All locks that are kept, also those that have ended: newest first."""
-    (before,) = decode_cursor(after, _LAST)
+    (before,) = decode_cursor(after, LAST_NUMBER)
     of = {} if project is None else {"project_id": naming.project_of(tx, project).id}
     statement = sql.ALL_OF_PROJECT if of else sql.ALL
     rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **of)

@@ -10,7 +10,7 @@ from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, IllegalMove, Refused
 from corral.kernel.ids import number_of
 from corral.kernel.lease import lease_end
-from corral.kernel.page import check_limit
+from corral.kernel.page import LAST_NUMBER, check_limit
 from corral.kernel.patterns import head_of
 from corral.kernel.text import MAX_NAME, clean_text
 from corral.rooms.locks import line, naming, sql
@@ -23,7 +23,6 @@ WAIT_MS = 30 * MINUTE
 """How long a place in line is kept for an owner who does not come back to it."""
 MAX_LOCKS = 1_000
 MAX_REASON = 1_000
-_LAST = 1 << 62
 _MAILBOXES = ("agent:", "user:", "session:")
 
 
@@ -87,7 +86,7 @@ def _take(
     where = naming.project_of(tx, project)
     wanted = Lock(
         id="",
-        fence=_LAST,
+        fence=LAST_NUMBER,
         state=LockState.HELD,
         project_id=where.id,
         path=naming.pattern_of(where, path),

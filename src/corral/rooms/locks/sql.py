@@ -151,8 +151,18 @@ TOUCHES_OF_OWNER = Query(
 FORGET_TOUCHES = Statement("DELETE FROM touches WHERE project_id = :project_id RETURNING seq")
 
 KEPT = Retention(
-    "locks", setting="locks.keep_ms", key="seq", born="created_at", over="ended_at < :before"
+    "locks",
+    setting="locks.keep_ms",
+    key="seq",
+    born="created_at",
+    over="ended_at < :before",
+    project="project_id",
 )
 TOUCHES_KEPT = Retention(
-    "touches", setting="touches.keep_ms", key="seq", born="first_at", over="last_at < :before"
+    "touches",
+    setting="touches.keep_ms",
+    key="seq",
+    born="first_at",
+    over="last_at < :before",
+    project="project_id",
 )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import number_of
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import encode_json
 from corral.rooms.mail import sql
 from corral.rooms.mail.model import Letter, LetterState, check_mailbox
@@ -16,14 +16,13 @@ LISTED_STATES = (
     LetterState.REFUSED,
     LetterState.EXPIRED,
 )
-_END = 1 << 62
 
 
 def list_waiting(
     tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Letter]:
     """Letters that are still on their way: by mailbox, each in the order of its line."""
-    box, rank, line_at, seq = decode_cursor(after, mailbox or "", -_END, 0, 0)
+    box, rank, line_at, seq = decode_cursor(after, mailbox or "", -LAST_NUMBER, 0, 0)
     if mailbox not in (None, box):
         raise Invalid("The cursor belongs to the list of another mailbox.", mailbox=mailbox)
     if mailbox is not None:
@@ -47,16 +46,12 @@ def list_all(
     tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Letter]:
     """All letters, also those that have ended: newest first."""
-    (before,) = decode_cursor(after, _END)
+    (before,) = decode_cursor(after, LAST_NUMBER)
+    query = {"before": before, "limit": check_limit(limit) + 1}
     if mailbox is None:
-        rows = tx.all(sql.ALL, before=before, limit=check_limit(limit) + 1)
+        rows = tx.all(sql.ALL, **query)
     else:
-        rows = tx.all(
-            sql.ALL_OF_MAILBOX,
-            mailbox=check_mailbox(mailbox),
-            before=before,
-            limit=check_limit(limit) + 1,
-        )
+        rows = tx.all(sql.ALL_OF_MAILBOX, mailbox=check_mailbox(mailbox), **query)
     return page_of(rows, limit, lambda letter: (number_of("let", letter.id),))
 
 
@@ -64,7 +59,7 @@ def list_by_state(tx: Tx, *, state: str, after: str | None = None, limit: int = 
     """Letters that somebody may have to look at (unknown, dead, refused, expired), newest first."""
     if state not in LISTED_STATES:
         raise Invalid(f"{state!r} is none of {', '.join(LISTED_STATES)}.", state=state)
-    (before,) = decode_cursor(after, _END)
+    (before,) = decode_cursor(after, LAST_NUMBER)
     rows = tx.all(sql.BY_STATE, state=state, before=before, limit=check_limit(limit) + 1)
     return page_of(rows, limit, lambda letter: (number_of("let", letter.id),))
 

@@ -108,7 +108,7 @@ def _values(
         "project_id": clean_text(project, "The project", most=MAX_NAME) if project else None,
         "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
         "body": encode_json(body, "The body"),
-        "rank": -check_priority(priority),
+        "rank": 0 if priority == 0 else -check_priority(priority),
         "due_at": due,
         "line_at": due,
         "expires_at": expires_at,

@@ -278,5 +278,10 @@ EXPIRED = Statement("""
 """)
 
 KEPT = Retention(
-    "letters", setting="mail.keep_ms", key="seq", born="created_at", over="ended_at < :before"
+    "letters",
+    setting="mail.keep_ms",
+    key="seq",
+    born="created_at",
+    over="ended_at < :before",
+    project="project_id",
 )

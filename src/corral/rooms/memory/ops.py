@@ -1,14 +1,14 @@
 """Noting things, finding them again, and giving an agent what it needs of them."""
 
-import re
 from collections.abc import Sequence
 
 from corral.db.moves import create, move
+from corral.db.retention import EVERYBODY, Whose
 from corral.db.tx import Tx
 from corral.kernel.clock import YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
+from corral.kernel.text import MAX_NAME, check_category, check_int, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.memory import sql
 from corral.rooms.memory.model import EVERYONE, Found, Note, NoteState, Section
@@ -16,12 +16,12 @@ from corral.rooms.memory.rank import ranked, section_of
 from corral.rooms.projects import ops as projects
 from corral.rooms.settings import ops as settings
 
+CATEGORIES = "core, gotcha, pattern or decision"
 MAX_NOTE = 4 * 1024
 MAX_QUERY = 64 * 1024
 MAX_TOKENS = 100_000
 LONGEST = 10 * YEAR
 MOST = 10_000
-_CATEGORY = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 
 def add(
@@ -105,7 +105,7 @@ def list_notes(
 ) -> Page[Note]:
     """Notes that count, newest first: all, or of an agent, of a project, for everyone; also those
     that were superseded or have expired."""
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     query = sql.LIST_ALL if all else sql.LIST
     narrow = {}
     if agent or project or everyone:
@@ -114,7 +114,7 @@ def list_notes(
     rows = tx.all(
         query,
         before=before,
-        category=_category(category) if category else None,
+        category=check_category(category, CATEGORIES) if category else None,
         now=tx.now,
         limit=check_limit(limit) + 1,
         **narrow,
@@ -163,19 +163,19 @@ def use(tx: Tx, notes: Sequence[str]) -> None:
     tx.run(sql.USE, keys_=encode_json(list(notes), "The notes"), now=tx.now)
 
 
-def prunable(tx: Tx, *, before: int, limit: int = 100) -> list[str]:
+def prunable(tx: Tx, *, before: int, limit: int = 100, whose: Whose = EVERYBODY) -> list[str]:
     """Notes that have been superseded, or have expired, before a moment."""
     return [
         id
         for statement in (sql.SUPERSEDED, sql.EXPIRED)
-        for (id,) in tx.run(statement, before=before, limit=limit)
+        for (id,) in statement.run(tx, whose, before=before, limit=limit)
     ]
 
 
-def count_prunable(tx: Tx, *, before: int) -> int:
+def count_prunable(tx: Tx, *, before: int, whose: Whose = EVERYBODY) -> int:
     """How many notes `prunable` would give in the end."""
     counts = (sql.COUNT_SUPERSEDED, sql.COUNT_EXPIRED)
-    return sum(int(tx.value(count, before=before)) for count in counts)
+    return sum(int(count.value(tx, whose, before=before)) for count in counts)
 
 
 def of_project(tx: Tx, project_id: str, *, limit: int = 100) -> list[str]:
@@ -258,7 +258,7 @@ def _values(
         raise Invalid("A confidence goes from 0 to 100 percent.", confidence=confidence)
     return {
         "text": clean_text(text, "The note", most=MAX_NOTE),
-        "category": _category(category),
+        "category": check_category(category, CATEGORIES),
         "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
         "confidence": confidence,
         "source": clean_text(source, "The source", most=MAX_NAME),
@@ -267,13 +267,3 @@ def _values(
 
 def _same(note: Note, values: dict[str, object]) -> bool:
     return all(getattr(note, name) == values[name] for name in ("text", "category", "confidence"))
-
-
-def _category(given: str) -> str:
-    if not _CATEGORY.fullmatch(given):
-        raise Invalid(
-            f"{given[:100]!r} is no category; write a short word like core, gotcha, pattern or "
-            "decision.",
-            category=given[:100],
-        )
-    return given

@@ -1,5 +1,6 @@
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
+from corral.db.retention import Scoped
 from corral.db.statement import Query, Statement
 from corral.rooms.memory.model import MOVES, Note
 
@@ -53,10 +54,10 @@ FORGET = Query(Note, f"DELETE FROM notes WHERE id = :id RETURNING {_COLUMNS}")
 
 OF_SCOPE = Statement("SELECT id FROM notes WHERE scope = :scope LIMIT :limit")
 
-_SUPERSEDED = "FROM notes WHERE ended_at IS NOT NULL AND ended_at < :before"
+_SUPERSEDED = "FROM notes WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
 _EXPIRED = """FROM notes
-    WHERE state = 'current' AND expires_at IS NOT NULL AND expires_at < :before"""
-SUPERSEDED = Statement(f"SELECT id {_SUPERSEDED} ORDER BY ended_at LIMIT :limit")
-EXPIRED = Statement(f"SELECT id {_EXPIRED} ORDER BY expires_at LIMIT :limit")
-COUNT_SUPERSEDED = Statement(f"SELECT count(*) {_SUPERSEDED}")
-COUNT_EXPIRED = Statement(f"SELECT count(*) {_EXPIRED}")
+    WHERE state = 'current' AND expires_at IS NOT NULL AND expires_at < :before AND {whose}"""
+SUPERSEDED = Scoped(f"SELECT id {_SUPERSEDED} ORDER BY ended_at LIMIT :limit")
+EXPIRED = Scoped(f"SELECT id {_EXPIRED} ORDER BY expires_at LIMIT :limit")
+COUNT_SUPERSEDED = Scoped(f"SELECT count(*) {_SUPERSEDED}")
+COUNT_EXPIRED = Scoped(f"SELECT count(*) {_EXPIRED}")

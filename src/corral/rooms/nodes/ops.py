@@ -8,7 +8,7 @@ from corral.db.tx import Tx
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.lease import lease_end, taken_over
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.nodes import sql
 from corral.rooms.nodes.model import Beat, Lead, Node
@@ -130,7 +130,7 @@ def serving(tx: Tx, name: str) -> Node | None:
 
 def list_nodes(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Node]:
     """All nodes that joined and were not forgotten yet, newest first."""
-    (id,) = decode_cursor(after, "~")
+    (id,) = decode_cursor(after, LAST_ID)
     rows = tx.all(sql.LIST, id=id, limit=check_limit(limit) + 1)
     return page_of(rows, limit, lambda node: (node.id,))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from corral.db.moves import create, move
+from corral.db.retention import EVERYBODY, Whose
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.ids import number_of
@@ -185,6 +186,37 @@ def unsealed(tx: Tx, *, host: str, after: str | None = None, limit: int = 50) ->
     return page_of(rows, limit, lambda output: (output.id,))
 
 
+def held_on(tx: Tx, *, host: str, after: str = "", limit: int = 200) -> list[Output]:
+    """Outputs whose files a host should have, by the ids of their runs."""
+    return tx.all(sql.HELD_ON, host=host, after=after, limit=check_limit(limit))
+
+
+def walk(tx: Tx, *, after: str = "", limit: int = 200) -> list[Output]:
+    """All outputs, by the ids of their runs."""
+    return tx.all(sql.WALK, after=after, limit=check_limit(limit))
+
+
+def kept_bytes(tx: Tx, run_id: str) -> int:
+    """How much of an output's sealed files the store itself has."""
+    return int(tx.value(sql.KEPT_BYTES, run_id=run_id))
+
+
+def count_chunks(tx: Tx) -> int:
+    """How many pieces of sealed files the store has."""
+    return int(tx.value(sql.COUNT_CHUNKS))
+
+
+def bring_chunks(tx: Tx, run_id: str, stream: str, pieces: Iterable[bytes]) -> None:
+    """Bring a sealed file into a store that is made to be taken elsewhere. It is no event."""
+    for number, data in enumerate(pieces):
+        tx.run(sql.BRING_CHUNK, run_id=run_id, stream=stream, number=number, data=data)
+
+
+def leave_folders(tx: Tx) -> None:
+    """Let go of all files: they are another store's, which alone may remove them."""
+    tx.run(sql.LEAVE_FOLDERS)
+
+
 def uncleared(tx: Tx, *, host: str, limit: int = 50) -> list[Output]:
     """Deleted outputs whose files may still be on a host."""
     clean_text(host, "The host", most=MAX_NAME)
@@ -207,17 +239,17 @@ def forget(tx: Tx, run_id: str) -> bool:
     return forgotten
 
 
-def prune(tx: Tx, *, before: int, limit: int = 100) -> int:
+def prune(tx: Tx, *, before: int, limit: int = 100, whose: Whose = EVERYBODY) -> int:
     """Delete outputs that were sealed before a moment; says how many, 0 at the end."""
-    rows = tx.run(sql.PRUNABLE, before=before, limit=limit)
+    rows = sql.PRUNABLE.run(tx, whose, before=before, limit=limit)
     for (run_id,) in rows:
         delete(tx, run_id, "it was kept for as long as outputs.keep_ms says")
     return len(rows)
 
 
-def count_prunable(tx: Tx, *, before: int) -> int:
+def count_prunable(tx: Tx, *, before: int, whose: Whose = EVERYBODY) -> int:
     """How many outputs `prune` would delete."""
-    count: int = tx.value(sql.COUNT_PRUNABLE, before=before)
+    count: int = sql.COUNT_PRUNABLE.value(tx, whose, before=before)
     return count
 
 

@@ -1,5 +1,5 @@
 from corral.db.moves import StateTable
-from corral.db.retention import Retention
+from corral.db.retention import Retention, Scoped
 from corral.db.statement import Query, Statement
 from corral.rooms.outputs.model import MOVES, LogLine, Output
 
@@ -23,6 +23,21 @@ OPEN_ON = Query(
 """,
 )
 
+HELD_ON = Query(
+    Output,
+    f"""
+    SELECT {_COLUMNS} FROM outputs
+    WHERE run_id > :after AND host = :host AND folder IS NOT NULL AND state IN ('open', 'sealed')
+    ORDER BY run_id LIMIT :limit
+""",
+)
+
+WALK = Query(
+    Output, f"SELECT {_COLUMNS} FROM outputs WHERE run_id > :after ORDER BY run_id LIMIT :limit"
+)
+
+LEAVE_FOLDERS = Statement("UPDATE outputs SET folder = NULL WHERE folder IS NOT NULL")
+
 UNCLEARED = Query(
     Output,
     f"""
@@ -41,14 +56,12 @@ FORGET = Statement("""
     WHERE run_id = :run_id AND state = 'deleted' AND folder IS NULL RETURNING run_id
 """)
 
-PRUNABLE = Statement("""
-    SELECT run_id FROM outputs WHERE state = 'sealed' AND sealed_at < :before
-    ORDER BY sealed_at LIMIT :limit {skip_locked}
-""")
-
-COUNT_PRUNABLE = Statement("""
-    SELECT count(*) FROM outputs WHERE state = 'sealed' AND sealed_at < :before
-""")
+_OLD = "FROM outputs WHERE state = 'sealed' AND sealed_at < :before AND {whose}"
+_PROJECT = "(SELECT runs.project_id FROM runs WHERE runs.id = outputs.run_id)"
+PRUNABLE = Scoped(
+    f"SELECT run_id {_OLD} ORDER BY sealed_at LIMIT :limit {{skip_locked}}", project=_PROJECT
+)
+COUNT_PRUNABLE = Scoped(f"SELECT count(*) {_OLD}", project=_PROJECT)
 
 # A machine that was silent for so long does not come back to remove its files.
 DELETED_KEPT = Retention(
@@ -72,6 +85,19 @@ CHUNK = Statement("""
     SELECT data FROM output_chunks
     WHERE run_id = :run_id AND stream = :stream AND number = :number
 """)
+
+BRING_CHUNK = Statement("""
+    INSERT INTO output_chunks (run_id, stream, number, data)
+    VALUES (:run_id, :stream, :number, :data)
+    ON CONFLICT (run_id, stream, number) DO UPDATE SET data = excluded.data
+""")
+
+KEPT_BYTES = Statement("""
+    SELECT CAST(coalesce(sum(length(data)), 0) AS {integer}) FROM output_chunks
+    WHERE run_id = :run_id
+""")
+
+COUNT_CHUNKS = Statement("SELECT count(*) FROM output_chunks")
 
 HAS_CHUNK = Statement("""
     SELECT 1 FROM output_chunks

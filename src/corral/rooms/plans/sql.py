@@ -50,8 +50,17 @@ FORGET_PROGRESS = Statement(
 )
 
 PLANS_KEPT = Retention(
-    "plans", setting="plans.keep_ms", born=None, over="updated_at < :before", key="subject"
+    "plans",
+    setting="plans.keep_ms",
+    born=None,
+    over="updated_at < :before",
+    key="subject",
+    project="project_id",
 )
 PROGRESS_KEPT = Retention(
-    "progress", setting="plans.keep_ms", born=None, over="updated_at < :before"
+    "progress",
+    setting="plans.keep_ms",
+    born=None,
+    over="updated_at < :before",
+    project="project_id",
 )

@@ -6,16 +6,15 @@ from typing import Any
 
 from corral.db.moves import create, move
 from corral.db.tx import Tx
-from corral.kernel.errors import Invalid, NotFound
+from corral.kernel.errors import Ambiguous, Invalid, NotFound
 from corral.kernel.ids import LENGTH
 from corral.kernel.keep import KEEP
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.projects import sql
 from corral.rooms.projects.model import Project, ProjectState
 
 MAX_DIR = 4_096
-_LAST = 1 << 62
 _WHOLE_ID = len("prj_") + LENGTH
 
 
@@ -86,16 +85,35 @@ def _heads(real: str) -> str:
 
 
 def get(tx: Tx, id: str) -> Project:
-    """A project by its id, which may be shortened."""
-    whole = tx.one(sql.PROJECTS.by_key, key_=id) if len(id) == _WHOLE_ID else None
-    return whole or sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
+    """A project by its id, which may be shortened, or by a name that no other has."""
+    if id.startswith("prj_"):
+        whole = tx.one(sql.PROJECTS.by_key, key_=id) if len(id) == _WHOLE_ID else None
+        return whole or sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
+    named = tx.all(sql.BY_NAME, name=clean_text(id, "The project", most=MAX_NAME))
+    if len(named) > 1:
+        raise Ambiguous(
+            f"Several projects are called {id}: {', '.join(each.id for each in named)}; give an id "
+            "or a directory.",
+            kind="project",
+            candidates=[each.id for each in named],
+        )
+    return named[0] if named else _by_bare_id(tx, id)
+
+
+def _by_bare_id(tx: Tx, id: str) -> Project:
+    try:
+        return sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
+    except Invalid:
+        if id[3:4] == "_":
+            raise  # an id of another kind
+        raise sql.IDS.missing(id) from None
 
 
 def list_projects(
     tx: Tx, *, archived: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Project]:
     """Projects, last run first, never-run last; archived ones only when asked for."""
-    run_at, id = decode_cursor(after, _LAST, "~")
+    run_at, id = decode_cursor(after, LAST_NUMBER, LAST_ID)
     rows = tx.all(
         sql.LIST,
         run_at=run_at,

@@ -1,4 +1,4 @@
-from corral.db.lookup import IdColumn
+from corral.db.lookup import CANDIDATES, IdColumn
 from corral.db.moves import StateTable
 from corral.db.statement import Query, Statement
 from corral.rooms.projects.model import MOVES, Project
@@ -7,6 +7,8 @@ _COLUMNS = "id, dir, name, command, prompt, state, created_at, updated_at, last_
 
 IDS = IdColumn("project", "prj", "projects")
 PROJECTS = StateTable(Project, MOVES, table="projects", columns=_COLUMNS, project="id")
+
+BY_NAME = Query(Project, f"SELECT {_COLUMNS} FROM projects WHERE name = :name LIMIT {CANDIDATES}")
 
 BY_DIR = Query(Project, f"SELECT {_COLUMNS} FROM projects WHERE dir = :dir")
 

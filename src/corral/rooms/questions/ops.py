@@ -9,7 +9,7 @@ from corral.db.tx import Tx
 from corral.kernel.clock import DAY
 from corral.kernel.deadline import is_late
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import agent_of, check_mailbox
@@ -218,7 +218,7 @@ def list_questions(
     limit: int = 50,
 ) -> Page[Question]:
     """Questions that wait for an answer, or all of them, newest first; of one asker."""
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     if asker is None:
         rows = tx.all(
             sql.LIST_ALL if all else sql.LIST_OPEN, before=before, limit=check_limit(limit) + 1

@@ -21,5 +21,9 @@ LIST_OPEN_OF_ASKER = QUESTIONS.newest("state = 'open' AND asker = :asker")
 LIST_ALL_OF_ASKER = QUESTIONS.newest("asker = :asker")
 
 KEPT = Retention(
-    "questions", setting="questions.keep_ms", born="created_at", over="ended_at < :before"
+    "questions",
+    setting="questions.keep_ms",
+    born="created_at",
+    over="ended_at < :before",
+    project="project_id",
 )

@@ -236,11 +236,6 @@ def rest(tx: Tx, race: Race, round: Round) -> Round:
     return now
 
 
-def go_on(tx: Tx, round: Round) -> None:
-    """Something of it is to happen by itself again."""
-    tx.run(sql.SET_GOES_ON, id=round.id, goes_on=1)
-
-
 # -- verdicts ------------------------------------------------------------------------------------
 
 

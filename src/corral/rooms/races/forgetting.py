@@ -3,19 +3,21 @@
 from collections.abc import Sequence
 
 from corral.db.moves import encode_rows
+from corral.db.retention import EVERYBODY, Whose
 from corral.db.tx import Tx
 from corral.kernel.page import check_limit
 from corral.rooms.races import sql
 
 
-def prunable(tx: Tx, *, before: int, limit: int = 100) -> list[str]:
+def prunable(tx: Tx, *, before: int, limit: int = 100, whose: Whose = EVERYBODY) -> list[str]:
     """Races that ended before a moment, and of which no worktree is left."""
-    return [row[0] for row in tx.run(sql.PRUNABLE, before=before, limit=check_limit(limit))]
+    found = sql.PRUNABLE.run(tx, whose, before=before, limit=check_limit(limit))
+    return [row[0] for row in found]
 
 
-def count_prunable(tx: Tx, *, before: int) -> int:
+def count_prunable(tx: Tx, *, before: int, whose: Whose = EVERYBODY) -> int:
     """How many those are."""
-    return int(tx.value(sql.COUNT_PRUNABLE, before=before))
+    return int(sql.COUNT_PRUNABLE.value(tx, whose, before=before))
 
 
 def forget(tx: Tx, ids: Sequence[str]) -> None:

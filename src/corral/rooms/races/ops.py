@@ -9,7 +9,7 @@ from corral.db.moves import create, encode_rows, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.money import check_micros
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.projects import ops as projects
 from corral.rooms.races import sql
@@ -244,7 +244,7 @@ def list_races(
         raise Invalid("Ask for the races of a project, or for those in a state, not for both.")
     if state is not None and state not in RaceState._value2member_map_:
         raise Invalid(f"{state!r} is none of {', '.join(RaceState)}.", state=state)
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     given: dict[str, Any] = {}
     if project is not None:
         given["project"] = projects.get(tx, project).id

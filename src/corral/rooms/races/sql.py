@@ -1,5 +1,6 @@
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
+from corral.db.retention import Scoped
 from corral.db.statement import Query, Statement
 from corral.rooms.races.model import (
     ATTEMPT_MOVES,
@@ -65,9 +66,6 @@ LATEST_OF_PROJECT = Statement("""
 
 ROUNDS_OF_RACE = Query(
     Round, f"SELECT {_ROUND} FROM rounds WHERE race_id = :race_id ORDER BY number"
-)
-ROUND_BY_NUMBER = Query(
-    Round, f"SELECT {_ROUND} FROM rounds WHERE race_id = :race_id AND number = :number"
 )
 ATTEMPTS_OF_RACE = Query(
     Attempt, f"SELECT {_ATTEMPT} FROM attempts WHERE race_id = :race_id ORDER BY id"
@@ -192,14 +190,14 @@ WINNING = {
 
 # What is over and has no worktree left: a worktree must stay known as long as it is there.
 _FORGETTABLE = """
-    ended_at IS NOT NULL AND ended_at < :before AND NOT EXISTS (
+    ended_at IS NOT NULL AND ended_at < :before AND {whose} AND NOT EXISTS (
         SELECT 1 FROM attempts WHERE attempts.race_id = races.id AND attempts.cleaned_at IS NULL
     )
 """
-PRUNABLE = Statement(f"""
+PRUNABLE = Scoped(f"""
     SELECT id FROM races WHERE {_FORGETTABLE} ORDER BY ended_at, id LIMIT :limit
 """)
-COUNT_PRUNABLE = Statement(f"SELECT count(*) FROM races WHERE {_FORGETTABLE}")
+COUNT_PRUNABLE = Scoped(f"SELECT count(*) FROM races WHERE {_FORGETTABLE}")
 OF_PROJECT = Statement("SELECT id FROM races WHERE project_id = :project LIMIT :limit")
 _OF_RACES = "round_id IN (SELECT id FROM rounds WHERE race_id {is_listed})"
 FORGET = {

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from corral.db.moves import create, move
+from corral.db.retention import EVERYBODY, Whose
 from corral.db.tx import Tx
 from corral.kernel.clock import SECOND
 from corral.kernel.end import End
 from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.lease import taken_over
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.charges import ops as charges
 from corral.rooms.nodes import ops as nodes
@@ -327,7 +328,7 @@ def list_runs(
         raise Invalid(
             "Runs are listed by project and state, by session or by agent; leave the rest out."
         )
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **wanted)
     return page_of(rows, limit, lambda run: (run.id,))
 
@@ -417,11 +418,12 @@ def delete(tx: Tx, id: str) -> Run:
     return run
 
 
-def ended_before(tx: Tx, *, before: int, limit: int = 200) -> list[Run]:
-    """Runs whose end is longer ago than they are kept."""
-    return tx.all(sql.ENDED_BEFORE, before=before, limit=check_limit(limit))
+def ended_before(tx: Tx, *, before: int, limit: int = 200, whose: Whose = EVERYBODY) -> list[str]:
+    """Runs whose end is longer ago than they are kept, by their ids."""
+    found = sql.ENDED_BEFORE.run(tx, whose, before=before, limit=check_limit(limit))
+    return [id for (id,) in found]
 
 
-def count_ended_before(tx: Tx, *, before: int) -> int:
+def count_ended_before(tx: Tx, *, before: int, whose: Whose = EVERYBODY) -> int:
     """How many those are."""
-    return int(tx.value(sql.COUNT_ENDED_BEFORE, before=before))
+    return int(sql.COUNT_ENDED_BEFORE.value(tx, whose, before=before))

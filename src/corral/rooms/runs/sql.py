@@ -1,5 +1,6 @@
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
+from corral.db.retention import Scoped
 from corral.db.statement import Query, Statement
 from corral.rooms.runs.model import MOVES, Launch, Run, Sample
 
@@ -201,13 +202,6 @@ DELETE = Statement("DELETE FROM runs WHERE id = :id RETURNING id")
 DELETE_LAUNCH = Statement("DELETE FROM launches WHERE run_id = :id RETURNING run_id")
 DELETE_SAMPLES = Statement("DELETE FROM samples WHERE run_id = :id RETURNING at")
 
-ENDED_BEFORE = Query(
-    Run,
-    f"""
-    SELECT {_COLUMNS} FROM runs
-    WHERE ended_at IS NOT NULL AND ended_at < :before ORDER BY ended_at LIMIT :limit
-""",
-)
-COUNT_ENDED_BEFORE = Statement("""
-    SELECT count(*) FROM runs WHERE ended_at IS NOT NULL AND ended_at < :before
-""")
+_OLD = "FROM runs WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
+ENDED_BEFORE = Scoped(f"SELECT id {_OLD} ORDER BY ended_at LIMIT :limit")
+COUNT_ENDED_BEFORE = Scoped(f"SELECT count(*) {_OLD}")

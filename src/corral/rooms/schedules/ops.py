@@ -9,7 +9,7 @@ from corral.db.tx import Tx
 from corral.kernel.clock import format_duration
 from corral.kernel.errors import IllegalMove, Invalid, Refused
 from corral.kernel.ids import number_of
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import (
@@ -355,7 +355,7 @@ def _rule(schedule: Schedule) -> Rule:
 def _list(
     tx: Tx, kinds: tuple[Kind, Kind], all: bool, after: str | None, limit: int
 ) -> Page[Schedule]:
-    (id,) = decode_cursor(after, "~")
+    (id,) = decode_cursor(after, LAST_ID)
     rows = tx.all(
         sql.ALL if all else sql.OPEN,
         id=id,

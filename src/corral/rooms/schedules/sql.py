@@ -56,7 +56,11 @@ OF_PROJECT = Statement("""
 """)
 
 KEPT = Retention(
-    "schedules", setting="schedules.keep_ms", born="created_at", over="ended_at < :before"
+    "schedules",
+    setting="schedules.keep_ms",
+    born="created_at",
+    over="ended_at < :before",
+    project="project_id",
 )
 
 EDIT = Query(
@@ -107,5 +111,9 @@ SET_LAST_LETTER = Statement("""
 SET_RUN = Statement("UPDATE occurrences SET run_id = :run_id WHERE letter = :letter")
 
 OCCURRENCES_KEPT = Retention(
-    "occurrences", setting="schedules.keep_ms", born="created_at", over="ended_at < :before"
+    "occurrences",
+    setting="schedules.keep_ms",
+    born="created_at",
+    over="ended_at < :before",
+    project="project_id",
 )

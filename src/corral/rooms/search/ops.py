@@ -7,7 +7,7 @@ import msgspec
 
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_text
 from corral.rooms.search import sql
 from corral.rooms.search.model import Cursor, Hit, Kind
@@ -18,7 +18,6 @@ from corral.rooms.sessions.model import Passage
 BATCH = 1_000
 RECENT = 1_000
 _TURNS = "turns"
-_END = 1 << 62
 _FULL = 1_000_000  # characters in one statement
 
 
@@ -38,7 +37,7 @@ def find(
     query = query_of(text)
     if kind is not None and kind not in tuple(Kind):
         raise Invalid(f"{kind!r} cannot be searched; it is one of {', '.join(Kind)}.", kind=kind)
-    (before,) = decode_cursor(after, _END)
+    (before,) = decode_cursor(after, LAST_NUMBER)
     params = {
         "words": query,
         "before": before,
@@ -89,6 +88,11 @@ def index_turns(tx: Tx, *, limit: int = BATCH) -> int:
     _add_all(tx, [_passage_of(turn) for turn in turns if turn.session_id])
     tx.run(sql.GO_ON, source=_TURNS, seq=turns[-1].seq if len(turns) == limit else cursor.ahead)
     return len(turns)
+
+
+def go_back(tx: Tx) -> None:
+    """In a store that has some of another one's turns and all their passages: go on behind them."""
+    tx.run(sql.GO_BACK, source=_TURNS)
 
 
 def behind(tx: Tx) -> int:

@@ -56,3 +56,10 @@ LOOK_AHEAD = Query(
 SETTLED = Statement("SELECT {oldest_xid} >= :xid, {next_xid} < :xid")
 
 GO_ON = Statement("UPDATE search_cursors SET seq = :seq WHERE source = :source")
+
+# No further than there are turns: what comes next is numbered behind these.
+GO_BACK = Statement("""
+    UPDATE search_cursors SET seq = turns.newest, ahead = turns.newest
+    FROM (SELECT coalesce(max(seq), 0) AS newest FROM turns) AS turns
+    WHERE search_cursors.source = :source AND search_cursors.seq > turns.newest
+""")

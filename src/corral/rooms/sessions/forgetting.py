@@ -1,22 +1,23 @@
 """Forgetting sessions, a piece at a time, so that nobody waits long for the store."""
 
+from corral.db.retention import EVERYBODY, Whose
 from corral.db.tx import Tx
 from corral.rooms.sessions import sql
 
 PIECE = 1_000
 
 
-def prunable(tx: Tx, *, before: int, limit: int = 20) -> list[str]:
+def prunable(tx: Tx, *, before: int, limit: int = 20, whose: Whose = EVERYBODY) -> list[str]:
     """Sessions that were closed before a moment, longest ago first.
 
     One that a fork still shows the turns of is none of them.
     """
-    return [id for (id,) in tx.run(sql.PRUNABLE, before=before, limit=limit)]
+    return [id for (id,) in sql.PRUNABLE.run(tx, whose, before=before, limit=limit)]
 
 
-def count_prunable(tx: Tx, *, before: int) -> int:
+def count_prunable(tx: Tx, *, before: int, whose: Whose = EVERYBODY) -> int:
     """How many sessions would go, counting what goes only after its forks did."""
-    return int(tx.value(sql.COUNT_PRUNABLE, before=before))
+    return int(sql.COUNT_PRUNABLE.value(tx, whose, before=before))
 
 
 def of_project(tx: Tx, project_id: str, *, limit: int = 20) -> list[str]:

@@ -3,13 +3,11 @@
 from typing import Any
 
 from corral.db.tx import Tx
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import encode_json
 from corral.rooms.sessions import sql
 from corral.rooms.sessions.model import Retro, Session
 from corral.rooms.sessions.ops import current
-
-_END = 1 << 62
 
 
 def record_retro(tx: Tx, session: Session | str, body: Any) -> Retro:
@@ -28,7 +26,7 @@ def retros(
     tx: Tx, session: Session | str, *, after: str | None = None, limit: int = 50
 ) -> Page[Retro]:
     """The looks back that were kept of a session, newest first."""
-    (before,) = decode_cursor(after, _END)
+    (before,) = decode_cursor(after, LAST_NUMBER)
     rows = tx.all(
         sql.RETROS, session_id=current(tx, session).id, before=before, limit=check_limit(limit) + 1
     )

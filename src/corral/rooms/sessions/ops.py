@@ -7,7 +7,7 @@ from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.ids import LENGTH
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
@@ -37,7 +37,6 @@ from corral.rooms.sessions.turn import (
 MAX_TURNS = 1_000
 MAX_VALUES = 1_000
 _WHOLE_ID = len("ses_") + LENGTH
-_END = 1 << 62
 
 
 def open_session(
@@ -126,7 +125,7 @@ def list_sessions(
     """Sessions that are open, or all of them, newest first; of a project or of an agent."""
     if project and agent:
         raise Invalid("Give a project or an agent, not both.")
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     query = sql.LIST_ALL if all else sql.LIST_OPEN
     narrow = {}
     if project:
@@ -244,7 +243,7 @@ def turns(
     A fork shows the turns that it inherited as its own.
     """
     found = current(tx, session)
-    place = parse_number(after, _END if newest else 0)
+    place = parse_number(after, LAST_NUMBER if newest else 0)
     if newest:
         rows = history.newest(tx, found, place, check_limit(limit) + 1)
     else:
@@ -256,7 +255,7 @@ def turns(
 def last(tx: Tx, session: Session | str, limit: int = 50) -> Page[Turn]:
     """The latest turns, oldest of them first; `next` is the place to go on from later."""
     found = current(tx, session)
-    items = history.newest(tx, found, _END, check_limit(limit))[::-1]
+    items = history.newest(tx, found, LAST_NUMBER, check_limit(limit))[::-1]
     return Page(items, str(items[-1].number) if items else None)
 
 

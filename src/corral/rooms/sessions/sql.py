@@ -1,6 +1,7 @@
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
 from corral.db.numbered import Numbered
+from corral.db.retention import Scoped
 from corral.db.statement import Query, Statement
 from corral.rooms.sessions.model import (
     MOVES,
@@ -262,17 +263,17 @@ RETROS = Query(
 # -- forgetting ------------------------------------------------------------------------------------
 
 # Not one that a fork still shows the turns of.
-PRUNABLE = Statement("""
+PRUNABLE = Scoped("""
     SELECT id FROM sessions
-    WHERE closed_at < :before
+    WHERE closed_at < :before AND {whose}
       AND NOT EXISTS (SELECT 1 FROM sessions AS fork WHERE fork.parent_id = sessions.id)
     ORDER BY closed_at, id LIMIT :limit
 """)
 
 # As many as go in the end, when forks that are old too have gone before what they came from.
-COUNT_PRUNABLE = Statement("""
+COUNT_PRUNABLE = Scoped("""
     SELECT count(*) FROM sessions
-    WHERE closed_at < :before AND NOT EXISTS (
+    WHERE closed_at < :before AND {whose} AND NOT EXISTS (
         WITH RECURSIVE below (id, closed_at) AS (
             SELECT fork.id, fork.closed_at FROM sessions AS fork
             WHERE fork.parent_id = sessions.id

@@ -43,13 +43,13 @@ KNOWN: dict[str, Known] = {
         "Pause after the first failure, the second, and so on; the last one repeats.",
     ),
     "mail.keep_ms": Known(
-        int, 30 * DAY, MINUTE, TEN_YEARS, "How long an ended letter is kept.", ("global",)
+        int, 30 * DAY, MINUTE, TEN_YEARS, "How long an ended letter is kept.", ("global", "project")
     ),
     "events.keep_ms": Known(
-        int, 365 * DAY, MINUTE, TEN_YEARS, "How long the record is kept.", ("global",)
+        int, 365 * DAY, MINUTE, TEN_YEARS, "How long the record is kept.", ("global", "project")
     ),
     "outputs.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a sealed output is kept.", ("global",)
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a sealed output is kept.", ("global", "project")
     ),
     "schedules.keep_ms": Known(
         int,
@@ -57,13 +57,18 @@ KNOWN: dict[str, Known] = {
         MINUTE,
         TEN_YEARS,
         "How long an ended schedule is kept, and what became of each moment.",
-        ("global",),
+        ("global", "project"),
     ),
     "schedules.script_ms": Known(
         int, 30 * SECOND, SECOND, 10 * MINUTE, "How long a schedule's script may run."
     ),
     "sessions.keep_ms": Known(
-        int, 365 * DAY, MINUTE, TEN_YEARS, "How long a closed session is kept.", ("global",)
+        int,
+        365 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long a closed session is kept.",
+        ("global", "project"),
     ),
     "checkpoints.keep_ms": Known(
         int,
@@ -103,7 +108,7 @@ KNOWN: dict[str, Known] = {
         ("global",),
     ),
     "runs.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended run is kept.", ("global",)
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended run is kept.", ("global", "project")
     ),
     "charges.keep_ms": Known(
         int,
@@ -111,7 +116,7 @@ KNOWN: dict[str, Known] = {
         DAY,
         TEN_YEARS,
         "How long single charges are kept; what they add up to stays.",
-        ("global",),
+        ("global", "project"),
     ),
     "totals.keep_ms": Known(
         int,
@@ -130,7 +135,7 @@ KNOWN: dict[str, Known] = {
         ("global",),
     ),
     "alerts.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global",)
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global", "project")
     ),
     "runs.tools": Known(
         bool, False, 0, 1, "Give agents Corral's own tools (MCP) when they are started."
@@ -187,13 +192,23 @@ KNOWN: dict[str, Known] = {
         ("global", "project"),
     ),
     "tasks.keep_ms": Known(
-        int, 365 * DAY, MINUTE, TEN_YEARS, "How long an ended task is kept.", ("global",)
+        int, 365 * DAY, MINUTE, TEN_YEARS, "How long an ended task is kept.", ("global", "project")
     ),
     "delegations.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended delegation is kept.", ("global",)
+        int,
+        90 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long an ended delegation is kept.",
+        ("global", "project"),
     ),
     "plans.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long plans and progress are kept.", ("global",)
+        int,
+        90 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long plans and progress are kept.",
+        ("global", "project"),
     ),
     "races.max_attempts": Known(
         int, 4, 1, 1_000, "Attempts that a round of a race may have.", ("global", "project")
@@ -220,7 +235,7 @@ KNOWN: dict[str, Known] = {
         MINUTE,
         TEN_YEARS,
         "How long a race that is over is kept; one whose worktrees are there stays.",
-        ("global",),
+        ("global", "project"),
     ),
     "races.pool": Known(
         int,
@@ -248,7 +263,12 @@ KNOWN: dict[str, Known] = {
         "An edit locks its file for so long, where hooks are installed; 0: only locks are obeyed.",
     ),
     "locks.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a lock that has ended is kept.", ("global",)
+        int,
+        90 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long a lock that has ended is kept.",
+        ("global", "project"),
     ),
     "touches.keep_ms": Known(
         int,
@@ -256,7 +276,7 @@ KNOWN: dict[str, Known] = {
         DAY,
         TEN_YEARS,
         "How long it is known who changed a file, from the last change on.",
-        ("global",),
+        ("global", "project"),
     ),
     "tokens.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a token that is over is kept.", ("global",)
@@ -271,7 +291,12 @@ KNOWN: dict[str, Known] = {
         int, 100, 1, 10_000, "Questions of one asker that may wait for an answer."
     ),
     "questions.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended question is kept.", ("global",)
+        int,
+        90 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long an ended question is kept.",
+        ("global", "project"),
     ),
     "decisions.deadline_ms": Known(
         int,
@@ -289,7 +314,7 @@ KNOWN: dict[str, Known] = {
         MINUTE,
         TEN_YEARS,
         "How long a decision is kept that nobody waits for.",
-        ("global",),
+        ("global", "project"),
     ),
     "groups.max_members": Known(
         int,
@@ -305,7 +330,7 @@ KNOWN: dict[str, Known] = {
         MINUTE,
         TEN_YEARS,
         "How long a post is kept, and a group that was archived.",
-        ("global",),
+        ("global", "project"),
     ),
     "notes.max": Known(
         int, 500, 1, 5_000, "Notes that are remembered for an agent, a project, or everyone."
@@ -323,7 +348,7 @@ KNOWN: dict[str, Known] = {
         MINUTE,
         TEN_YEARS,
         "How long a note is kept that was superseded or has expired.",
-        ("global",),
+        ("global", "project"),
     ),
     "gateway.max_at_once": Known(
         int, 5, 1, 1_000, "Sessions with places that agents work on at once.", ("global",)

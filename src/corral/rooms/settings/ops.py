@@ -82,6 +82,19 @@ def value_in(tx: Tx, name: str, scope: str) -> Any:
     return value(tx, name, agent=_agent_of(scope), project=_project_of(scope))
 
 
+def of_projects(tx: Tx, name: str) -> dict[str, Any]:
+    """The values that projects have chosen for themselves, by their ids."""
+    return {
+        found.scope.removeprefix("project:"): found.value
+        for found in tx.all(sql.OF_PROJECTS, name=name)
+    }
+
+
+def values(tx: Tx, name: str) -> list[Any]:
+    """Every value that counts for some project, or for whatever belongs to none."""
+    return [value(tx, name), *of_projects(tx, name).values()]
+
+
 def list_settings(tx: Tx, *, scope: str = "global") -> Page[Setting]:
     """Every known setting with the value that a scope gives it, in the order of their names."""
     _check_scope(scope)

@@ -14,6 +14,14 @@ GET = Query(
 
 LIST = Query(Setting, f"SELECT {_SETTING} FROM settings WHERE scope = :scope ORDER BY name")
 
+OF_PROJECTS = Query(
+    Setting,
+    f"""
+    SELECT {_SETTING} FROM settings
+    WHERE scope > 'project:' AND scope < 'project;' AND name = :name ORDER BY scope
+""",
+)
+
 SET = Statement("""
     INSERT INTO settings (scope, name, value, updated_at, updated_by)
     VALUES (:scope, :name, :value, :now, :actor)

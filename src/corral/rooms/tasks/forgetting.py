@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from corral.db.moves import encode_rows
+from corral.db.retention import EVERYBODY, Whose
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict
 from corral.kernel.page import check_limit
@@ -43,14 +44,15 @@ def archive_ended(tx: Tx, project: str, *, limit: int = 1_000) -> int:
     return len(ids)
 
 
-def prunable(tx: Tx, *, before: int, limit: int = 500) -> list[str]:
+def prunable(tx: Tx, *, before: int, limit: int = 500, whose: Whose = EVERYBODY) -> list[str]:
     """Tasks that ended before a moment, and that nothing open needs."""
-    return [row[0] for row in tx.run(sql.PRUNABLE, before=before, limit=check_limit(limit))]
+    found = sql.PRUNABLE.run(tx, whose, before=before, limit=check_limit(limit))
+    return [row[0] for row in found]
 
 
-def count_prunable(tx: Tx, *, before: int) -> int:
+def count_prunable(tx: Tx, *, before: int, whose: Whose = EVERYBODY) -> int:
     """How many those are."""
-    return int(tx.value(sql.COUNT_PRUNABLE, before=before))
+    return int(sql.COUNT_PRUNABLE.value(tx, whose, before=before))
 
 
 def forget(tx: Tx, ids: Sequence[str]) -> None:

@@ -53,10 +53,10 @@ def critical_path(needs: Mapping[str, Sequence[str]]) -> list[str]:
     length: dict[str, int] = {}
     before: dict[str, str] = {}
     for key in in_order(needs):
-        longest = max((need for need in needs[key] if need in length), key=length.get, default=None)  # type: ignore[arg-type]
-        length[key] = 1 + (length[longest] if longest is not None else 0)
-        if longest is not None:
-            before[key] = longest
+        length[key] = 1
+        for need in needs[key]:
+            if length.get(need, 0) >= length[key]:
+                length[key], before[key] = length[need] + 1, need
     if not length:
         return []
     path = [max(length, key=lambda key: length[key])]

@@ -1,5 +1,6 @@
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
+from corral.db.retention import Scoped
 from corral.db.statement import Query, Statement
 from corral.rooms.tasks.model import MOVES, Busy, Need, Standing, Task
 
@@ -292,15 +293,15 @@ TO_ARCHIVE = Statement("""
 
 # What is over, and what nothing that is still open needs.
 _FORGETTABLE = """
-    ended_at IS NOT NULL AND ended_at < :before AND NOT EXISTS (
+    ended_at IS NOT NULL AND ended_at < :before AND {whose} AND NOT EXISTS (
         SELECT 1 FROM edges JOIN tasks AS later ON later.id = edges.task_id
         WHERE edges.needs_id = tasks.id AND later.ended_at IS NULL
     )
 """
-PRUNABLE = Statement(f"""
+PRUNABLE = Scoped(f"""
     SELECT id FROM tasks WHERE {_FORGETTABLE} ORDER BY ended_at, id LIMIT :limit
 """)
-COUNT_PRUNABLE = Statement(f"SELECT count(*) FROM tasks WHERE {_FORGETTABLE}")
+COUNT_PRUNABLE = Scoped(f"SELECT count(*) FROM tasks WHERE {_FORGETTABLE}")
 # Both kinds, each along its own index.
 OF_PROJECT = Statement("""
     SELECT id FROM tasks WHERE project_id = :project AND archived_at IS NULL

@@ -1,10 +1,10 @@
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
+from corral import config
 from corral.interfaces.cli import render
 from corral.interfaces.cli.app import DURATION, App, Noun, pass_app, sure
 from corral.kernel.clock import format_duration
@@ -56,9 +56,14 @@ def check(app: App) -> int:
 @command.command()
 @pass_app
 def verify(app: App) -> int:
-    """A thorough look at every page and reference."""
-    with busy(app, "Looking at every page …"):
-        findings = app.store.db.verify()
+    """A thorough look at every page and row, and at the files that belong to them.
+
+    While others go on writing. Exit code 1 when something is broken; a warning is something that is
+    left over, and hurts nobody.
+    """
+    with render.progress_by_part("Looking at", quiet=app.json) as told:
+        afar = config.is_afar(app.store.address)
+        findings = app.store.db.verify() if afar else app.store.db.verify(told=told)
     return _report(app, findings)
 
 
@@ -123,7 +128,7 @@ def move(app: App, url: str | None, cancel: bool, yes: bool) -> None:
     if not yes:
         click.confirm(f"Move all that {app.store.db.url} holds, and shut it?", abort=True, err=True)
     before = app.store.db.url
-    with progress(app, f"Moving {before}") as told:
+    with render.progress_by_part(f"Moving {before}", quiet=app.json) as told:
         moved = app.store.db.move(url, told=told)
     app.close()
     app.say(
@@ -131,22 +136,6 @@ def move(app: App, url: str | None, cancel: bool, yes: bool) -> None:
         f"{before} points there.",
         moved,
     )
-
-
-@contextmanager
-def progress(app: App, what: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on the terminal for something long whose end is known."""
-    shown = render.console(stderr=True)
-    if app.json or not shown.is_terminal:
-        yield lambda part, done, total: None
-        return
-    from rich.progress import Progress
-
-    with Progress(console=shown, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda part, done, total: bar.update(
-            task, description=f"{what}: {part}", completed=done, total=total
-        )
 
 
 @command.command()
@@ -171,7 +160,11 @@ def sql(app: App, query: str, limit: int, timeout: int) -> None:
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @pass_app
 def prune(app: App, dry_run: bool) -> None:
-    """Forget what is older than its setting says (`corral setting list`)."""
+    """Forget what is older than its setting says (`corral setting list`).
+
+    A project may have chosen a time for what belongs to it (`corral setting set runs.keep_ms 7d
+    --project DIR`); it has a line of its own then.
+    """
     with busy(app, "Looking for what is old …"):
         pruned = app.store.db.prune(dry_run=dry_run)
     columns = [
@@ -179,6 +172,8 @@ def prune(app: App, dry_run: bool) -> None:
         ("WOULD GO" if dry_run else "GONE", lambda row: row.rows),
         ("KEPT FOR", lambda row: format_duration(row.keep_ms)),
     ]
+    if any(row.project_id for row in pruned):
+        columns.append(("PROJECT", lambda row: row.project_id or ""))
     app.show_all(pruned, columns, empty="")
 
 

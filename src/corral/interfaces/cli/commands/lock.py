@@ -92,7 +92,9 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--ttl", type=DURATION, default="5m", show_default=True, help="For how long."),
         click.option("--shared", is_flag=True, help="Together with others who hold it shared."),
         click.option("--agent", metavar="NAME", help="Whose lock; as the environment says."),
-        click.option("--project", metavar="ID", help="A project, by id or directory; this one."),
+        click.option(
+            "--project", metavar="ID", help="A project, by id, directory or name; this one."
+        ),
     ):
         function = option(function)
     return function
@@ -191,7 +193,7 @@ def revoke(app: App, lock: str, reason: str) -> None:
 
 
 @command.command("list")
-@click.option("--project", metavar="ID", help="Of this project, by id or directory.")
+@click.option("--project", metavar="ID", help="Of this project, by id, directory or name.")
 @click.option("--agent", metavar="NAME", help="Of this owner.")
 @click.option("--all", "all_", is_flag=True, help="Also locks that have ended, newest first.")
 @paging
@@ -218,7 +220,7 @@ def show(app: App, lock: str) -> None:
 
 @command.command()
 @click.argument("path")
-@click.option("--project", metavar="ID", help="A project, by id or directory; this one.")
+@click.option("--project", metavar="ID", help="A project, by id, directory or name; this one.")
 @pass_app
 def holders(app: App, path: str, project: str | None) -> None:
     """Who holds PATH, or anything that it covers."""
@@ -228,7 +230,7 @@ def holders(app: App, path: str, project: str | None) -> None:
 
 @command.command()
 @click.argument("paths", nargs=-1, required=True)
-@click.option("--project", metavar="ID", help="A project, by id or directory; this one.")
+@click.option("--project", metavar="ID", help="A project, by id, directory or name; this one.")
 @click.option("--agent", metavar="NAME", help="For whom; as the environment says.")
 @pass_app
 def check(app: App, paths: tuple[str, ...], project: str | None, agent: str | None) -> int:
@@ -244,7 +246,7 @@ def check(app: App, paths: tuple[str, ...], project: str | None, agent: str | No
 
 @command.command()
 @click.argument("path", default="")
-@click.option("--project", metavar="ID", help="A project, by id or directory; this one.")
+@click.option("--project", metavar="ID", help="A project, by id, directory or name; this one.")
 @click.option("--agent", metavar="NAME", help="Only of this owner.")
 @paging
 @pass_app

@@ -1,10 +1,11 @@
 import os
+from pathlib import Path
 from typing import Any
 
 import click
 
 from corral.interfaces.cli.app import App, Noun, paging, pass_app, sure
-from corral.interfaces.cli.render import ago
+from corral.interfaces.cli.render import ago, progress_by_part
 
 COLUMNS = [
     ("ID", lambda project: project.id),
@@ -17,7 +18,7 @@ COLUMNS = [
 
 
 def named(app: App, project: str) -> str:
-    """PROJECT on the command line is an id, shortened or not, or a directory."""
+    """PROJECT on the command line is an id, shortened or not, a directory, or a name."""
     id = app.project_id(project)
     assert id is not None
     return id
@@ -58,7 +59,7 @@ def list_(app: App, archived: bool, after: str | None, limit: int) -> None:
 @click.argument("project")
 @pass_app
 def show(app: App, project: str) -> None:
-    """One project, by id or directory."""
+    """One project, by id, directory or name."""
     app.show(app.store.projects.get(named(app, project)))
 
 
@@ -79,6 +80,35 @@ def archive(app: App, project: str) -> None:
     """Take a project out of the lists; everything about it is kept."""
     archived = app.store.projects.archive(named(app, project))
     app.say(f"{archived.name} is archived; registering its directory brings it back.", archived)
+
+
+@command.command()
+@click.argument("project")
+@click.argument("file", type=click.Path(path_type=Path))
+@pass_app
+def export(app: App, project: str, file: Path) -> None:
+    """Write all that belongs to PROJECT into FILE, while others go on working.
+
+    FILE is a store of its own: `corral --store sqlite:///FILE ps -a` and every other command look
+    into it. Runs with their sealed output, sessions, tasks, races, groups, notes, mail, costs and
+    the record of the project are in it, and the agents that worked there; other projects, secrets,
+    tokens, alerts, and chats of channels are not.
+    """
+    store = app.store_here
+    with progress_by_part("Exporting", quiet=app.json) as told:
+        made = store.projects.export(named(app, project), file, told=told)
+    rows = sum(made.rows.values())
+    missing = (
+        f" Output of {made.outputs_missing} runs is not in it: it is on another machine, or gone."
+        if made.outputs_missing
+        else ""
+    )
+    app.say(
+        f"{made.file} holds {rows:,} rows of {len(made.rows)} tables and the output of "
+        f"{made.outputs:,} runs ({made.bytes:,} bytes).{missing} Look into it with `corral --store "
+        f"sqlite:///{made.file} ps -a`.",
+        made,
+    )
 
 
 @command.command()

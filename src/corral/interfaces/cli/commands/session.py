@@ -171,15 +171,7 @@ def state(app: App, session: str, name: str | None, value: str | None, as_json: 
     values = app.store.sessions.state(session)
     if name is not None:
         values = {name: values[name]} if name in values else {}
-    if app.json:
-        app.show(values)
-        return
-    rows = list(values.items())
-    app.show_all(
-        rows,
-        [("NAME", lambda row: row[0]), ("DATA", lambda row: row[1])],
-        empty="It remembers nothing.",
-    )
+    app.show_pairs(values, "NAME", "DATA", empty="It remembers nothing.")
 
 
 @command.command()

@@ -235,15 +235,7 @@ def graph(app: App, project: str | None) -> None:
 def counts(app: App, project: str | None) -> None:
     """How many tasks are in which state."""
     found = app.store.tasks.counts(project_of(app, project))
-    if app.json:
-        app.show(found)
-        return
-    rows = sorted(found.items())
-    app.show_all(
-        rows,
-        [("STATE", lambda row: row[0]), ("TASKS", lambda row: row[1])],
-        empty="No task yet.",
-    )
+    app.show_pairs(dict(sorted(found.items())), "STATE", "TASKS", empty="No task yet.")
 
 
 # -- doing -------------------------------------------------------------------------------------

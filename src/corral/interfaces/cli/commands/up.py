@@ -28,6 +28,11 @@ def command(app: App, /, foreground: bool, install: bool, uninstall: bool, **giv
     What it finds of runs that were left behind is told. Agents never depend on it.
     """
     options = _options(given)
+    if (whole := app.store_here.db.part_of) is not None and not uninstall:
+        raise Refused(
+            f"{app.store_here.db.url} is an export of a project, to be looked at; bring up "
+            f"{whole}, or bring it into a new store with `corral db restore`."
+        )
     if install or uninstall:
         return _service(app, options, install=install)
     store, address = app.store_here.db.url, app.store_here.address

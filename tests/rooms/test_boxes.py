@@ -9,23 +9,16 @@ from pathlib import Path
 import pytest
 
 from corral.adapters.channels.contract import Attached
+from corral.daemon.delivery import Delivery
 from corral.kernel.clock import MINUTE, SECOND, SetClock
 from corral.kernel.errors import Invalid, Refused
 from corral.library import Corral
 from tests.adapters.test_boxed import leave_a_journal
 from tests.support.boxed import Inside, Talk
-from tests.support.channels import bring_in
 from tests.support.invariants import check_store
+from tests.support.machines import on_machine
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
-
-
-@pytest.fixture
-def talk(store: Corral) -> Talk:
-    return Talk(store)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 def letter_of(talk: Talk, text: str = "hello", **given: object) -> str:
@@ -146,6 +139,20 @@ def test_a_turn_that_somebody_stops_is_not_repeated(talk: Talk) -> None:
     talk.store.runs.stop(ada.run.id, reason="enough")
     talk.end(ada, "die")
     assert talk.store.mail.get(letter).state == "refused"
+
+
+def test_the_machine_that_has_its_file_ends_the_turn_whoever_leads(talk: Talk) -> None:
+    letter = letter_of(talk)
+    ada = talk.begin()
+    ada.answer("hi ann")
+    talk.runner.end(ada.run)
+    with on_machine("a-third-machine"):
+        assert talk.store.gateway.settle() == []
+        assert Delivery().aside(talk.store) == 0
+    assert Delivery().aside(talk.store) == 1
+    talk.chat.deliver()
+    assert talk.store.mail.get(letter).state == "done"
+    assert talk.shown() == ["hi ann"]
 
 
 def test_an_agent_that_says_nothing_is_said_to_have_said_nothing(talk: Talk) -> None:

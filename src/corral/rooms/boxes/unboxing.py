@@ -19,20 +19,16 @@ from corral.kernel.ids import number_of
 from corral.kernel.text import MAX_NAME, abridged
 from corral.rooms.agents import ops as agents
 from corral.rooms.alerts import ops as alerts
-from corral.rooms.gateway import (
-    attaching,
-    corresponding,
-    ops,
-    requesting,
-    sending,
-    sql,
-)
-from corral.rooms.gateway.acting import ACTIONS
+from corral.rooms.boxes import sql
+from corral.rooms.gateway import attaching, corresponding, sending, talking
+from corral.rooms.gateway import ops as gateway
 from corral.rooms.gateway.letters import chat_of
 from corral.rooms.gateway.model import Talk
 from corral.rooms.mail import ops as mail
 from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question
+from corral.rooms.requests import ops as requests
+from corral.rooms.requests.actions import ACTIONS
 from corral.rooms.runs.model import Run
 from corral.rooms.schedules import ops as schedules
 from corral.rooms.sessions import ops as sessions
@@ -68,7 +64,7 @@ def take(tx: Tx, session: str, run: Run, row: Out, files: Sequence[File] = ()) -
     """Take over one message of the inside, once: do what it says, as the agent's own tools would.
     `files` are the private copies of those that it brings. False when that was done before.
     CorralError says why it is refused; nothing was done then."""
-    talk = tx.one(sql.TAKE, session_id=session, seq=row.seq)
+    talk = talking.take_over(tx, session, row.seq)
     if talk is None:
         return False
     said = _content(row)
@@ -154,10 +150,10 @@ def _place(tx: Tx, row: Out) -> str | None:
     if row.platform_id is None:
         return None
     try:
-        channel = ops.get_channel(tx, row.channel_type or "")
+        channel = gateway.get_channel(tx, row.channel_type or "")
     except CorralError:
         raise Refused(f"there is no channel {row.channel_type!r}") from None
-    found = tx.one(sql.PLACE_BY_PLATFORM, channel_id=channel.id, platform_id=row.platform_id)
+    found = gateway.place_on(tx, channel, row.platform_id)
     if found is None:
         raise Refused(f"there is no such chat on {channel.name}")
     return str(found.id)
@@ -175,9 +171,8 @@ def _target(tx: Tx, talk: Talk, row: Out, said: Content, to: str | None) -> str:
             return chat.message
     place = to or _answered(tx, talk)
     if place is not None:
-        event = f"out:{talk.agent_id}:{talk.session_id}:{named}"
-        channel = sql.PLACES.get(tx, place).channel_id
-        found = tx.one(sql.MESSAGE_BY_EVENT, channel_id=channel, event_id=event)
+        key = f"{talk.session_id}:{named}"
+        found = sending.sent_under(tx, gateway.place_of(tx, place), talk.agent_id, key)
         if found is not None:
             return found.id
     raise Refused("it is about a message that the agent neither said nor was told")
@@ -218,7 +213,7 @@ def _ask(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> Question:
 def _act(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> None:
     """What an agent wants of the host itself; it has no other rights than its tools give it."""
     if said.action in ACTIONS:
-        asked = requesting.ask(
+        asked = requests.ask(
             tx,
             talk.agent_id,
             said.action,
@@ -228,7 +223,7 @@ def _act(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> None:
             key=f"{talk.session_id}:{row.id}",
         )
         if asked.ended_at is not None:  # at once: it learns by letter what others are told
-            requesting.tell(tx, asked)
+            requests.tell(tx, asked)
         return
     if said.action != "timer_set":
         raise Refused(f"the host does nothing called {abridged(said.action or '', 60)!r} for it")
@@ -240,7 +235,7 @@ def refuse(tx: Tx, session: str, row: Out | str, reason: str, *, tell: bool) -> 
     """Put on record that a message of the inside is refused; its agent is told by its file, and
     with `tell` also in words. False when it was dealt with before."""
     id = row if isinstance(row, str) else row.id
-    if not isinstance(row, str) and tx.one(sql.TAKE, session_id=session, seq=row.seq) is None:
+    if not isinstance(row, str) and talking.take_over(tx, session, row.seq) is None:
         return False
     if not _remember(tx, session, id, reason=reason):
         return False
@@ -261,7 +256,7 @@ def _remember(
     reason: str | None = None,
 ) -> bool:
     made = tx.run(
-        sql.ADD_OUTCOME,
+        sql.ADD,
         id=tx.new_id("out"),
         session_id=session,
         out_id=out_id,

@@ -15,22 +15,24 @@ from corral.adapters.redaction import clean_of_secrets
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
 from corral.rooms.agents.tools import allows
-from corral.rooms.gateway import asking_sql, ops, talking
-from corral.rooms.gateway.acting import ACTIONS, Action, Asking
+from corral.rooms.gateway import ops as gateway
+from corral.rooms.gateway import talking
 from corral.rooms.gateway.model import HOST
-from corral.rooms.gateway.wishes import Request, RequestState, Wish
 from corral.rooms.mail import ops as mail
 from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question, QuestionState
+from corral.rooms.requests import sql
+from corral.rooms.requests.actions import ACTIONS, Action, Asking
+from corral.rooms.requests.model import Arguments, Request, RequestState, words_of
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.settings import ops as settings
 
-KEPT = asking_sql.REQUESTS_KEPT
+KEPT = sql.KEPT
 MAX_OPEN = 20
 YES, NO = "yes", "no"
 RULE = "rule"
@@ -62,24 +64,24 @@ def ask(
     if key is not None:
         clean_text(key, "The key", most=MAX_NAME)
         tx.serialize(f"requests:{whose.id}")
-        before = tx.one(asking_sql.REQUEST_BY_KEY, agent_id=whose.id, key=key)
+        before = tx.one(sql.BY_KEY, agent_id=whose.id, key=key)
         if before is not None:
             return before
     who = Asking(whose, _own_session(tx, whose, session))
-    what, wish = _parsed(action, arguments or {})
-    effect = what.about(tx, who, wish)
-    _check_open(f"{effect}\n{getattr(wish, 'reason', '')}")
-    standing = _standing(tx, whose, action, wish)
+    what, given = _parsed(action, arguments or {})
+    effect = what.about(tx, who, given)
+    _check_open(f"{effect}\n{getattr(given, 'reason', '')}")
+    standing = _standing(tx, whose, action, given)
     if standing is False:
-        raise Refused(f"A rule forbids {whose.name} to {what.asks.format(**_named(wish))}.")
-    if tx.value(asking_sql.COUNT_WAITING, agent_id=whose.id) >= MAX_OPEN:
+        raise Refused(f"A rule forbids {whose.name} to {what.asks.format(**_named(given))}.")
+    if tx.value(sql.COUNT_WAITING, agent_id=whose.id) >= MAX_OPEN:
         raise Refused(
             f"{whose.name} has {MAX_OPEN} requests waiting; wait for them (`corral request list`).",
             limit=MAX_OPEN,
         )
     made = create(
         tx,
-        asking_sql.REQUESTS,
+        sql.REQUESTS,
         {
             "id": tx.new_id("req"),
             "agent_id": whose.id,
@@ -87,7 +89,7 @@ def ask(
             "session_id": who.session_id,
             "key": key,
             "action": action,
-            "arguments": encode_json(wish, "The arguments"),
+            "arguments": encode_json(given, "The arguments"),
             "effect": effect,
             "created_at": tx.now,
         },
@@ -95,10 +97,10 @@ def ask(
     )
     assert made is not None
     if what.do is None:
-        return _there(tx, made) or _ask_people(tx, made, whose, what, wish)
+        return _there(tx, made) or _ask_people(tx, made, whose, what, given)
     if standing or what.is_own:
         return _do(tx, made, who, RULE)
-    return _ask_people(tx, made, whose, what, wish)
+    return _ask_people(tx, made, whose, what, given)
 
 
 def _parsed(action: str, arguments: dict[str, Any]) -> tuple[Action, Any]:
@@ -106,9 +108,9 @@ def _parsed(action: str, arguments: dict[str, Any]) -> tuple[Action, Any]:
     if what is None:
         raise Invalid(f"{action!r} is none of {', '.join(ACTIONS)}.", action=action)
     try:
-        return what, msgspec.convert(arguments, what.wish, strict=False)
+        return what, msgspec.convert(arguments, what.takes, strict=False)
     except msgspec.ValidationError as error:
-        names = ", ".join(what.wish.__struct_fields__)
+        names = ", ".join(what.takes.__struct_fields__)
         raise Invalid(
             f"{action} cannot be asked for like that: {error}; it takes {names}."
         ) from None
@@ -123,8 +125,8 @@ def _check_open(words: str) -> None:
         )
 
 
-def _named(wish: Wish) -> dict[str, Any]:
-    named: dict[str, Any] = msgspec.to_builtins(wish)
+def _named(given: Arguments) -> dict[str, Any]:
+    named: dict[str, Any] = msgspec.to_builtins(given)
     return named
 
 
@@ -137,9 +139,9 @@ def _own_session(tx: Tx, agent: Agent, session: str | None) -> str | None:
     return found.id
 
 
-def _standing(tx: Tx, agent: Agent, action: str, wish: Wish) -> bool | None:
+def _standing(tx: Tx, agent: Agent, action: str, given: Arguments) -> bool | None:
     """Whether the agent's rules allow an action (True), or forbid it (False), or say nothing."""
-    call = f"{PREFIX}{action}({getattr(wish, ACTIONS[action].subject) or ''})"
+    call = f"{PREFIX}{action}({getattr(given, ACTIONS[action].subject) or ''})"
     rules = agents.grants(tx, agent.id).items
     if not allows(call, [], [rule.tool for rule in rules if not rule.allowed]):
         return False
@@ -147,14 +149,14 @@ def _standing(tx: Tx, agent: Agent, action: str, wish: Wish) -> bool | None:
     return True if own and allows(call, own, []) else None
 
 
-def _ask_people(tx: Tx, made: Request, agent: Agent, what: Action, wish: Wish) -> Request:
-    deciders = ops.owners(tx)
+def _ask_people(tx: Tx, made: Request, agent: Agent, what: Action, given: Arguments) -> Request:
+    deciders = gateway.owners(tx)
     wanted = int(settings.value(tx, "gateway.approvals", agent=agent.name))
     is_secret = what.do is None
-    why = f" It says why: {getattr(wish, 'reason', '')}" if is_secret else ""
+    why = f" It says why: {getattr(given, 'reason', '')}" if is_secret else ""
     question = questions.ask(
         tx,
-        f"May {agent.name} {what.asks.format(**_named(wish))}?{why}",
+        f"May {agent.name} {what.asks.format(**_named(given))}?{why}",
         options=[NO] if is_secret else [YES, NO],
         asker=HOST,
         answerers=deciders,
@@ -164,7 +166,7 @@ def _ask_people(tx: Tx, made: Request, agent: Agent, what: Action, wish: Wish) -
         run=made.run_id,
         key=f"request:{made.id}:{made.action}",
     )
-    told = tx.one(asking_sql.SET_QUESTION, id=made.id, question_id=question.id)
+    told = tx.one(sql.SET_QUESTION, id=made.id, question_id=question.id)
     assert told is not None
     return told
 
@@ -175,7 +177,7 @@ def _ask_people(tx: Tx, made: Request, agent: Agent, what: Action, wish: Wish) -
 def hear(tx: Tx, question: Question, id: str) -> None:
     """Do what people decided about a request. What else holds is looked at again, now: the agent
     and its rules may have changed since it asked."""
-    found = asking_sql.REQUESTS.get(tx, id)
+    found = sql.REQUESTS.get(tx, id)
     if found.state is not RequestState.WAITING:
         return
     if question.answer != YES or question.state is not QuestionState.ANSWERED:
@@ -185,10 +187,10 @@ def hear(tx: Tx, question: Question, id: str) -> None:
             end(tx, found, "expire", None, reason="nobody allowed it in time")
         return
     agent = agents.get(tx, found.agent_id)
-    what, wish = _parsed(found.action, found.arguments)
+    what, given = _parsed(found.action, found.arguments)
     if agent.state is not AgentState.ACTIVE:
         end(tx, found, "refuse", RULE, reason=f"{agent.name} is retired")
-    elif what.do is None or _standing(tx, agent, found.action, wish) is False:
+    elif what.do is None or _standing(tx, agent, found.action, given) is False:
         end(tx, found, "refuse", RULE, reason="a rule forbids it")
     else:
         done = _do(tx, found, Asking(agent, found.session_id), question.answered_by)
@@ -196,18 +198,18 @@ def hear(tx: Tx, question: Question, id: str) -> None:
 
 
 def _do(tx: Tx, found: Request, who: Asking, by: str | None) -> Request:
-    what, wish = _parsed(found.action, found.arguments)
+    what, given = _parsed(found.action, found.arguments)
     assert what.do is not None
     # The same as was shown, or not at all: what it is about may have changed meanwhile.
-    if what.about(tx, who, wish) != found.effect:
+    if what.about(tx, who, given) != found.effect:
         raise Conflict("what it would do is not any more what was shown; ask anew")
-    result = what.do(tx, who, wish)
+    result = what.do(tx, who, given)
     return _end(tx, found, "do", by, result=encode_json(result, "The result"))
 
 
 def fail(tx: Tx, id: str, reason: str) -> None:
     """Say of a request that was allowed that it could not be done."""
-    found = asking_sql.REQUESTS.get(tx, id)
+    found = sql.REQUESTS.get(tx, id)
     if found.state is RequestState.WAITING:
         end(tx, found, "fail", None, reason=reason)
 
@@ -221,7 +223,7 @@ def _end(tx: Tx, found: Request, verb: str, by: str | None, **columns: Any) -> R
     reason = columns.get("reason")
     return move(
         tx,
-        asking_sql.REQUESTS,
+        sql.REQUESTS,
         verb,
         found.id,
         note={"action": found.action, "by": by, "reason": reason},
@@ -249,18 +251,6 @@ def tell(tx: Tx, ended: Request) -> Request:
     return ended
 
 
-def words_of(request: Request) -> str:
-    """How a request stands, in a sentence for its agent."""
-    what = f"Your request {request.id} ({request.action})"
-    if request.state is RequestState.DONE and request.action == "secret":
-        return f"The secret {request.arguments['name']} is there now, for what is started with it."
-    if request.state is RequestState.DONE:
-        return f"{what} was done: {encode_json(request.result, 'The result')}"
-    if request.state is RequestState.WAITING:
-        return f"{what} waits for somebody to decide; you are told."
-    return f"{what} is {request.state}: {request.reason}."
-
-
 # -- secrets --------------------------------------------------------------------------------------
 
 
@@ -275,7 +265,7 @@ def _there(tx: Tx, found: Request) -> Request | None:
 
 def wanted_secrets(tx: Tx) -> list[Request]:
     """Requests for secrets that wait."""
-    return tx.all(asking_sql.WAITING_REQUESTS, action="secret", after="", limit=200)
+    return tx.all(sql.WAITING, action="secret", after="", limit=200)
 
 
 def secrets_given(tx: Tx) -> list[Request]:
@@ -308,17 +298,17 @@ def withdraw(tx: Tx, request: str) -> Request:
 
 def get(tx: Tx, request: str) -> Request:
     """A request by its id, which may be shortened."""
-    return asking_sql.REQUESTS.get(tx, asking_sql.REQUEST_IDS.resolve(tx, request))
+    return sql.REQUESTS.get(tx, sql.IDS.resolve(tx, request))
 
 
 def list_requests(
     tx: Tx, *, agent: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Request]:
     """What agents asked of the host, newest first; of one agent."""
-    (before,) = decode_cursor(after, "~")
+    (before,) = decode_cursor(after, LAST_ID)
     given: dict[str, Any] = {"before": before, "limit": check_limit(limit) + 1}
     if agent is None:
-        rows = tx.all(asking_sql.ALL_REQUESTS, **given)
+        rows = tx.all(sql.ALL, **given)
     else:
-        rows = tx.all(asking_sql.REQUESTS_OF_AGENT, agent_id=agents.get(tx, agent).id, **given)
+        rows = tx.all(sql.OF_AGENT, agent_id=agents.get(tx, agent).id, **given)
     return page_of(rows, limit, lambda each: (each.id,))

@@ -22,7 +22,7 @@ LIST_TRIES = 6
 TAKE_IN = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
 
 
-class Place(NamedTuple):
+class Checkout(NamedTuple):
     """A worktree, and the git folders that are its own by what its repository says."""
 
     folder: str
@@ -107,24 +107,24 @@ def common_dir(repository: str) -> str:
     return os.path.realpath(os.fsdecode(done.out).rstrip("\n"))
 
 
-def place(repository: str, folder: str) -> Place | None:
+def checkout_of(repository: str, folder: str) -> Checkout | None:
     """A worktree as its repository knows it, whether the folder is there or not."""
-    return place_in(common_dir(repository), folder)
+    return checkout_in(common_dir(repository), folder)
 
 
-def known_place(repository: str, folder: str) -> Place:
+def known_checkout(repository: str, folder: str) -> Checkout:
     """The same, for one that must be there."""
-    found = place(repository, folder)
+    found = checkout_of(repository, folder)
     if found is None or not os.path.isdir(folder):
         raise Refused(f"{folder} is no worktree of {repository}.", dir=folder)
     return found
 
 
-def place_in(common: str, folder: str) -> Place | None:
+def checkout_in(common: str, folder: str) -> Checkout | None:
     folder = real(folder)
     for own, there in registrations(common):
         if there == folder:
-            return Place(folder, common, own)
+            return Checkout(folder, common, own)
     return None
 
 
@@ -154,7 +154,7 @@ def resolve(repository: str, name: str) -> str:
 
 
 @contextmanager
-def index_to_read(found: Place) -> Iterator[str]:
+def index_to_read(found: Checkout) -> Iterator[str]:
     """The index of a worktree; another one, of its last commit, when that is damaged or has files
     marked as not to be looked at."""
     own = os.path.join(found.own, "index")
@@ -171,7 +171,7 @@ def index_to_read(found: Place) -> Iterator[str]:
 
 
 @contextmanager
-def scratch_index(found: Place) -> Iterator[str]:
+def scratch_index(found: Checkout) -> Iterator[str]:
     """The name of an index that is not there yet, and is gone afterwards."""
     apart = os.path.join(found.own, f"index.{uuid4().hex}")
     try:
@@ -222,8 +222,3 @@ def trees(repository: str) -> list[Tree]:
         for tree, facts in _listed(repository)
         if b"bare" not in facts and tree.head.strip("0") and os.path.isdir(tree.folder)
     ]
-
-
-def registered(repository: str) -> list[Tree]:
-    """The linked worktrees that git knows, those whose folder is gone too."""
-    return [tree for tree, _ in _listed(repository)[1:]]

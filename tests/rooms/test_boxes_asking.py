@@ -12,18 +12,9 @@ from corral.kernel.ids import new_id
 from corral.library import Corral
 from corral.library.exchanging import folder_of
 from tests.support.boxed import Inside, Talk
-from tests.support.channels import bring_in
 from tests.support.invariants import check_store
 
-
-@pytest.fixture(autouse=True)
-def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    bring_in(monkeypatch)
-
-
-@pytest.fixture
-def talk(store: Corral) -> Talk:
-    return Talk(store)
+pytestmark = pytest.mark.usefixtures("kinds")
 
 
 def begun(talk: Talk) -> Inside:

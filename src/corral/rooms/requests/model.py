@@ -1,4 +1,4 @@
-"""What agents ask of the host, with how far such a request is."""
+"""A request is something that an agent asks the host to do, or a secret that it asks for."""
 
 from enum import StrEnum
 from typing import Any, Literal
@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from corral.kernel.states import Moves, move
+from corral.kernel.text import encode_json
 
 
 class RequestState(StrEnum):
@@ -17,7 +18,7 @@ class RequestState(StrEnum):
 
 
 R = RequestState
-REQUEST_MOVES = Moves(
+MOVES = Moves(
     "request",
     RequestState,
     begin="ask",
@@ -51,18 +52,18 @@ class Request(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an action takes."""
 
 
-class CreateAgent(Wish, frozen=True):
+class CreateAgent(Arguments, frozen=True):
     name: str
     instructions: str
     role: str | None = None
     model: str | None = None
 
 
-class ScheduleTask(Wish, frozen=True):
+class ScheduleTask(Arguments, frozen=True):
     text: str
     cron: str | None = None
     every_seconds: int | None = None
@@ -71,16 +72,28 @@ class ScheduleTask(Wish, frozen=True):
     name: str | None = None
 
 
-class ChangeTask(Wish, frozen=True):
+class ChangeTask(Arguments, frozen=True):
     task: str
     verb: Literal["pause", "resume", "run", "cancel"]
 
 
-class GrantDestination(Wish, frozen=True):
+class GrantDestination(Arguments, frozen=True):
     place: str
     name: str | None = None
 
 
-class GiveSecret(Wish, frozen=True):
+class GiveSecret(Arguments, frozen=True):
     name: str
     reason: str
+
+
+def words_of(request: Request) -> str:
+    """How a request stands, in a sentence for its agent."""
+    what = f"Your request {request.id} ({request.action})"
+    if request.state is RequestState.DONE and request.action == "secret":
+        return f"The secret {request.arguments['name']} is there now, for what is started with it."
+    if request.state is RequestState.DONE:
+        return f"{what} was done: {encode_json(request.result, 'The result')}"
+    if request.state is RequestState.WAITING:
+        return f"{what} waits for somebody to decide; you are told."
+    return f"{what} is {request.state}: {request.reason}."

@@ -4,13 +4,11 @@ The letters are the same as for anybody. What the host's file shows is made from
 the agent's file says is taken over by `unboxing`.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from corral.adapters.attachments import safe_name
 from corral.adapters.boxed.rows import Outcome, Picture, Row, Target
 from corral.adapters.boxed.schema import Folder
 from corral.db.tx import Tx
@@ -18,9 +16,13 @@ from corral.kernel.errors import CorralError, NotFound
 from corral.kernel.ids import number_of
 from corral.kernel.text import abridged, encode_json
 from corral.rooms.agents import ops as agents
-from corral.rooms.gateway import sending, sql, talking, wiring
+from corral.rooms.boxes import sql
+from corral.rooms.boxes.letters import as_seen, row_id
+from corral.rooms.boxes.model import BoxedOutcome
+from corral.rooms.gateway import ops as gateway
+from corral.rooms.gateway import sending, talking, wiring
 from corral.rooms.gateway.letters import chat_of
-from corral.rooms.gateway.model import BoxedOutcome, Fenced, MessageState, Talk
+from corral.rooms.gateway.model import MessageState, Talk
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
@@ -30,6 +32,7 @@ from corral.rooms.runs.order import BOXED
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.settings import ops as settings
 
+KEPT = sql.KEPT
 MOST_OUTCOMES = 500
 MOST_STATE = 50
 MOST_STATE_VALUE = 4_000
@@ -43,36 +46,7 @@ def wanted(tx: Tx, talk: Talk) -> str:
     return "none" if by == "off" else f"{BOXED}{by}"
 
 
-def row_id(letter: Letter | Fenced) -> str:
-    """What the file calls a letter. The fence is part of it: an acknowledgement by whoever had the
-    letter before stands for nothing."""
-    return f"{letter.id}.{letter.fence}"
-
-
 # -- what the agent is shown ----------------------------------------------------------------------
-
-
-def as_seen(letters: Sequence[Letter], folder: Folder) -> list[Letter]:
-    """The letters with files where the agent finds them."""
-    return [_as_seen(letter, folder) for letter in letters]
-
-
-def _as_seen(letter: Letter, folder: Folder) -> Letter:
-    chat = chat_of(letter)
-    if chat is None or not chat.files:
-        return letter
-    files = [
-        file | {"path": place_of(folder, letter, number, file)} if file.get("path") else file
-        for number, file in enumerate(chat.files, 1)
-    ]
-    assert isinstance(letter.body, dict)
-    return msgspec.structs.replace(letter, body=letter.body | {"files": files})
-
-
-def place_of(folder: Folder, letter: Letter, number: int, file: Mapping[str, Any]) -> str:
-    """Where the agent finds a file that came with a message."""
-    name = safe_name(os.path.basename(str(file["path"])), number)
-    return os.path.join(folder.inside, "inbox", row_id(letter), name)
 
 
 def letters_of(tx: Tx, session: str) -> list[Letter]:
@@ -110,7 +84,7 @@ def _parts(prompt: str, told: list[str]) -> list[str]:
 def _row(tx: Tx, letter: Letter, text: str) -> Row:
     chat = chat_of(letter)
     content: dict[str, Any] = {"text": text}
-    place = sql.PLACES.get(tx, chat.place) if chat is not None else None
+    place = gateway.place_of(tx, chat.place) if chat is not None else None
     if chat is not None:
         content |= {"sender": chat.sender, "said": chat.text, "place": chat.place_name}
     return Row(
@@ -120,13 +94,9 @@ def _row(tx: Tx, letter: Letter, text: str) -> Row:
         content=encode_json(content, "The letter", most=1 << 27),
         tries=letter.attempts,
         platform_id=place.platform_id if place is not None else None,
-        channel_type=_channel(tx, place.channel_id) if place is not None else None,
+        channel_type=gateway.channel_of(tx, place).name if place is not None else None,
         thread_id=chat.thread if chat is not None else None,
     )
-
-
-def _channel(tx: Tx, id: str) -> str:
-    return sql.CHANNELS.get(tx, id).name
 
 
 def addresses(tx: Tx, talk: Talk) -> Picture:
@@ -134,14 +104,14 @@ def addresses(tx: Tx, talk: Talk) -> Picture:
     known = wiring.list_destinations(tx, agent=talk.agent_id, limit=1_000).items
     targets = []
     for each in known:
-        place = sql.PLACES.get(tx, each.place_id)
-        channel = _channel(tx, place.channel_id)
+        place = gateway.place_of(tx, each.place_id)
+        channel = gateway.channel_of(tx, place).name
         targets.append(Target(each.name, place.called, "channel", channel, place.platform_id))
     answered = sending.address_of(tx, talk)
     routing: tuple[str | None, str | None, str | None] = (None, None, None)
     if answered is not None:
         place, thread = answered
-        routing = (_channel(tx, place.channel_id), place.platform_id, thread)
+        routing = (gateway.channel_of(tx, place).name, place.platform_id, thread)
     return Picture(destinations=targets, routing=routing)
 
 
@@ -162,7 +132,7 @@ def outcomes(tx: Tx, session: str) -> Told:
     ended: list[Outcome] = []
     answers: list[Row] = []
     pending = set()
-    for each in tx.all(sql.OUTCOMES, session_id=session, limit=MOST_OUTCOMES):
+    for each in tx.all(sql.OF_SESSION, session_id=session, limit=MOST_OUTCOMES):
         outcome, answer = _ended(tx, each)
         if outcome is None:
             pending.add(each.out_id)
@@ -211,7 +181,7 @@ def _answered_by(tx: Tx, each: BoxedOutcome) -> tuple[Outcome | None, Row | None
 def forget(tx: Tx, session: str, ids: Sequence[str]) -> None:
     """The file tells these outcomes now."""
     for id in ids:
-        tx.run(sql.FORGET_OUTCOME, session_id=session, out_id=id)
+        tx.run(sql.FORGET, session_id=session, out_id=id)
 
 
 def hear(tx: Tx, run: Run, acks: Mapping[str, str]) -> None:
@@ -235,9 +205,3 @@ def keep_state(tx: Tx, session: str, state: Mapping[str, str]) -> None:
         short = abridged(value, MOST_STATE_VALUE)
         if shown.get(own) != short and "\0" not in own + short:
             sessions.set_state(tx, session, own, short)
-
-
-def split(talk: Talk, acks: Mapping[str, str]) -> tuple[list[Fenced], list[Fenced]]:
-    """The letters of a turn that its agent acknowledged, and the others."""
-    done = [each for each in talk.letters if acks.get(row_id(each)) == "completed"]
-    return done, [each for each in talk.letters if each not in done]

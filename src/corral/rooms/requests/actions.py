@@ -11,15 +11,16 @@ from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.text import MAX_TEXT, clean_text
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent
-from corral.rooms.gateway import ops, talking, tasking, wiring
+from corral.rooms.gateway import ops as gateway
+from corral.rooms.gateway import talking, tasking, wiring
 from corral.rooms.gateway.model import check_word
-from corral.rooms.gateway.wishes import (
+from corral.rooms.requests.model import (
+    Arguments,
     ChangeTask,
     CreateAgent,
     GiveSecret,
     GrantDestination,
     ScheduleTask,
-    Wish,
 )
 from corral.rooms.schedules import ops as schedules
 from corral.rooms.schedules.history import check_script
@@ -40,21 +41,21 @@ class Asking(NamedTuple):
 # -- the actions: what each would do, in words, and doing it --------------------------------------
 
 
-def _about_agent(tx: Tx, who: Asking, wish: CreateAgent) -> str:
-    agents.check_name(wish.name)
+def _about_agent(tx: Tx, who: Asking, given: CreateAgent) -> str:
+    agents.check_name(given.name)
     try:
-        found = agents.get(tx, wish.name)
+        found = agents.get(tx, given.name)
     except NotFound:
         pass
     else:
-        raise Conflict(f"There is an agent {wish.name} already ({found.id}).", id=found.id)
-    clean_text(wish.instructions, "The instructions", most=MAX_TEXT)
+        raise Conflict(f"There is an agent {given.name} already ({found.id}).", id=found.id)
+    clean_text(given.instructions, "The instructions", most=MAX_TEXT)
     like = who.agent
     return (
-        f"An agent {wish.name} is created, which runs as {like.name} does "
+        f"An agent {given.name} is created, which runs as {like.name} does "
         f"({like.command or like.provider or 'the default command'}, model "
-        f"{wish.model or like.model or 'as it comes'}, role {wish.role or 'none'}"
-        f"{_boxed_too(tx, who)}), with these instructions:\n{wish.instructions}"
+        f"{given.model or like.model or 'as it comes'}, role {given.role or 'none'}"
+        f"{_boxed_too(tx, who)}), with these instructions:\n{given.instructions}"
     )
 
 
@@ -70,16 +71,16 @@ def _boxed_too(tx: Tx, who: Asking) -> str:
     return "" if by == "off" else f", boxed as that is: {by}"
 
 
-def _create_agent(tx: Tx, who: Asking, wish: CreateAgent) -> dict[str, Any]:
+def _create_agent(tx: Tx, who: Asking, given: CreateAgent) -> dict[str, Any]:
     like = who.agent
     made = agents.create(
         tx,
-        wish.name,
+        given.name,
         provider=like.provider,
         command=like.command,
-        role=wish.role,
-        model=wish.model or like.model,
-        instructions=wish.instructions,
+        role=given.role,
+        model=given.model or like.model,
+        instructions=given.instructions,
         limits=like.limits,
     )
     if (by := _box_of(tx, who)) != "off":  # else it would be a way out of the box
@@ -87,89 +88,89 @@ def _create_agent(tx: Tx, who: Asking, wish: CreateAgent) -> dict[str, Any]:
     return {"agent": made.name, "agent_id": made.id}
 
 
-def _about_task(tx: Tx, who: Asking, wish: ScheduleTask) -> str:
-    clean_text(wish.text, "The text", most=MAX_TEXT)
-    zone(wish.time_zone)
-    check_script(wish.script, None)
-    if wish.script and _box_of(tx, who) != "off":
+def _about_task(tx: Tx, who: Asking, given: ScheduleTask) -> str:
+    clean_text(given.text, "The text", most=MAX_TEXT)
+    zone(given.time_zone)
+    check_script(given.script, None)
+    if given.script and _box_of(tx, who) != "off":
         raise Refused(
             f"{who.agent.name} is boxed, and a script would run outside of its box; leave it out."
         )
-    if (wish.cron is None) == (wish.every_seconds is None):
+    if (given.cron is None) == (given.every_seconds is None):
         raise Invalid("Say when: cron, or every_seconds.")
-    if wish.cron is not None:
-        when = f"by the rule {check_cron(wish.cron, wish.time_zone, tx.now)} ({wish.time_zone})"
+    if given.cron is not None:
+        when = f"by the rule {check_cron(given.cron, given.time_zone, tx.now)} ({given.time_zone})"
     else:
-        check_every((wish.every_seconds or 0) * 1_000)
-        when = f"every {wish.every_seconds} s"
-    first = f"\nBefore that, this is run on the host:\n{wish.script}" if wish.script else ""
-    return f"{who.agent.name} is woken {when}, with this text:\n{wish.text}{first}"
+        check_every((given.every_seconds or 0) * 1_000)
+        when = f"every {given.every_seconds} s"
+    first = f"\nBefore that, this is run on the host:\n{given.script}" if given.script else ""
+    return f"{who.agent.name} is woken {when}, with this text:\n{given.text}{first}"
 
 
-def _schedule_task(tx: Tx, who: Asking, wish: ScheduleTask) -> dict[str, Any]:
+def _schedule_task(tx: Tx, who: Asking, given: ScheduleTask) -> dict[str, Any]:
     where = talking.address(tx, who.session_id) if who.session_id else None
     seat = {"place": where.place.id} if where else {"session": who.session_id}
-    every = wish.every_seconds * 1_000 if wish.every_seconds is not None else None
+    every = given.every_seconds * 1_000 if given.every_seconds is not None else None
     made = tasking.add_task(
         tx,
         who.agent.id,
-        wish.text,
-        cron=wish.cron,
+        given.text,
+        cron=given.cron,
         every_ms=every,
-        time_zone=wish.time_zone,
-        script=wish.script,
-        name=wish.name,
+        time_zone=given.time_zone,
+        script=given.script,
+        name=given.name,
         **seat,
     )
     return {"task": made.id, "next_at": made.next_at}
 
 
-def _about_change(tx: Tx, who: Asking, wish: ChangeTask) -> str:
-    found = schedules.get(tx, wish.task)
+def _about_change(tx: Tx, who: Asking, given: ChangeTask) -> str:
+    found = schedules.get(tx, given.task)
     session = found.mailbox.removeprefix("session:")
     if session == found.mailbox or sessions.get(tx, session).agent_id != who.agent.id:
         raise Refused(f"{found.id} is no task of {who.agent.name}.", id=found.id)
-    return f"The task {found.id} of {who.agent.name} is changed: {wish.verb}."
+    return f"The task {found.id} of {who.agent.name} is changed: {given.verb}."
 
 
-def _change_task(tx: Tx, who: Asking, wish: ChangeTask) -> dict[str, Any]:
-    id = schedules.get(tx, wish.task).id
-    if wish.verb == "run":
+def _change_task(tx: Tx, who: Asking, given: ChangeTask) -> dict[str, Any]:
+    id = schedules.get(tx, given.task).id
+    if given.verb == "run":
         return {"task": id, "letter": schedules.run(tx, id).id}
     verbs = {"pause": schedules.pause, "resume": schedules.resume, "cancel": schedules.cancel}
-    changed = verbs[wish.verb](tx, id)
+    changed = verbs[given.verb](tx, id)
     return {"task": id, "state": changed.state, "next_at": changed.next_at}
 
 
-def _about_destination(tx: Tx, who: Asking, wish: GrantDestination) -> str:
-    where = ops.get_place(tx, wish.place)
-    if wish.name:
-        check_word(wish.name, "The name")
-    channel = ops.get_channel(tx, where.channel_id)
+def _about_destination(tx: Tx, who: Asking, given: GrantDestination) -> str:
+    where = gateway.get_place(tx, given.place)
+    if given.name:
+        check_word(given.name, "The name")
+    channel = gateway.get_channel(tx, where.channel_id)
     return (
         f"{who.agent.name} may send to {where.called} ({where.id}) on the channel {channel.name}, "
         "at any time."
     )
 
 
-def _grant_destination(tx: Tx, who: Asking, wish: GrantDestination) -> dict[str, Any]:
-    made = wiring.grant(tx, who.agent.id, wish.place, name=wish.name)
+def _grant_destination(tx: Tx, who: Asking, given: GrantDestination) -> dict[str, Any]:
+    made = wiring.grant(tx, who.agent.id, given.place, name=given.name)
     return {"destination": made.name, "place": made.place_id}
 
 
-def _about_secret(tx: Tx, who: Asking, wish: GiveSecret) -> str:
-    settings.check_secret_name(wish.name)
-    clean_text(wish.reason, "The reason", most=MAX_REASON)
+def _about_secret(tx: Tx, who: Asking, given: GiveSecret) -> str:
+    settings.check_secret_name(given.name)
+    clean_text(given.reason, "The reason", most=MAX_REASON)
     return (
         "Never type it into a chat. Give it in the form that the dashboard has for it, or where "
-        f"the store is: `corral secret set {wish.name} --keep file` asks for it, `corral secret "
-        f"set {wish.name} REFERENCE` says where it is. "
+        f"the store is: `corral secret set {given.name} --keep file` asks for it, `corral secret "
+        f"set {given.name} REFERENCE` says where it is. "
         f"{who.agent.name} learns that it is there, and not what it is."
     )
 
 
 class Action(NamedTuple):
-    wish: type[Wish]
+    takes: type[Arguments]
     subject: str
     """The argument that a grant may name: `host:create_agent(helper-*)`."""
     asks: str

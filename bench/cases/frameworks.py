@@ -1,0 +1,148 @@
+"""What frameworks for agents keep, in their own store and in Corral's."""
+
+import importlib.util
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
+from bench.opponents import open_store
+from bench.opponents.sessions import (
+    CorralSessionTalk,
+    CorralSteps,
+    CorralTalk,
+    Framework,
+    LangGraph,
+    LangGraphOnPostgres,
+    OpenAiAgents,
+    OpenAiAgentsOnPostgres,
+    Talk,
+)
+from corral.library import Corral
+
+TITLE = "openai-agents and langgraph, with their own store and with Corral's"
+ABOUT = """
+    One message is appended, as users of the framework would, and is kept when the call returns; at
+    the same durability on both sides. `CorralSession` and `CorralSaver` do it for the same
+    framework in a Corral store; "append a turn" is Corral's own call without a framework. The
+    peers keep no count, no author and no key. langgraph hands over the whole conversation, of 20
+    messages here, at every step. Loading is what a framework does before it goes on: the last
+    50 messages, or the latest state of a thread. At FULL, and on PostgreSQL, everybody waits for
+    the disk once for each message.
+"""
+COUNT = 100
+APPEND, LOAD = "append", "load"
+WHY_LOADING = {
+    "CorralSession": """
+        A turn has seventeen columns, becomes a record, and is left out when it was taken back or
+        cleared; the peer reads one column of JSON.
+    """,
+    "CorralSaver": """
+        Corral reads the checkpoint and its writes by two statements of one transaction, which on
+        PostgreSQL are four round trips; the peer has one statement.
+    """,
+}
+WAITS = "Both wait for the disk once for each message, which is nearly all of the time."
+MORE = "Corral also counts, checks and names what it keeps; the peer inserts it."
+
+
+class Pair(NamedTuple):
+    """A framework with its own store, and with Corral's in its place."""
+
+    peer: str
+    module: str
+    own: Callable[[], Framework]
+    kind: str
+    through: type[CorralSessionTalk] | type[CorralSteps]
+
+
+def measure(bench: Bench) -> list[Row]:
+    return [
+        *_on_sqlite(bench, normal=True),
+        *_on_sqlite(bench, normal=False),
+        *_on_postgres(bench),
+    ]
+
+
+def _on_sqlite(bench: Bench, *, normal: bool) -> list[Row]:
+    level = "NORMAL" if normal else "FULL"
+    pairs = [
+        Pair(
+            f"SQLiteSession of openai-agents at {level}",
+            "agents",
+            lambda: OpenAiAgents(bench.new_file(), normal=normal),
+            "CorralSession",
+            CorralSessionTalk,
+        ),
+        Pair(
+            f"SqliteSaver of langgraph at {level}",
+            "langgraph.checkpoint.sqlite",
+            lambda: LangGraph(bench.new_file(), normal=normal),
+            "CorralSaver",
+            CorralSteps,
+        ),
+    ]
+    with open_store(f"sqlite:///{bench.new_file()}") as store:
+        if not normal:
+            store.db.durability("full")
+        return [row for pair in pairs for row in _against(bench, store, pair, full=not normal)]
+
+
+def _on_postgres(bench: Bench) -> list[Row]:
+    pairs = [
+        Pair(
+            "SQLAlchemySession of openai-agents, PostgreSQL",
+            "agents",
+            lambda: OpenAiAgentsOnPostgres(bench.server.new_database()),
+            "CorralSession",
+            CorralSessionTalk,
+        ),
+        Pair(
+            "PostgresSaver of langgraph",
+            "langgraph.checkpoint.postgres",
+            lambda: LangGraphOnPostgres(bench.server.new_database()),
+            "CorralSaver",
+            CorralSteps,
+        ),
+    ]
+    with open_store(bench.server.new_database()) as store:
+        return [row for pair in pairs for row in _against(bench, store, pair, full=True)]
+
+
+def _against(bench: Bench, store: Corral, pair: Pair, *, full: bool) -> list[Row]:
+    """What the framework costs with its own store and with Corral's, and Corral without it."""
+    if not _installed(pair.module):
+        return [Row(pair.kind, None, over=pair.peer, why=f"Not measured: no {pair.module} here.")]
+    own = Rival(pair.peer, partial(_use, pair.own()))
+    corral = Rival("Corral", partial(_say, CorralTalk(store)))
+    through = Rival("through", partial(_use, pair.through(store)))
+    for rival in (own, corral, through) if full else ():
+        for _ in range(5):
+            rival.sample()  # until a log has its size: while it grows, a disk takes longer
+    found = bench.compare(own, [corral, through], rounds=bench.pick(7, 3))
+    rows = {
+        "append a turn": found.speed_of("Corral", APPEND),
+        f"{pair.kind}, append": found.speed_of("through", APPEND),
+        f"{pair.kind}, load": found.speed_of("through", LOAD),
+    }
+    return [
+        Row(what, spread, None if LOAD in what else Bar(">", 1), over=pair.peer).unless_ahead(
+            WHY_LOADING[pair.kind] if LOAD in what else WAITS if full else MORE
+        )
+        for what, spread in rows.items()
+    ]
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        return False
+
+
+def _say(talk: Talk) -> Rates:
+    return {APPEND: rate_of(talk.say, COUNT)}
+
+
+def _use(framework: Framework) -> Rates:
+    return {APPEND: rate_of(framework.say, COUNT), LOAD: rate_of(framework.load, COUNT)}

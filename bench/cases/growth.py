@@ -1,0 +1,105 @@
+"""How cost grows with the rows that a store has: the same calls after 10,000 and 10,000,000."""
+
+import compileall
+import os
+from functools import partial
+from pathlib import Path
+
+import corral
+from bench.cases.history import ENGINES, EVENTS, LETTERS, SUBJECT, Engine, load_past, loaded
+from bench.cases.start_up import CORRAL, run_command
+from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
+from bench.opponents import BODY, MAILBOX, CorralQueue
+from corral.db.sqlite_filing import EVERY
+from corral.library import Corral
+
+TITLE = "How cost grows to ten million rows"
+ABOUT = """
+    The time of a call in a store with so many letters that are done, as many events and as many
+    passages to be searched, over its time in a store with 10,000 of each. All take turns in one
+    run. Half of the letters are those of the mailbox that is worked on; the events of the subject
+    that is asked for lie all over the past; one word of the passages is in 20 of them, the other
+    in every second one. Pages are of 50. The command is measured as a whole process.
+"""
+BAR = Bar("<=", 1.5)
+SIZES: dict[Engine, list[int]] = {
+    "sqlite": [10_000, 100_000, 1_000_000, 10_000_000],
+    "postgres": [10_000, 1_000_000],
+}
+QUICK: dict[Engine, list[int]] = {
+    "sqlite": [10_000, 100_000, 1_000_000],
+    "postgres": [10_000, 100_000],
+}
+WAITING = 40  # letters on their way: the present, alike in all stores, and less than a page
+LOOKS = 100
+STARTS = 3
+
+# Straight into the table that search fills behind the writers; its index follows by itself.
+PASSAGES = """
+    INSERT INTO passages (kind, subject, place, at, text)
+    SELECT 'turn', 'ses_' || (n / 1000), n % 1000, {now} - n,
+           'turn ' || n || ' of a long talk'
+           || CASE WHEN n % 2 = 0 THEN ' about the common weather' ELSE '' END
+           || CASE WHEN n % ({apart} * 10) = 7 THEN ' and a zebra' ELSE '' END
+    FROM {numbers}
+"""
+
+
+def measure(bench: Bench) -> list[Row]:
+    # As pip does when it installs; a run that may not write bytecode would compile at every start.
+    compileall.compile_dir(str(Path(corral.__file__).parent), quiet=1)
+    return [row for engine in ENGINES for row in _on(bench, engine)]
+
+
+def _on(bench: Bench, engine: Engine) -> list[Row]:
+    first, *sizes = bench.pick(SIZES, QUICK)[engine]
+    base, *rivals = (
+        Rival(f"{size:,}", partial(_use, bench, _store_of(bench, engine, size)))
+        for size in (first, *sizes)
+    )
+    found = bench.compare(base, rivals, rounds=bench.pick(7, 3))
+    return [
+        Row(
+            f"{ENGINES[engine]}: {what}",
+            found.speed_of_base_over(f"{size:,}", what),
+            BAR,
+            rows=size,
+        )
+        for what in found.measured
+        for size in sizes
+    ]
+
+
+def _store_of(bench: Bench, engine: Engine, size: int) -> Corral:
+    return bench.once(f"growth {engine} {size}", partial(_made, bench, engine, size))
+
+
+def _made(bench: Bench, engine: Engine, size: int) -> Corral:
+    bench.told(f"writing {size:,} letters, events and passages of the past on {engine}")
+    statements = (LETTERS, EVENTS, PASSAGES)
+    store = loaded(bench, engine, lambda run: load_past(run, engine, size, statements))
+    for _ in range(WAITING):
+        store.mail.put("agent:ada", BODY)
+    return store
+
+
+def _use(bench: Bench, store: Corral) -> Rates:
+    queue = CorralQueue(store)
+    environment = os.environ | {"CORRAL_STORE": store.db.url, "CORRAL_HOME": str(bench.folder)}
+    command = partial(run_command, [CORRAL, "mail", "list", "--json"], environment)
+    return {
+        # As many as are filed at once, so that each sample has its share of the filing.
+        "put": rate_of(queue.put, EVERY),
+        "claim + ack": rate_of(queue.take, EVERY),
+        **{
+            what: rate_of(look, LOOKS)
+            for what, look in {
+                "the newest page": lambda: store.mail.list(all=True),
+                "a page of a mailbox": lambda: store.mail.list(all=True, mailbox=MAILBOX),
+                "a page by subject": lambda: store.events.newest(subject=SUBJECT),
+                "search for a rare word": lambda: store.search.find("zebra"),
+                "search for a common word": lambda: store.search.find("weather"),
+            }.items()
+        },
+        "corral mail list --json": rate_of(command, STARTS),
+    }

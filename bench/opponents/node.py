@@ -1,0 +1,111 @@
+"""What the tools before Corral are made of: better-sqlite3 in node, alone and under query builders.
+
+Each works on a file with Corral's own tables and writes the same rows, in a process that times
+itself, so that what node and Python say to each other is not in the figures. The programs are in
+`bench/node`; `make bench-peers` installs what they need.
+"""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from bench.harness import Rates
+from bench.opponents import BODY, open_store
+from bench.opponents.sessions import WORDS
+from corral.db.sqlite import LOG_PAGES
+
+HOME = Path(__file__).parent.parent / "node"
+WAYS = {
+    "better-sqlite3": "better",
+    "drizzle on better-sqlite3": "drizzle",
+    "kysely on better-sqlite3": "kysely",
+}
+TASKS = 100
+OTHERS = 100  # locks that others hold
+
+
+class Workplace:
+    """A store in which there is something to work on, alike for everybody."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        folder = path.parent / "project"
+        (folder / "src").mkdir(parents=True)
+        with open_store(f"sqlite:///{path}") as store:
+            store.agents.create("ada", role="builder")
+            self.project = store.projects.register(folder).id
+            self.session = store.sessions.open(title="bench").id
+            store.tasks.declare(self.project, [_task(number) for number in range(TASKS)])
+            for number in range(OTHERS):
+                held = f"src/held-{number}.py"
+                store.locks.acquire(self.project, held, f"other-{number % 10}", ttl_ms=3_600_000)
+
+
+class NodePeer:
+    """One way of working from node, in a process of its own until it is closed."""
+
+    def __init__(self, way: str, place: Workplace, *, full: bool) -> None:
+        self._process = subprocess.Popen(
+            ["node", "peer.mjs", WAYS[way]],
+            cwd=HOME,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        given = {
+            "project": place.project,
+            "session": place.session,
+            "body": BODY,
+            "words": WORDS,
+        }
+        synchronous = "FULL" if full else "NORMAL"
+        self._ask(file=str(place.path), synchronous=synchronous, pages=LOG_PAGES, given=given)
+
+    def sample(self, counts: dict[str, int]) -> Rates:
+        """Do each job so many times, one job after the other; how fast each went."""
+        rates: dict[str, float] = self._ask(counts=counts)
+        return rates
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _ask(self, **asked: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError("the program in node ended; what it said is above")
+        return json.loads(answer)
+
+
+def missing() -> str:
+    """What keeps node's side from being measured, in a sentence; empty when nothing does."""
+    if shutil.which("node") is None:
+        return "Not measured: node is not installed here."
+    if not (HOME / "node_modules" / "better-sqlite3" / "build").exists():
+        return "Not measured: npm is missing here, or could not install what bench/node asks for."
+    return ""
+
+
+def versions() -> dict[str, str]:
+    """Of node and its packages, where they are installed."""
+    if missing():
+        return {}
+    node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True)
+    packages = json.loads((HOME / "package.json").read_text())["dependencies"]
+    return {"node": node.stdout.strip().removeprefix("v"), **packages}
+
+
+def _task(number: int) -> dict[str, Any]:
+    return {
+        "key": f"task-{number}",
+        "role": "builder",
+        "title": f"Do the part {number}",
+        "files": [f"src/{number}.py"],
+    }

@@ -1,0 +1,95 @@
+"""Which rows are one project's: for each table the condition, or why it has none of them.
+
+`{project}` stands for the project's id.
+"""
+
+_OWN = "project_id = '{project}'"
+_OF_RUN = f"run_id IN (SELECT id FROM runs WHERE {_OWN})"
+_OF_SESSION = f"session_id IN (SELECT id FROM sessions WHERE {_OWN})"
+_OF_TASK = f"(SELECT id FROM tasks WHERE {_OWN})"
+_OF_ROUND = f"round_id IN (SELECT id FROM rounds WHERE {_OWN})"
+_OF_GROUP = f"group_id IN (SELECT id FROM groups WHERE {_OWN})"
+_AGENTS = f"""(
+    SELECT agent_id FROM runs WHERE {_OWN} AND agent_id IS NOT NULL
+    UNION SELECT agent_id FROM sessions WHERE {_OWN} AND agent_id IS NOT NULL
+    UNION SELECT from_agent_id FROM handoffs WHERE {_OF_SESSION} AND from_agent_id IS NOT NULL
+    UNION SELECT to_agent_id FROM handoffs WHERE {_OF_SESSION}
+    UNION SELECT agent_id FROM tasks WHERE {_OWN} AND agent_id IS NOT NULL
+    UNION SELECT assignee_id FROM tasks WHERE {_OWN} AND assignee_id IS NOT NULL
+    UNION SELECT to_agent_id FROM delegations WHERE {_OWN}
+    UNION SELECT agent_id FROM progress WHERE {_OWN}
+    UNION SELECT agent_id FROM charges WHERE {_OWN} AND agent_id IS NOT NULL)"""
+
+OF_PROJECT = {
+    "projects": "id = '{project}'",
+    "settings": "scope = 'project:{project}'",
+    "events": f"{_OWN} OR kind = 'output' AND subject IN (SELECT id FROM runs WHERE {_OWN})",
+    "letters": f"""{_OWN} OR project_id IS NULL AND mailbox IN (
+        SELECT 'session:' || id FROM sessions WHERE {_OWN})""",
+    "schedules": _OWN,
+    "occurrences": _OWN,
+    "runs": _OWN,
+    "launches": _OF_RUN,
+    "samples": _OF_RUN,
+    "outputs": _OF_RUN,
+    "output_chunks": _OF_RUN,
+    "log_lines": _OF_RUN,
+    "agents": f"id IN {_AGENTS}",
+    "agent_versions": f"agent_id IN {_AGENTS}",
+    "grants": f"agent_id IN {_AGENTS}",
+    "sessions": _OWN,
+    "turns": _OF_SESSION,
+    "session_state": _OF_SESSION,
+    "handoffs": _OF_SESSION,
+    "retros": _OF_SESSION,
+    "passages": _OWN,
+    "search_cursors": "TRUE",
+    "charges": _OWN,
+    "totals": f"""scope = 'project:{{project}}'
+        OR scope IN (SELECT 'run:' || id FROM runs WHERE {_OWN})
+        OR scope IN (SELECT 'session:' || id FROM sessions WHERE {_OWN})""",
+    "budgets": "scope = 'project:{project}'",
+    "reservations": _OF_RUN,
+    "tasks": _OWN,
+    "edges": f"task_id IN {_OF_TASK} AND needs_id IN {_OF_TASK}",
+    "delegations": _OWN,
+    "plans": _OWN,
+    "progress": _OWN,
+    "locks": _OWN,
+    "touches": _OWN,
+    "questions": _OWN,
+    "groups": _OWN,
+    "group_roles": _OF_GROUP,
+    "members": _OF_GROUP,
+    "posts": _OF_GROUP,
+    "reactions": f"post_id IN (SELECT id FROM posts WHERE {_OF_GROUP})",
+    "decisions": _OWN,
+    "notes": _OWN,
+    "races": _OWN,
+    "rounds": _OWN,
+    "attempts": _OWN,
+    "verdicts": _OWN,
+    "choices": _OF_ROUND,
+    "grafts": _OF_ROUND,
+}
+
+_CHATS = "chats are of channels and not of projects; what was said in them is in the sessions"
+_WAYS_IN = "it lets somebody in, or says where a secret is"
+LEFT_OUT = {
+    "secrets": _WAYS_IN,
+    "tokens": _WAYS_IN,
+    "alerts": "its target may hold a key",
+    "answers": "it is of a call, and not of a project",
+    "nodes": "machines are of the store",
+    "leaders": "machines are of the store",
+    "counters": "only whoever goes on counting needs it",
+    "imports": "which files were read matters where they are read again",
+    "origins": "which rows were read matters where they are read again",
+    "checkpoints": "threads of frameworks are of no project",
+    "checkpoint_writes": "threads of frameworks are of no project",
+    **dict.fromkeys(
+        ("channels", "places", "people", "senders", "wirings", "destinations", "messages", "talks",
+         "boxed_outcomes", "cards", "requests", "exchanges"),
+        _CHATS,
+    ),
+}  # fmt: skip

@@ -1,0 +1,222 @@
+"""Forgetting what is old: what a setting says of a table, or a project for its own rows of it."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from corral.db.database import Database
+from corral.db.retention import Key, Piece, Retention, Whose
+from corral.db.tx import Tx
+from corral.library.notes import forget as forget_note
+from corral.library.runs import forget as forget_run
+from corral.rooms.alerts import ops as alerts
+from corral.rooms.answers import ops as answers
+from corral.rooms.boxes import ops as boxes
+from corral.rooms.charges import ops as charges
+from corral.rooms.checkpoints import ops as checkpoints
+from corral.rooms.decisions import ops as decisions
+from corral.rooms.delegations import ops as delegations
+from corral.rooms.events import ops as events
+from corral.rooms.gateway import corresponding as exchanges
+from corral.rooms.gateway import ops as gateway
+from corral.rooms.groups import ops as groups
+from corral.rooms.imports import ops as imports
+from corral.rooms.locks import ops as locks
+from corral.rooms.mail import ops as mail
+from corral.rooms.memory import ops as memory
+from corral.rooms.nodes import ops as nodes
+from corral.rooms.outputs import ops as outputs
+from corral.rooms.plans import ops as plans
+from corral.rooms.questions import ops as questions
+from corral.rooms.races import forgetting as forgetting_races
+from corral.rooms.requests import ops as requests
+from corral.rooms.runs import ops as runs
+from corral.rooms.schedules import history as occurrences
+from corral.rooms.schedules import ops as schedules
+from corral.rooms.search import ops as search
+from corral.rooms.sessions import forgetting
+from corral.rooms.settings import ops as settings
+from corral.rooms.tasks import forgetting as forgetting_tasks
+from corral.rooms.tokens import ops as tokens
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What was forgotten, or would be."""
+
+    table: str
+    rows: int
+    keep_ms: int
+    project_id: str | None = None
+    """The project that chose this time for itself; null: everybody else."""
+
+
+def prune(database: Database, *, dry_run: bool) -> list[Pruned]:
+    """Forget what is old, table by table; a dry run counts just what a real one would forget."""
+    pruned = [each for kept in KEPT for each in _prune(database, kept, dry_run)]
+    if not dry_run:
+        from corral.library.outputs import Outputs
+
+        # Last: these write letters and events, which would leave the newest row free to go.
+        while database.write(mail.expire_due):
+            pass
+        # The rows are gone everywhere; the files go on their own machine.
+        while Outputs(database).clear_deleted():
+            pass
+        for _ in _prune(database, outputs.DELETED_KEPT, dry_run):
+            pass
+        _prune_files(database)
+    return pruned
+
+
+def _prune(database: Database, kept: "Retention | Kept", dry_run: bool) -> Iterator[Pruned]:
+    keep_ms = database.read(lambda tx: settings.value(tx, kept.setting))
+    own = database.read(lambda tx: settings.of_projects(tx, kept.setting))
+    chosen: dict[str, int] = own if kept.by_project else {}
+    rest = Whose(but=tuple(chosen))
+    yield Pruned(kept.table, _walk(database, kept, rest, keep_ms, dry_run), keep_ms)
+    for project, own_ms in chosen.items():
+        rows = _walk(database, kept, Whose(project), own_ms, dry_run)
+        yield Pruned(kept.table, rows, own_ms, project)
+
+
+def _walk(
+    database: Database, kept: "Retention | Kept", whose: Whose, keep_ms: int, dry_run: bool
+) -> int:
+    before = database.clock.now() - keep_ms
+    run: Any = database.read if dry_run else database.write
+    rows = 0
+    last: Key | None = None
+    while True:
+        step = partial(kept.prune, before=before, after=last, count_only=dry_run, whose=whose)
+        piece: Piece = run(step)
+        rows += piece.rows
+        last = piece.last
+        if last is None:
+            return rows
+
+
+def _prune_files(database: Database) -> None:
+    """Remove what was attached to messages that are long gone, and the folders of boxed sessions
+    that are."""
+    from corral import config
+    from corral.adapters import attachments
+    from corral.library import exchanging
+
+    keep_ms = database.read(lambda tx: settings.value(tx, "messages.keep_ms"))
+    # Twice as long, because a message is kept while it waits, however old it is.
+    before = database.clock.now() - 2 * keep_ms
+    attachments.forget(config.home() / "channels", before / 1_000)
+    exchanging.forget(database)
+
+
+def _prune_sessions(
+    tx: Tx, *, before: int, after: Key | None, count_only: bool, whose: Whose
+) -> Piece:
+    if count_only:
+        return Piece(forgetting.count_prunable(tx, before=before, whose=whose), None)
+    gone = 0
+    found = forgetting.prunable(tx, before=before, limit=5, whose=whose)
+    for id in found:
+        # What is long goes over several transactions: out of the index first, then altogether.
+        if not search.forget(tx, "turn", id) or not forgetting.forget(tx, id):
+            return Piece(gone, id)
+        gone += 1
+    return Piece(gone, found[-1] if found else None)
+
+
+def _prune_runs(tx: Tx, *, before: int, after: Key | None, count_only: bool, whose: Whose) -> Piece:
+    if count_only:
+        return Piece(runs.count_ended_before(tx, before=before, whose=whose), None)
+    ended = runs.ended_before(tx, before=before, whose=whose)
+    for id in ended:
+        forget_run(tx, id)
+    return Piece(len(ended), ended[-1] if ended else None)
+
+
+def _prune_notes(
+    tx: Tx, *, before: int, after: Key | None, count_only: bool, whose: Whose
+) -> Piece:
+    if count_only:
+        return Piece(memory.count_prunable(tx, before=before, whose=whose), None)
+    ids = memory.prunable(tx, before=before, whose=whose)
+    for id in ids:
+        forget_note(tx, id)
+    return Piece(len(ids), ids[-1] if ids else None)
+
+
+def _prune_outputs(
+    tx: Tx, *, before: int, after: Key | None, count_only: bool, whose: Whose
+) -> Piece:
+    if count_only:
+        return Piece(outputs.count_prunable(tx, before=before, whose=whose), None)
+    deleted = outputs.prune(tx, before=before, whose=whose)
+    return Piece(deleted, "" if deleted else None)
+
+
+def _prune_tasks(
+    tx: Tx, *, before: int, after: Key | None, count_only: bool, whose: Whose
+) -> Piece:
+    if count_only:
+        return Piece(forgetting_tasks.count_prunable(tx, before=before, whose=whose), None)
+    ids = forgetting_tasks.prunable(tx, before=before, whose=whose)
+    forgetting_tasks.forget(tx, ids)
+    return Piece(len(ids), ids[-1] if ids else None)
+
+
+def _prune_races(
+    tx: Tx, *, before: int, after: Key | None, count_only: bool, whose: Whose
+) -> Piece:
+    if count_only:
+        return Piece(forgetting_races.count_prunable(tx, before=before, whose=whose), None)
+    ids = forgetting_races.prunable(tx, before=before, whose=whose)
+    forgetting_races.forget(tx, ids)
+    return Piece(len(ids), ids[-1] if ids else None)
+
+
+class Kept(NamedTuple):
+    """Rows that take others along when they are forgotten."""
+
+    table: str
+    setting: str
+    prune: Callable[..., Piece]
+    by_project: bool = True
+
+
+# What is forgotten when it is old, in this order.
+KEPT: tuple[Retention | Kept, ...] = (
+    mail.KEPT,
+    events.KEPT,
+    schedules.KEPT,
+    occurrences.KEPT,
+    nodes.KEPT,
+    alerts.KEPT,
+    tokens.KEPT,
+    answers.KEPT,
+    Kept("charges", "charges.keep_ms", charges.prune),
+    charges.TOTALS_KEPT,
+    imports.KEPT,
+    imports.ORIGINS_KEPT,
+    delegations.KEPT,
+    *plans.KEPT,
+    *checkpoints.KEPT,
+    Kept("tasks", "tasks.keep_ms", _prune_tasks),
+    Kept("races", "races.keep_ms", _prune_races),
+    locks.KEPT,
+    locks.TOUCHES_KEPT,
+    questions.KEPT,
+    decisions.KEPT,
+    gateway.KEPT,
+    gateway.CARDS_KEPT,
+    requests.KEPT,
+    exchanges.KEPT,
+    boxes.KEPT,
+    groups.REACTIONS_KEPT,
+    groups.POSTS_KEPT,
+    Kept("groups", "groups.keep_ms", groups.prune),
+    Kept("notes", "notes.keep_ms", _prune_notes),
+    Kept("sessions", "sessions.keep_ms", _prune_sessions),
+    Kept("outputs", "outputs.keep_ms", _prune_outputs),
+    Kept("runs", "runs.keep_ms", _prune_runs),
+)

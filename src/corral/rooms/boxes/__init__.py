@@ -1,0 +1,1 @@
+"""Agents in boxes: sandboxes without network, spoken to by the two files of their session."""

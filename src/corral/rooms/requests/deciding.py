@@ -1,0 +1,43 @@
+"""What people answered to what Corral itself asks is done: about an account, a place, a request."""
+
+from corral.db.tx import Tx
+from corral.rooms.gateway import admitting
+from corral.rooms.gateway.model import HOST
+from corral.rooms.mail import ops as mail
+from corral.rooms.mail.model import Letter
+from corral.rooms.questions import ops as questions
+from corral.rooms.questions.model import Question
+from corral.rooms.requests import ops
+
+
+def hear(tx: Tx, letter: Letter) -> None:
+    """Do what an answer says."""
+    id = letter.body.get("question") if isinstance(letter.body, dict) else None
+    question = questions.get(tx, id) if isinstance(id, str) else None
+    if question is None or question.asker != HOST or question.ended_at is None:
+        # Whoever put it here: what Corral asked is not answered by it.
+        mail.refuse(tx, letter, "it is no answer to a question of the gateway")
+        return
+    about, id = _about(question)
+    if about == "request":
+        ops.hear(tx, question, id)
+    else:
+        admitting.hear(tx, question, about, id)
+    mail.ack(tx, letter)
+
+
+def could_not_do(tx: Tx, letter: Letter, why: str) -> None:
+    """What an answer says could not be done: a request has failed, and its agent is told; all else
+    is tried again."""
+    about, id = _about(questions.get(tx, str(letter.body.get("question"))))
+    if about != "request":
+        mail.fail(tx, letter, why)
+        return
+    ops.fail(tx, id, why)
+    mail.ack(tx, letter)
+
+
+def _about(question: Question) -> tuple[str, str]:
+    """What Corral asked about: a sender, a place or a request, with its id."""
+    about, id, _ = (question.key or "::").split(":", 2)
+    return about, id

@@ -1,0 +1,103 @@
+"""How many were killed, and what was wrong afterwards, over many batches: one line for each, in a
+file that a later one goes on from.
+
+    python -m tests.torture --kills 10000 --into kills [--postgres]
+    python -m tests.torture --total kills
+
+The storm and the chaos take `--into` too, and the crash harness takes the file's name from
+CORRAL_KILLS.
+"""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+
+class Batch(msgspec.Struct):
+    """What one batch did."""
+
+    engine: str
+    what: str
+    seed: int | None
+    """None: nothing in it is left to chance."""
+    kills: dict[str, int]
+    """How many of each kind of process got a SIGKILL."""
+    seconds: float
+    wrong: int
+    runs: int = 0
+    command: str = ""
+
+    @property
+    def count(self) -> int:
+        return sum(self.kills.values())
+
+
+def note(into: str | None, batch: Batch) -> None:
+    """Add a batch to a file; to none where none was named."""
+    if into is not None:
+        with Path(into).open("ab") as file:
+            file.write(msgspec.json.encode(batch) + b"\n")
+
+
+def read(path: str) -> list[Batch]:
+    file = Path(path)
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    return [msgspec.json.decode(line, type=Batch) for line in lines]
+
+
+def go_on(wanted: int, count: int, seed: int, into: str, more: list[str]) -> int:
+    """Batches until so many were killed on this engine, what the file tells of counted too; it ends
+    with the first batch that finds something wrong."""
+    engine = "postgres" if "--postgres" in more else "sqlite"
+    while True:
+        done = [each for each in read(into) if (each.engine, each.what) == (engine, "runs")]
+        left = wanted - sum(each.count for each in done)
+        wrong = any(each.wrong for each in done)
+        if wrong or left <= 0:
+            print(table(read(into)))
+            return int(wrong)
+        seed = max([seed - 1, *(each.seed or 0 for each in done)]) + 1
+        words = ["--count", str(min(count, left)), "--seed", str(seed), "--into", into, *more]
+        ended = subprocess.run([sys.executable, "-m", "tests.torture", *words], check=False)
+        if ended.returncode != 0:
+            return ended.returncode
+
+
+def table(batches: list[Batch]) -> str:
+    """All of them, by engine and by what was done, as a table of Markdown."""
+    rows = [
+        "| engine | what | kills | runs | seconds | wrong | seeds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for engine, what in sorted({(each.engine, each.what) for each in batches}):
+        these = [each for each in batches if (each.engine, each.what) == (engine, what)]
+        kinds: Counter[str] = Counter()
+        for each in these:
+            kinds.update(each.kills)
+        by_kind = ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items()))
+        seeds = _spans(sorted({each.seed for each in these if each.seed is not None}))
+        row = (
+            engine,
+            what,
+            f"{kinds.total():,} ({by_kind})",
+            f"{sum(each.runs for each in these):,}",
+            f"{sum(each.seconds for each in these):,.0f}",
+            str(sum(each.wrong for each in these)),
+            seeds,
+        )
+        rows.append(f"| {' | '.join(row)} |")
+    return "\n".join(rows)
+
+
+def _spans(numbers: list[int]) -> str:
+    """1-4, 7: numbers, in words as few as can be."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ", ".join("-".join(map(str, span)) for span in spans)
