@@ -29,7 +29,7 @@ from corral.rooms.gateway import staying, talking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail import sql as mail_sql
 from corral.rooms.questions import ops as questions
-from corral.rooms.races import choosing, doing, holding
+from corral.rooms.races import choosing, doing, keeping
 from corral.rooms.runs.model import Attention, Sample
 from tests.support.history import fill
 from tests.support.plans import Plan, postgres_plans, sqlite_plan
@@ -384,7 +384,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "races, the rounds that go on": (lambda c: c.races._open_rounds("h"), {"rounds_open"}),
     "races, whether an attempt waits for a run": (
-        lambda c: c._database.read(lambda tx: holding.has_attempt(tx, "run_300")),
+        lambda c: c._database.read(lambda tx: keeping.has_attempt(tx, "run_300")),
         {"attempts_of_run"},
     ),
     "races, a round is taken": (

@@ -11,12 +11,13 @@ from corral.interfaces.cli import main, running
 from corral.kernel.text import printable
 from tests.support.cli import Cli
 
+NO_LETTER = "There is no letter let_999; `corral mail list` shows those that there are."
 BAD_INPUT = {
     "an unknown noun": (["frobnicate"], 2, "There is no command 'frobnicate'"),
     "a noun that is nearly right": (["mial", "list"], 2, "did you mean mail?"),
     "an unknown verb": (["mail", "frobnicate"], 2, "See `corral mail --help`"),
     "a missing argument": (["mail", "put", "agent:a"], 2, "BODY"),
-    "an unknown id": (["mail", "show", "let_999"], 3, "There is no letter let_999."),
+    "an unknown id": (["mail", "show", "let_999"], 3, NO_LETTER),
     "a malformed id": (["project", "show", "prj_!!"], 2, "is no id of this kind"),
     "a wrong mailbox": (["mail", "put", "nobody", "x"], 2, "is no mailbox"),
     "a wrong duration": (["timer", "set", "agent:a", "x", "--in", "soon"], 2, "is no duration"),
@@ -76,7 +77,7 @@ def test_an_error_is_json_where_json_was_asked_for(cli: Cli) -> None:
     error = cli.error("mail", "show", "let_999")
     assert error == {
         "code": "not_found",
-        "message": "There is no letter let_999.",
+        "message": NO_LETTER,
         "details": {"kind": "letter", "id": "let_999"},
         "exit_code": 3,
     }

@@ -66,6 +66,7 @@ def add_launch(store: Corral, run: str) -> None:
 
 # -- runs that went the right way, without any process -----------------------------------------
 
+NO_FOLDER = "/srv/runs"
 ELSEWHERE = "another-machine"  # nothing looks for processes of this one here
 
 
@@ -84,7 +85,7 @@ def held(number: int = 1, **known: Any) -> Holding:
         "start_token": f"{number}00",
         "keeper_pid": 20_000 + number,
         "keeper_token": f"{number}01",
-        "folder": "/srv/runs",
+        "folder": NO_FOLDER,
     }
     return Holding(**plain | known)
 

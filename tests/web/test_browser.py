@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -190,8 +191,8 @@ def test_every_page_opens_without_a_fault_and_is_pictured(
             if mode == "light" or os.environ.get("CORRAL_PICTURES"):
                 page.screenshot(path=pictures / f"{name}-{mode}.png", full_page=True)
             # Plots are drawn anew when the window changes.
-            fits = "document.documentElement.scrollWidth <= innerWidth"
-            page.wait_for_function(fits, timeout=5_000)
+            fits = "() => document.documentElement.scrollWidth <= innerWidth"
+            until(partial(page.evaluate, fits), f"{path} fits into the window", 5)
         assert "owned" not in page.title().replace("'owned'", "")
 
 

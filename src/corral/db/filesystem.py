@@ -7,8 +7,6 @@ store lies on a network file system, as far as that can be told, one process at 
 import fcntl
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -92,6 +90,9 @@ def whole_file(target: Path) -> Iterator[Path]:
     It is written in a hidden folder beside, which goes with it. What a killed process left of an
     earlier one is removed: a lock on the folder tells it from one that is being written.
     """
+    import shutil
+    import tempfile
+
     make_new_private_file(target)  # to say at once what is in the way
     target.unlink()
     for left in target.parent.glob(f".{target.name}.part-*"):
@@ -114,6 +115,8 @@ def whole_file(target: Path) -> Iterator[Path]:
 
 
 def _sweep(folder: Path) -> None:
+    import shutil
+
     with suppress(OSError):
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
