@@ -56,7 +56,11 @@ PAGES = {
             (r"^corral run (?!-d)", "corral run -d "),
         ),
     ),
-    "running.md": Page(left_out=(UP, "corral db move")),
+    "running.md": Page(
+        before=("corral project register .",),
+        left_out=(UP, "corral db move"),
+        instead=((r"~/harbour ", ". "),),
+    ),
     "talking.md": Page(
         before=(
             "corral project register .",
