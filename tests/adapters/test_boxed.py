@@ -484,7 +484,7 @@ def test_an_agent_that_reads_nothing_of_what_it_is_told_has_not_failed(folder: F
         "stdin": inside.MARK,
         "provider": "plain",
     }
-    for n in range(150):
+    for n in range(50):
         words = json.dumps({"text": "x" * (100_000 if n % 2 else 10)})
         inbound.show(folder, Picture(rows=[Row(f"let_{n}.1", "chat", NOW, words)]), NOW)
         assert inside.run(order) == 0

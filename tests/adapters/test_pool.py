@@ -192,7 +192,8 @@ def test_a_clean_filter_of_the_users_does_not_hide_what_an_agent_left(
     repository: Path, kept: Pool
 ) -> None:
     git(repository, "config", "filter.same.clean", "printf 'hello\\n'")
-    commit(repository, {".gitattributes": "src/* filter=same\n"})
+    # What it holds is what the filter makes of it, so that git never takes it for changed.
+    commit(repository, {".gitattributes": "src/* filter=same\n", "src/a.py": "hello\n"})
     folder = made(repository, "one")
     write(folder, {".gitattributes": "* filter=same\n", "README": "mine!\n"})
     put(repository, folder, kept)

@@ -539,7 +539,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"schedules_by_mailbox", "settings_pkey"},
     ),
     "projects.get by a shortened id": (lambda c: c.projects.get(PROJECT), {"projects_pkey"}),
-    "projects.get by its name": (lambda c: c.projects.get("shop 7"), {"projects_by_name"}),
+    "projects.get by its name": (lambda c: c.projects.get("p7"), {"projects_by_name"}),
     "projects.by_dir": (lambda c: c.projects.by_dir("/srv/7"), {"projects_dir_key"}),
     "projects.touch": (lambda c: c.projects.touch(PROJECT), {"projects_pkey"}),
     "projects.list": (lambda c: c.projects.list(), {"projects_recent"}),

@@ -74,7 +74,8 @@ def known_here() -> list[str]:
     names = os.environ.get("CORRAL_SECRETS", "").split(",")
     given = [os.environ[name] for name in names if os.environ.get(name)]
     folder = secrets_folder()
-    if not folder.is_dir():
+    # `isdir`: a home that is not ours to look into holds nothing that we could know.
+    if not os.path.isdir(folder):
         return given
     from corral.adapters import secrets
 
