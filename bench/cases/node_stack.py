@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from bench.harness import Bar, Bench, Comparison, Rival, Row
@@ -80,7 +81,7 @@ def _at(bench: Bench, counts: dict[str, int], *, full: bool) -> list[Row]:
         for way in WAYS:
             peer = NodePeer(way, Workplace(bench.new_file()), full=full)
             closing.callback(peer.close)
-            rivals.append(Rival(way, lambda peer=peer: peer.sample(counts)))  # type: ignore[misc]
+            rivals.append(Rival(way, partial(peer.sample, counts)))
         corral = Rival("Corral", lambda: {job: _rate(jobs[job], counts[job]) for job in counts})
         found = bench.compare(corral, rivals, rounds=bench.pick(9, 3))
     return [row for way in WAYS for row in _rows(found, way, full=full)]

@@ -122,7 +122,7 @@ def test_a_loop_that_another_one_leads_does_what_only_this_machine_can_and_nothi
     loop = Counted()
     with going(loop, store, leads=False) as runner:
         for turn in range(1, 4):
-            until(lambda: loop.asides == turn, "it looked aside")  # noqa: B023
+            until(lambda turn=turn: loop.asides == turn, "it looked aside")
             runner.wake()
         assert loop.rounds == 0
         assert runner.status("somebody").state == "waits"

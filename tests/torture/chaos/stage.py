@@ -180,7 +180,7 @@ class Chaos:
     def _strike_world(self, fault: Fault, machine: Place, until: float) -> None:
         if fault.kind == "power":
             self._daemon_away(machine, until)
-            self.killed["by a loss of power"] += machine.lose_power()
+            self.killed["by a loss of power"] += machine.kill_all()
         elif fault.kind == "down":
             self._daemon_away(machine, until)
             subprocess.Popen(

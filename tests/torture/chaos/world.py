@@ -186,6 +186,6 @@ class Place(Machine):
                     count += 1
         return count
 
-    def lose_power(self) -> int:  # type: ignore[override]
+    def kill_all(self) -> int:
         """All that runs here is gone at once; how many those were."""
         return self.signal_all(signal.SIGKILL) + sum(map(self.kill_worker, [*self.workers]))
