@@ -4,7 +4,7 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -20,7 +20,7 @@ R = TypeVar("R")
 Work = Callable[[Tx], R]
 RowsOf = Callable[[str, list[str], str], Iterator[Row]]
 Probe = Callable[[str], None]
-Tell = Callable[[list[str]], None]
+Tell = Callable[[Sequence[str]], None]
 Told = Callable[[str, int, int], None]
 """Told how far something long is: which part of it, how much is done, and of how much."""
 

@@ -38,7 +38,7 @@ class App:
             self._show_times_of(self._store)
         return self._store
 
-    def _tell_taken(self, fields: list[str]) -> None:
+    def _tell_taken(self, fields: Sequence[str]) -> None:
         """A secret was in what somebody wrote: they are told, beside the answer."""
         from corral.kernel.words import taken_out
 
