@@ -6,16 +6,22 @@ programs in `agents/`. What else stands for what, and what a reader has done bef
 for each page. What cannot be run is listed once, with the reason; nothing else is left out.
 """
 
+import io
+import os
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import pytest
 
-from tests.docs.test_claims import DOCS, TOP, WRITTEN, named
+from tests.docs.test_claims import DOCS, TOP, WRITTEN, named, resolved
+from tests.support.cli import Cli
 from tests.support.pages import NewFile, Shell, Step, fits, read
 from tests.support.platforms import Asked, platform
 
@@ -34,6 +40,23 @@ NOT_RUN = {
     r"from agents import Agent": "a model is asked; tests/integrations has it with a stub",
     r"builder\.compile\(checkpointer": "a graph is needed; tests/integrations has one",
 }
+
+
+GIVEN = (
+    "project register .",
+    "agent create ada --provider scripted",
+    "run --name slow -- true",
+)
+"""What was done before the commands in sentences are run."""
+
+ELSEWHERE = {
+    "corral up --install": "a service manager is needed; tests/adapters/test_units.py",
+    "corral mail ack let_7 --fence 2": "how an operation goes; README.md acknowledges a letter",
+    'corral progress report "half of it" --percent 50 --task login': "in a run; test_cli_tasks.py",
+    "corral alert deliver --watch": "it stays; tests/rooms/test_courier.py",
+    "corral mcp": "it serves until its input ends; tests/interfaces/test_mcp_protocol.py",
+}
+"""Whole commands in sentences that are run elsewhere."""
 
 
 class Page(NamedTuple):
@@ -210,6 +233,10 @@ def steps(page: Path) -> Iterator[Step | NewFile]:
             yield step
 
 
+def commands(pages: list[Path]) -> list[str]:
+    return [step.command for page in pages for step in read(page) if isinstance(step, Step)]
+
+
 RUN = [page for page in WRITTEN if any(isinstance(step, Step) for step in steps(page))]
 
 
@@ -232,8 +259,54 @@ def test_a_page_does_and_prints_what_it_says(
     assert not reader.unused, f"{name} has not, any more, what something else stands for"
 
 
+def in_sentences() -> set[str]:
+    """Whole commands that stand in sentences: nothing is left out of them, and all is given."""
+    found = set()
+    for page in WRITTEN:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for quoted in re.findall(r"`(corral [^`]+)`", text):
+            line = " ".join(quoted.split())
+            if not re.search(r"[A-Z]{2}|\b[A-Z]\b|…|[\[|]", line) and takes(shlex.split(line)[1:]):
+                found.add(line)
+    return found
+
+
+def takes(words: list[str]) -> bool:
+    """Whether a command may be called so, as far as its arguments go."""
+    command, rest = resolved(words)
+    try:
+        command.make_context(command.name, rest)
+    except click.UsageError:
+        return False
+    return True
+
+
+def test_a_whole_command_in_a_sentence_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = tmp_path / "work"
+    for folder in (work, tmp_path / ".claude/projects", tmp_path / ".codex/sessions"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{AGENTS}:{os.environ['PATH']}")
+    subprocess.run(["git", "init", "-q"], check=True)
+    cli = Cli(capsys)
+    for words in GIVEN:
+        assert cli(*shlex.split(words)).code == 0, words
+    untrue = []
+    for line in sorted(in_sentences() - ELSEWHERE.keys()):
+        if not any(command.startswith(line) for command in commands(RUN)):
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
+            said = cli(*shlex.split(line)[1:])
+            if said.code != 0:
+                untrue.append(f"{line}  [{said.code}]\n{said.err}")
+    assert not untrue, "\n".join(["A page says what does not work:", *untrue])
+
+
 def test_what_is_not_run_is_on_a_page() -> None:
-    written = [step.command for page in WRITTEN for step in read(page) if isinstance(step, Step)]
+    assert ELSEWHERE.keys() - in_sentences() == set()
+    written = commands(WRITTEN)
     assert [each for each in NOT_RUN if not any(re.search(each, line) for line in written)] == []
     assert [name for name in PAGES if name not in "\n".join(named(RUN))] == []
 
@@ -257,7 +330,7 @@ def test_the_targets_of_make_that_a_page_names_are_there() -> None:
         assert named_there <= targets, page.name
 
 
-def test_the_pages_of_the_guide_are_all_in_the_site() -> None:
+def test_every_page_is_in_the_site() -> None:
     site = (TOP / "mkdocs.yml").read_text(encoding="utf-8")
-    guide = [page.name for page in (DOCS / "guide").glob("*.md")]
-    assert [name for name in guide if f"guide/{name}" not in site] == []
+    pages = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
+    assert [name for name in pages if f" {name}\n" not in site] == []
