@@ -10,6 +10,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from typing import NamedTuple
 import click
 import pytest
 
+from corral.interfaces.cli.main import COMMANDS
 from tests.docs.test_claims import DOCS, TOP, WRITTEN, named, resolved
 from tests.support.cli import Cli
 from tests.support.pages import NewFile, Shell, Step, fits, read
@@ -276,6 +278,8 @@ def takes(words: list[str]) -> bool:
     command, rest = resolved(words)
     try:
         command.make_context(command.name, rest)
+    except click.exceptions.Exit:  # it was asked for help, and gave it
+        return True
     except click.UsageError:
         return False
     return True
@@ -302,6 +306,26 @@ def test_a_whole_command_in_a_sentence_works(
             if said.code != 0:
                 untrue.append(f"{line}  [{said.code}]\n{said.err}")
     assert not untrue, "\n".join(["A page says what does not work:", *untrue])
+
+
+def test_what_an_empty_store_suggests_can_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+    said = Cli(capsys)().out
+    suggested = re.findall(r"^  corral (.+?)  +\S", said, re.M)
+    assert len(suggested) == said.count("\n  "), "a line each"
+    assert suggested
+    assert [line for line in suggested if not takes(shlex.split(line))] == []
+
+
+def test_the_manual_has_every_command_and_can_be_shown() -> None:
+    manual = (DOCS / "corral.1").read_text(encoding="utf-8")
+    plain = manual.replace("\\-", "-")
+    for name, (_, help) in COMMANDS.items():
+        assert not help or re.search(rf"\b{name}\b", plain), name
+    if shutil.which("man"):
+        shown = subprocess.run(
+            ["man", "--warnings", "-l", str(DOCS / "corral.1")], capture_output=True, check=True
+        )
+        assert shown.stderr == b""
 
 
 def test_what_is_not_run_is_on_a_page() -> None:
