@@ -20,6 +20,7 @@ from corral import config
 from corral.adapters import history, ports, process, worktrees
 from corral.adapters.checks import run_check
 from corral.adapters.process import Identity, Standing
+from corral.adapters.redaction import clean_of_secrets
 from corral.adapters.sandbox import Kind
 from corral.db.database import Database
 from corral.db.tx import Tx
@@ -258,7 +259,7 @@ class Driver:
                 self._fail(held, attempt, f"its set-up could not be run: {error}")
                 return None
             if ended.exit_code != 0:
-                last = ended.output.strip().rpartition("\n")[2][:200]
+                last = clean_of_secrets(ended.output.strip().rpartition("\n")[2])[:200]
                 self._fail(held, attempt, f"its set-up ended with {ended.exit_code}: {last}")
                 return None
         return _Prepared(attempt, port)
