@@ -140,6 +140,12 @@ class Tx:
             self.note("secret", "redact", table, project_id=kept.get("project_id"), data=told)
             self.taken = [*self.taken, *(f"{table}.{name}" for name in taken)]
 
+    def without_secrets(self, text: str) -> str:
+        """A text as it would be kept; for whoever keeps a piece of it, which may cut a secret in
+        two that is then none any more."""
+        redaction = self._redaction
+        return redaction.clean(text) if redaction and redaction.suspects(text) else text
+
     def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
         """Execute it with each of the given parameters, one after the other, on PostgreSQL without
         waiting in between. One that `numbers` answers each with its number, or with no row."""
