@@ -376,6 +376,8 @@ def test_the_command_moves_tells_and_gives_up(
     with opened(old, clock) as store:
         store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     cli = Cli(capsys, old)
+    said = cli("db", "move", new)
+    assert (said.code, "say --yes" in said.err) == (4, True), "nobody is there to be asked"
     said = cli("db", "move", new, "--yes")
     assert said.code == 0, said.err
     assert "compared row by row" in said.out
