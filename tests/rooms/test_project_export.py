@@ -228,6 +228,34 @@ def test_a_name_that_is_taken_or_cannot_be_written_is_refused(
     assert not (tmp_path / "x.db").exists()
 
 
+def test_a_place_that_has_no_second_names_for_a_file_gets_it_too(
+    store: Corral, heron: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a stick with FAT, where linking is refused."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    folder = tmp_path / "stick"
+    folder.mkdir()
+    made = store.projects.export(heron[0], folder / "x.db")
+    assert os.listdir(folder) == ["x.db"]
+    assert stat.S_IMODE(Path(made.file).stat().st_mode) == 0o600
+    with corral.open(Path(made.file)) as copy:
+        assert faults(copy) == []
+    with refuses(store, Invalid):
+        store.projects.export(heron[0], folder / "x.db")
+
+
+def test_a_name_with_signs_of_a_pattern_sweeps_up_nothing_of_others(
+    store: Corral, heron: tuple[str, str], tmp_path: Path
+) -> None:
+    (other := tmp_path / ".x.db.part-1").mkdir()
+    store.projects.export(heron[0], tmp_path / "*")
+    assert other.is_dir()
+
+
 def test_whatever_ends_it_in_the_middle_nothing_half_is_left(
     store: Corral, heron: tuple[str, str], tmp_path: Path
 ) -> None:

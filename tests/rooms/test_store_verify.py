@@ -14,6 +14,7 @@ from corral.db.database import Finding
 from corral.db.statement import Statement
 from corral.insights.soundness_sql import BELONGS
 from corral.kernel.clock import DAY, YEAR, SetClock
+from corral.kernel.errors import StoreUnavailable
 from corral.library import Corral
 from tests.rooms.test_store_backup import live, race
 from tests.support.channels import Chat, bring_in
@@ -137,12 +138,13 @@ def test_letters_that_nobody_can_ever_take_are_found(store: Corral) -> None:
     [
         (
             "counts",
-            ["session", "open task", "group", "agent"],
+            ["session", "forks", "open task", "group", "agent"],
             [
                 "DELETE FROM turns WHERE number = 2",
                 "UPDATE tasks SET open_needs = 0 WHERE key = 'b'",
                 "UPDATE groups SET posts = 0",
                 "UPDATE agents SET version = 9",
+                "UPDATE sessions SET parent_id = id, parent_turn = 1",
             ],
         ),
         (
@@ -178,6 +180,36 @@ def test_rows_that_contradict_one_another_are_found(
     assert all("`corral " in each.message for each in found)
     told = " ".join(each.message for each in found)
     assert [words for words in said if words not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("UPDATE letters SET body = '{no json'", "letters with a body that is no JSON"),
+        ("UPDATE events SET data = 'x'", "events with a data that is no JSON"),
+        ("UPDATE turns SET content = CAST(x'ff' AS TEXT)", "not UTF-8, as b'\\xff', in turns"),
+    ],
+    ids=["body", "data", "text"],
+)
+def test_cells_that_nobody_can_read_are_found(
+    store: Corral, engine: str, project: str, damage: str, said: str, tmp_path: Path
+) -> None:
+    if engine == "postgres":
+        with pytest.raises(StoreUnavailable):  # it takes none
+            do(store, damage.replace("CAST(x'ff' AS TEXT)", "convert_from('\\xff', 'UTF8')"))
+        return
+    do(store, damage)
+    (fault,) = faults(store)
+    assert (fault.check, fault.state) == ("cells", "broken")
+    assert said in fault.message
+    if "UTF-8" in said:
+        for use in (
+            lambda: store.sessions.turns(store.sessions.list().items[0]),
+            lambda: store.projects.export(project, tmp_path / "x.db"),
+        ):
+            with pytest.raises(StoreUnavailable, match="damaged"):
+                use()
+        assert not (tmp_path / "x.db").exists()
 
 
 def test_totals_may_be_more_than_the_charges_that_are_left(

@@ -9,7 +9,9 @@ from pathlib import Path
 import apsw
 
 from corral.db.database import Finding, RowsOf, Table
+from corral.db.sqlite_errors import translate
 from corral.db.sqlite_filing import wrongly_filed
+from corral.db.sqlite_link import damaged
 from corral.db.statement import Row
 from corral.kernel.errors import Invalid
 
@@ -40,6 +42,7 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
         faults = [str(row[0]) for row in told if row != ("ok",)]
         lost = connection.execute("PRAGMA foreign_key_check").fetchall() if thorough else []
         wrong = wrongly_filed(connection) if thorough and not faults else []
+        cells = list(_unreadable(connection)) if thorough and not faults else []
     except (apsw.CorruptError, apsw.NotADBError) as error:
         return [Finding("file", "broken", str(error))]
     findings = [
@@ -53,7 +56,29 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
     if wrong:
         text = f"{', '.join(wrong)} does not hold what it should; restore a back-up."
         findings.append(Finding("indexes", "broken", text))
+    if cells:
+        text = f"{'; '.join(cells)}; restore a back-up from before."
+        findings.append(Finding("cells", "broken", text))
     return findings
+
+
+def _unreadable(connection: apsw.Connection) -> Iterator[str]:
+    """Cells that SQLite keeps and nobody can read: JSON that is none, text that is not UTF-8."""
+    from corral.db.schema import tables
+
+    there = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    for table in (each for each in tables() if each.name in there):
+        told = [column.name for column in table.columns if column.type.startswith("json")]
+        wrong = ", ".join(f"count(*) FILTER (WHERE NOT json_valid({name}))" for name in told)
+        counted = connection.execute(f"SELECT {wrong} FROM {table.name}").fetchall() if told else []
+        for name, count in zip(told, counted[0] if counted else (), strict=True):
+            if count:
+                yield f"{count:,} rows of {table.name} with a {name} that is no JSON"
+        try:
+            for _ in connection.execute(f"SELECT * FROM {table.name}"):
+                pass
+        except UnicodeDecodeError as error:
+            yield f"{damaged(error)}, in {table.name}"
 
 
 @contextmanager
@@ -61,7 +86,14 @@ def reading(connection: apsw.Connection) -> Iterator[RowsOf]:
     """The rows of tables on a connection that is closed afterwards, see `Database.reading`."""
 
     def rows_of(table: str, columns: list[str], key: str) -> Iterator[Row]:
-        yield from connection.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {key}")
+        try:
+            yield from connection.execute(
+                f"SELECT {', '.join(columns)} FROM {table} ORDER BY {key}"
+            )
+        except UnicodeDecodeError as error:
+            raise translate(damaged(error), Path(connection.filename)) from None
+        except apsw.Error as error:
+            raise translate(error, Path(connection.filename)) from error
 
     try:
         connection.execute("BEGIN")

@@ -82,6 +82,7 @@ def _unread(kind: str) -> Callable[[int, Any], Wrong]:
 
 _COUNTED = {
     "sessions": ("session", "sessions", "other turns than it counts", "corral session turns {}"),
+    "forks": ("fork", "forks", "no such turn to have come from", "corral session show {}"),
     "groups": ("group", "groups", "posts beyond its count", "corral group read {}"),
     "agents": ("agent", "agents", "no version of the number it is at", "corral agent versions {}"),
     "tasks": ("open task", "open tasks", "a state or counts that its needs contradict",
@@ -226,8 +227,8 @@ def _told(tx: Tx, statement: Statement, found: Sequence[Any]) -> list[Any]:
 def _led_to(table: StateTable[Any], verb: str, data: Any) -> str | None:
     moves = table.moves
     if verb == "import":
-        said: dict[str, str] = msgspec.json.decode(data) if data else {}
-        return said.get("state")
+        said: Any = msgspec.json.decode(data) if data else None
+        return said.get("state") if isinstance(said, dict) else None
     return moves.entries[verb] if verb in moves.entries else moves[verb].to
 
 

@@ -130,6 +130,11 @@ COUNTS = {
           AND (coalesce(own.turns, 0) <> sessions.turns - sessions.parent_turn
                OR own.first <> sessions.parent_turn + 1 OR own.last <> sessions.turns)
     """),
+    "forks": Statement("""
+        SELECT count(*), min(sessions.id)
+        FROM sessions JOIN sessions AS parent ON parent.id = sessions.parent_id
+        WHERE parent.id = sessions.id OR sessions.parent_turn > parent.turns
+    """),
     "groups": Statement("""
         SELECT count(*), min(id) FROM groups
         WHERE posts < (SELECT max(number) FROM posts WHERE posts.group_id = groups.id)
