@@ -8,7 +8,7 @@ NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
 OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \
 	|| { unshare -rn true 2>/dev/null && echo 'unshare -rn tests/real/offline'; })
 
-.PHONY: help setup demo test test-real up check lint types layers docs site pictures docs-check bench bench-peers \
+.PHONY: help setup demo test test-real up check lint types layers docs site pictures docs-check audit bench bench-peers \
 	torture fmt clean
 
 help: ## show this list
@@ -90,6 +90,12 @@ check: setup ## what CI runs
 .venv/collected: .venv/ready
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --collect-only -qq >$@.log || { cat $@.log; false; }
 	@touch $@
+
+audit: setup ## ask the network which versions here have known holes; fails where it cannot be told
+	@$(PYTHON) -m venv .venv/audit
+	@.venv/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	@$(BIN)/python -m pip freeze --exclude-editable >.venv/audit/installed.txt
+	@.venv/audit/bin/pip-audit --strict --no-deps --disable-pip -r .venv/audit/installed.txt
 
 bench: .venv/bench ## measure the hot paths against the raw drivers and against peers
 	@$(BIN)/python -m bench

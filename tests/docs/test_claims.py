@@ -58,6 +58,22 @@ def test_a_test_that_a_page_names_exists(page: str) -> None:
     assert claimed - there == set()
 
 
+def test_every_row_of_the_threat_model_names_what_shows_it() -> None:
+    text = (DOCS / "security.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (to .+?) \|.*\|(.*)\|$", text, re.M)
+    assert len(rows) > 25
+    assert [tried for tried, shown in rows if "test_" not in shown] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named(PAGES))
+def test_a_file_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path in re.findall(
+        r"`((?:tests|src/corral|bench|tools|docs)/[\w/.-]+\.\w+)(?:::\w+)?`", text
+    ):
+        assert (TOP / path).exists(), f"{page.name} names {path}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named(PAGES))
 def test_a_link_between_pages_leads_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
