@@ -110,11 +110,13 @@ bench-peers: .venv/bench ## Corral beside what people use instead: ratios, and w
 		|| echo "npm could not install what bench/node asks for: its rows say so"
 	@touch $@
 
+# How long the chaos goes on, and from which seed: make torture CHAOS="--hours 8 --seed 7"
+CHAOS ?= --minutes 2
 torture: setup ## kill, stop, cut off and fill whatever there is, and see that the store and the chats tell the truth
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --count 500
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --count 500 --postgres
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos --postgres
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos $(CHAOS)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos $(CHAOS) --postgres
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --storm
 	@env -u PYTHONDONTWRITEBYTECODE CORRAL_CRASH=all $(BIN)/pytest --timeout 1800 -n $(WORKERS) --dist worksteal tests/crash
 

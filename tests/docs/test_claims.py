@@ -37,6 +37,22 @@ def test_every_error_code_is_explained_with_what_it_gives(code: str) -> None:
     assert f"\n## {code}\n\n{numbers}" in text
 
 
+def test_every_code_that_a_face_makes_up_is_explained() -> None:
+    """Those of the command line and of the server that are no error of the library."""
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    made = re.compile(r'(?:_complain\(|Problem\(\s*(\d+),|"code":)\s*"([a-z_]+)"')
+    found = {
+        match.groups()
+        for file in (TOP / "src").rglob("*.py")
+        for match in made.finditer(file.read_text(encoding="utf-8"))
+    }
+    assert {"usage", "internal", "too_many", "unauthenticated"} <= {code for _, code in found}
+    for status, code in found - {(None, "redacted")}:  # a warning: it was done
+        assert f"\n## {code}\n" in text, code
+        if code not in STATUS and status is not None:
+            assert f"HTTP {status}." in text.partition(f"\n## {code}\n")[2].partition("##")[0]
+
+
 def test_every_reason_of_a_store_that_cannot_be_used_is_explained() -> None:
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     said = (StoreUnavailable.__doc__ or "").removeprefix("Reasons:")
