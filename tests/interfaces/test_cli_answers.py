@@ -20,6 +20,7 @@ BAD_INPUT = {
     "a missing argument": (["mail", "put", "agent:a"], 2, "BODY"),
     "an unknown id": (["mail", "show", "let_999"], 3, NO_LETTER),
     "a malformed id": (["project", "show", "prj_!!"], 2, "is no id of this kind"),
+    "an id of nothing": (["race", "show", "race_1"], 2, "`corral race list`"),
     "a wrong mailbox": (["mail", "put", "nobody", "x"], 2, "is no mailbox"),
     "a wrong duration": (["timer", "set", "agent:a", "x", "--in", "soon"], 2, "is no duration"),
     "a wrong moment": (["timer", "set", "agent:a", "x", "--at", "noon"], 2, "is no moment"),

@@ -196,6 +196,20 @@ class App:
             columns: Columns = [(name, lambda pair: pair[0]), (value, lambda pair: pair[1])]
             self.show_all([*pairs.items()], columns, empty=empty)
 
+    def say_later(self, sentence: str, record: Any) -> None:
+        """What a daemon will do: as `say`, and whether there is one."""
+        if not self.json and not self._is_served():
+            sentence = f"{sentence} No daemon is up to do it; `corral up` starts one."
+        self.say(sentence, record)
+
+    def _is_served(self) -> bool:
+        from corral import config
+
+        if config.is_afar(self.store.address):
+            return True
+        nodes, now = self.store.nodes.list(limit=200).items, self.store.now()
+        return any(node.state == "up" and node.lease_until > now for node in nodes)
+
     def say(self, sentence: str, record: Any = None) -> None:
         """What was done: the record as JSON, or one sentence for a person."""
         from corral.interfaces.cli import render
