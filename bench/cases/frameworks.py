@@ -38,8 +38,8 @@ WHY_LOADING = {
         cleared; the peer reads one column of JSON.
     """,
     "CorralSaver": """
-        Corral reads the checkpoint and its writes by two statements of one transaction, which on
-        PostgreSQL are four round trips; the peer has one statement.
+        Both read the checkpoint and its writes by one statement; Corral makes records of them
+        before it hands them to the framework.
     """,
 }
 WAITS = "Both wait for the disk once for each message, which is nearly all of the time."

@@ -211,8 +211,12 @@ def test_a_commit_is_kept_when_its_branch_goes(repository: Path, folder: Path) -
     git(repository, "reflog", "expire", "--expire=now", "--all")
     git(repository, "gc", "-q", "--prune=now")
     assert history.stat(str(repository), "main", done).files == 1
-    history.let_go(str(repository), "races/rac_1/1")
-    history.let_go(str(repository), "races/rac_1/1")
+    assert history.kept(str(repository), "races/rac_1") == ["races/rac_1/1"]
+    assert not history.let_go(str(repository), "races/rac_1/1"), "nothing else has it"
+    git(repository, "branch", "another", done)
+    assert history.let_go(str(repository), "races/rac_1/1")
+    assert history.let_go(str(repository), "races/rac_1/1"), "it is gone already"
+    assert history.kept(str(repository), "races/rac_1") == []
     with pytest.raises(Invalid):
         history.keep(str(repository), "a..b", done)
 

@@ -16,6 +16,7 @@ from corral.adapters.providers.facts import Used
 from corral.db.statement import Statement
 from corral.kernel.clock import HOUR, SetClock
 from corral.library import Corral
+from corral.rooms.checkpoints.model import NewWrite
 from corral.rooms.mail import ops as mail
 from tests.support.runs import held, order, queued, running, starting
 from tests.support.trace import Trace, traced
@@ -113,6 +114,35 @@ def last_turns(store: Corral, clock: SetClock, folder: Path) -> Operation:
     return lambda: store.sessions.last(session.id)
 
 
+def get_session(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    session = store.sessions.open()
+    return lambda: store.sessions.get(session.id)
+
+
+def put_checkpoint(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    return lambda: store.checkpoints.put("t", "c", "json", b"x")
+
+
+def put_writes(count: int) -> Prepare:
+    writes = [NewWrite(number, "channel", "json", b"x") for number in range(count)]
+    return lambda store, clock, folder: (
+        lambda: store.checkpoints.put_writes("t", "c", "task", writes)
+    )
+
+
+def on_checkpoints(verb: str, *arguments: Any, **named: Any) -> Prepare:
+    """With three checkpoints of a thread, each with its writes."""
+
+    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+        for id in ("c1", "c2", "c3"):
+            store.checkpoints.put("t", id, "json", b"x")
+            writes = [NewWrite(number, "channel", "json", b"x") for number in range(3)]
+            store.checkpoints.put_writes("t", id, "task", writes)
+        return lambda: getattr(store.checkpoints, verb)(*arguments, **named)
+
+    return prepare
+
+
 def request_run(store: Corral, clock: SetClock, folder: Path) -> Operation:
     return lambda: store.runs.request(order())
 
@@ -200,6 +230,14 @@ COSTS: dict[str, tuple[Prepare, int, int]] = {
     "append": (append(), 2, 1),
     "append with a key": (append(key="k"), 3, 5),
     "last": (last_turns, 2, 4),
+    "sessions.get": (get_session, 1, 1),
+    "checkpoints.put": (put_checkpoint, 1, 1),
+    "checkpoints.put_writes of one": (put_writes(1), 1, 1),
+    # On PostgreSQL the three go on one way to the server.
+    "checkpoints.put_writes of three": (put_writes(3), 3, 5),
+    "checkpoints.get": (on_checkpoints("get", "t", id="c2"), 1, 1),
+    "checkpoints.get, the latest": (on_checkpoints("get", "t"), 1, 1),
+    "checkpoints.history": (on_checkpoints("history", "t", ns=""), 2, 4),
     "charges.add": (charge, 3, 5),
     "charges.add of a counter, with a key": (charge_by_a_counter, 6, 9),
     "charges.total": (total, 1, 1),

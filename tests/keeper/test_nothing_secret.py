@@ -1,6 +1,9 @@
 """No secret at rest: keys are put wherever an agent can put them, and then every byte that there is
-is looked at: the home, the store, its back-up, and what is packed in either. And nobody else can
-read any of it.
+is looked at: the home, the store, its back-up, what is written out of it, and what is packed in any
+of them. And nobody else can read any of it.
+
+What an agent writes into a file of its worktree is its work: that is committed, and written out
+with a winner, byte for byte.
 """
 
 import io
@@ -18,6 +21,7 @@ from corral.library import Corral
 from tests.support.keeping import Home, until
 from tests.support.keys import KEY
 from tests.support.mcp import Agent
+from tests.support.racing import git, make_repository
 
 pytestmark = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 
@@ -82,6 +86,44 @@ def say_everywhere(store: Corral, project: str) -> None:
     store.sessions.close(session.id)
 
 
+# A check and a set-up run what an agent wrote.
+PRINTS = f"import os; print('{BY_SHAPE[:4]}' + '{BY_SHAPE[4:]}', os.environ.get('PASS'))"
+
+
+def race_everywhere(home: Home, store: Corral) -> None:
+    """Agents race that were told a key, print it and have checks that do; the winner is written out
+    with what all of them printed, and so is the project."""
+    store.secrets.resolve("pass")
+    words = f"Use {BY_SHAPE} and {BY_VALUE}"
+    repository = make_repository(home.folder / "raced", **{"prints.py": PRINTS})
+    shell = 'cat; python3 prints.py; echo "$PASS" >&2; echo work > made'
+    store.agents.create("cara", command=f"sh -c '{shell}'")
+    race = store.races.start(
+        words,
+        agents=["cara", "cara"],
+        project=str(repository),
+        setup="python3 prints.py",
+        checks=["python3 prints.py"],
+        secrets={"PASS": "env:THE_PASS"},
+        variations=[words],
+    )
+    ended = store.races.wait(race.id, timeout_ms=60_000)
+    assert [attempt.passed for attempt in ended.latest.attempts] == [True, True]
+    store.races.select(race.id, "1", reason=words)
+    store.races.merge(race.id)
+    made = store.races.export(race.id, str(home.folder / "winner"))
+    logs = [entry.path for entry in made.entries if entry.path.startswith("logs/")]
+    assert len(logs) == 2
+    for log in logs:
+        assert b"[redacted]" in (home.folder / "winner" / log).read_bytes()
+    history = git(repository, "log", "--all", "--format=%B %D")
+    assert race.id in history, "a merge says of what"
+    assert BY_SHAPE not in history
+    assert BY_VALUE not in history
+    store.races.clean(race.id, confirm=True, pooled=True)
+    store.projects.export(race.project_id, home.folder / "project.db")
+
+
 def unpacked(data: bytes) -> bytes:
     if not data.startswith(PACKED):
         return data
@@ -128,6 +170,7 @@ def use_everything(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
         notes = [note.text for note in store.notes.list(agent="ada").items]
         assert "keep [redacted]" in notes, "a command in a run knows what the run was given"
         store.search.catch_up()
+        race_everywhere(home, store)
         store.db.backup(home.folder / "home" / "backup.db")
 
 

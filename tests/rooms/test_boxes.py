@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from corral.adapters import process
 from corral.adapters.channels.contract import Attached
 from corral.daemon.delivery import Delivery
 from corral.kernel.clock import MINUTE, SECOND, SetClock
@@ -557,3 +558,95 @@ def test_what_the_inside_remembers_is_kept_short_in_the_store(talk: Talk) -> Non
     kept = talk.store.sessions.state(ada.session)
     assert len(kept) == 50
     assert max(len(json.dumps(value)) for value in kept.values()) < 5_000
+
+
+# -- a machine that never comes back --------------------------------------------------------------
+
+
+def gone(talk: Talk, clock: SetClock, ada: Inside) -> None:
+    """Its machine ended the run, or was held to have, and was not heard of again."""
+    talk.runner.end(ada.run)
+    clock.advance(6 * MINUTE)
+
+
+def test_a_turn_whose_machine_is_gone_is_given_to_another_and_answered_once(
+    talk: Talk, clock: SetClock
+) -> None:
+    talk.store.settings.set("gateway.max_at_once", 1)
+    letter = letter_of(talk, direct=True)
+    lost = talk.begin()
+    lost.answer("from the first machine")
+    talk.runner.end(lost.run)
+    with on_machine("another-machine"):
+        assert talk.store.gateway.settle() == [], "it may come back"
+        clock.advance(6 * MINUTE)
+        assert len(talk.store.gateway.settle()) == 1
+        assert "is gone" in str(talk.store.mail.get(letter).last_error)
+        clock.advance(2 * MINUTE)
+        aside = shutil.move(lost.folder.top, f"{lost.folder.top}-aside")
+        ada = talk.begin()
+        assert (ada.run.host, ada.run.session_id) == ("another-machine", lost.session)
+        ada.answer("from the other")
+        talk.end(ada)
+    assert talk.shown() == ["from the other"]
+    assert talk.store.mail.get(letter).state == "done"
+    # The first one is back, with its own files, and what it never told is not told now.
+    shutil.rmtree(ada.folder.top)
+    shutil.move(aside, lost.folder.top)
+    assert talk.store.gateway.settle(here=True) == []
+    assert talk.store.gateway.exchange(lost.run.id).taken == 0
+    talk.chat.says("and now?", direct=True)
+    clock.advance(6 * MINUTE)
+    again = talk.begin()
+    again.answer("it is back")
+    talk.end(again)
+    assert talk.shown() == ["from the other", "it is back"]
+    check_store(talk.store)
+
+
+def test_a_machine_that_is_heard_keeps_its_turn(talk: Talk, clock: SetClock) -> None:
+    talk.chat.says("hello")
+    ada = talk.begin()
+    ada.answer("hi ann")
+    gone(talk, clock, ada)
+    talk.store.nodes.join(process.host(), "boot", owner="d")
+    with on_machine("another-machine"):
+        assert talk.store.gateway.settle() == []
+    talk.store.gateway.settle(here=True)
+    talk.chat.deliver()
+    assert talk.shown() == ["hi ann"]
+
+
+def test_what_was_said_before_its_machine_was_gone_was_the_answer(
+    talk: Talk, clock: SetClock
+) -> None:
+    letter = letter_of(talk)
+    ada = talk.begin()
+    ada.answer("hi ann")
+    talk.store.gateway.exchange(ada.run.id)
+    gone(talk, clock, ada)
+    with on_machine("another-machine"):
+        talk.store.gateway.settle()
+        talk.chat.deliver()
+        assert talk.store.gateway.wake() == []
+    assert talk.store.mail.get(letter).state == "done"
+    said, notice = talk.shown()
+    assert (said, "may have had more to say" in notice) == ("hi ann", True)
+
+
+def test_a_run_that_waits_for_a_machine_that_is_gone_gives_its_turn_back(
+    talk: Talk, clock: SetClock
+) -> None:
+    letter = letter_of(talk)
+    (queued,) = talk.store.gateway.wake()
+    with on_machine("another-machine"):
+        assert talk.store.gateway.settle() == []
+        clock.advance(6 * MINUTE)
+        assert len(talk.store.gateway.settle()) == 1
+        assert talk.store.runs.get(queued.id).state == "cancelled"
+        clock.advance(2 * MINUTE)
+        ada = talk.begin()
+        ada.answer("hi ann")
+        talk.end(ada)
+    assert talk.store.mail.get(letter).state == "done"
+    assert talk.shown() == ["hi ann"]

@@ -8,11 +8,11 @@ import pytest
 
 import corral
 from corral import config
-from corral.adapters import leftovers, worktrees
-from corral.kernel.clock import DAY
+from corral.adapters import history, leftovers, worktrees
+from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Refused
 from corral.library import Corral
-from corral.library.race_folders import make_folder, races_folder
+from corral.library.race_folders import keep_commit, make_folder, races_folder
 from corral.rooms.races.model import Race
 from tests.support.raced import BAD, Raced
 from tests.support.repositories import git
@@ -175,6 +175,54 @@ def test_a_choice_that_is_refused_has_nothing_kept(store: Corral, raced: Raced) 
     assert git(raced.repository, "for-each-ref", "refs/corral") == ""
     store.races.select(race.id, "2", overrule=True)
     assert git(raced.repository, "for-each-ref", "refs/corral") != ""
+
+
+def test_what_is_kept_for_a_race_goes_with_the_race_where_others_have_it(
+    store: Corral, raced: Raced, clock: SetClock
+) -> None:
+    merged, alone = raced.start("ada"), raced.start("ada")
+    for race in (merged, alone):
+        raced.end(race, 1, {"made": f"for {race.id}\n"})
+        raced.settle(race)
+        store.races.select(race.id, "1")
+    store.races.merge(merged.id)
+    for race in (merged, alone):
+        store.races.finish(race.id)
+        store.races.clean(race.id, confirm=True)
+    assert kept(raced) == {merged.id, alone.id}
+    assert store.races.reclaim() == [], "the store still knows both"
+    clock.advance(366 * DAY)
+    store.db.prune()
+    assert store.races.list().items == []
+    listed = {each.race_id: each for each in store.races.clean(orphans=True)}
+    assert (listed[merged.id].action, listed[alone.id].action) == ("remove", "keep")
+    assert (listed[alone.id].unmerged, kept(raced)) == (1, {merged.id, alone.id})
+    assert "makes a branch of them" in listed[alone.id].reason
+    (gone,) = store.races.reclaim()
+    assert (gone.race_id, gone.action) == (merged.id, "removed")
+    assert kept(raced) == {alone.id}, "nobody else has what that one made"
+    assert [folder.name for folder in races_folder().iterdir()] == [alone.id]
+    ref = git(raced.repository, "for-each-ref", "--format=%(refname)", "refs/corral")
+    git(raced.repository, "branch", "by-hand", ref)
+    assert [left.action for left in store.races.clean(orphans=True, confirm=True)] == ["removed"]
+    assert kept(raced) == set()
+    assert [*races_folder().iterdir()] == []
+
+
+def test_what_another_store_has_kept_is_left_to_it(
+    store: Corral, raced: Raced, tmp_path: Path
+) -> None:
+    with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other:
+        race = Raced(other, config.home() / "other", worktrees=races_folder()).start("ada")
+        keep_commit(other._database, race, "1-1", "main")
+        assert store.races.reclaim() == []
+        assert history.kept(race.repository, race.id) == [f"{race.id}/1-1"]
+
+
+def kept(raced: Raced) -> set[str]:
+    """The races that the repository keeps commits for."""
+    names = git(raced.repository, "for-each-ref", "--format=%(refname)", "refs/corral").split()
+    return {name.split("/")[2] for name in names}
 
 
 def test_the_branch_of_a_worktree_that_was_never_whole_goes_with_it(

@@ -1,4 +1,5 @@
-"""`corral doctor` finds what dead processes leave in a home, and clears away what nobody needs."""
+"""`corral doctor` finds what dead processes leave in a home and what nobody does, and clears away
+what nobody needs."""
 
 import fcntl
 import socket
@@ -11,7 +12,8 @@ import pytest
 import corral
 from corral.adapters import control
 from corral.db.database import Finding
-from corral.library import health, tidying
+from corral.kernel.clock import MINUTE, SetClock
+from corral.library import Corral, health, tidying
 
 
 @pytest.fixture
@@ -48,6 +50,19 @@ def leave_behind(home: Path) -> list[Path]:
     left[0].write_text("{}")
     left[2].write_text("half")
     return left
+
+
+def test_a_timer_that_nobody_fires_is_found(store: Corral, clock: SetClock) -> None:
+    store.timers.set("agent:ada", "wake", delay_ms=MINUTE)
+    clock.advance(MINUTE)
+    assert health.late_timers(store).state == "ok", "there is time enough for a daemon"
+    clock.advance(5 * MINUTE)
+    late = health.late_timers(store)
+    assert late.state == "warning"
+    assert "5m ago" in late.message
+    assert "`corral up`" in late.message
+    store.schedules.fire_due()
+    assert health.late_timers(store).state == "ok"
 
 
 def test_a_clean_home_is_well(home: Path) -> None:

@@ -1,6 +1,9 @@
 """What agents and people write to each other is kept without what has the shape of a secret."""
 
+from pathlib import Path
+
 from corral.library import Corral
+from tests.support.raced import Raced
 from tests.support.store import contents
 
 KEY = "ghp_" + "a1B2c3D4e5F6" * 3
@@ -45,3 +48,17 @@ def test_a_secret_in_a_decision_is_kept_nowhere(store: Corral) -> None:
     assert (made.title, made.alternatives) == ("Use [redacted]", ["or [redacted]"])
     store.decisions.reject(made.id, reason=f"{KEY} is mine")
     assert KEY not in str(contents(store))
+
+
+def test_a_title_made_of_a_prompt_does_not_cut_a_secret_in_two(
+    store: Corral, tmp_path: Path
+) -> None:
+    """What is left of one has no shape by which it would be known."""
+    store.agents.create("ada", command="true")
+    for room in (*range(20, 60, 4), *range(150, 200, 4)):
+        prompt = "x" * room + f" {KEY}"
+        run = store.runs.ask(prompt=prompt, agent="ada", project=str(tmp_path))
+        assert KEY[:8] not in f"{run.title} {store.sessions.get(str(run.session_id)).title}"
+    race = Raced(store, tmp_path / "r").start("ada", prompt=f"{'x' * 40} {KEY}")
+    assert race.name == f"{'x' * 40} [redacted]"
+    assert KEY[:8] not in str(contents(store))

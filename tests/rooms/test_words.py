@@ -4,6 +4,7 @@ on their way into the store, whoever writes them by whichever operation; and tha
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,23 @@ def test_a_key_in_a_letter_is_taken_out_and_whoever_wrote_it_is_told(
     assert [(event.verb, event.subject, event.data) for event in told] == [
         ("redact", "letters", {"fields": ["body"]})
     ]
+
+
+def test_whoever_answers_with_a_key_is_told(store: Corral, taken: Any) -> None:
+    asked = store.questions.ask("Which one?", options=[WORDS, "none"], free=True)
+    answered, fields = taken(lambda: store.questions.answer(asked.id, f"this: {KEY}"))
+    assert (answered.answer, fields) == ("this: [redacted]", ["questions.answer"])
+    assert taken(lambda: store.questions.answer(asked.id, f"this: {KEY}")) == (answered, [])
+    voted = store.questions.ask("Which?", answerers=["user:ann", "user:ben"], needed=2)
+    vote = partial(store.questions.answer, voted.id, f"this: {KEY}", by="user:ann")
+    seen, fields = taken(vote)
+    assert (seen.votes[0].answer, fields) == ("this: [redacted]", ["questions.votes"])
+    assert taken(vote) == (seen, []), "the same again is fine"
+    agreed = store.questions.answer(voted.id, f"this: {KEY}", by="user:ben")
+    assert (agreed.state, agreed.answer) == ("answered", "this: [redacted]")
+    chosen = store.questions.ask("Which one?", options=[WORDS, "none"])
+    _, fields = taken(lambda: store.questions.answer(chosen.id, WORDS))
+    assert fields == [], "the option is kept, and was told when it was asked"
 
 
 def test_what_is_repeated_under_its_key_is_still_one_letter(store: Corral) -> None:

@@ -29,6 +29,7 @@ from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Conflict, Invalid, NotFound
 
 MAX_BYTES = 4 * 1024 * 1024
+KEPT = "refs/corral/"  # where commits are kept, whatever becomes of branches
 MAX_NEW = 1_000  # new files whose lines are counted
 DEAD_LOCK_SECONDS = 60  # git holds its index for moments; an older lock is a killed one's
 _STATES: dict[str, Literal["added", "removed", "changed", "renamed", "copied", "kind"]] = {
@@ -211,13 +212,33 @@ def keep(repository: str, name: str, commit: str) -> None:
     git.told(repository, "update-ref", _kept(repository, name), resolve(repository, commit))
 
 
-def let_go(repository: str, name: str) -> None:
-    """Keep it no longer."""
-    git.told(repository, "update-ref", "-d", _kept(repository, name))
+def kept(repository: str, above: str) -> list[str]:
+    """The names below this one that a repository keeps commits by; none when it is gone."""
+    words = ("for-each-ref", "--format=%(refname)", f"{_kept(repository, above)}/")
+    names = git.run(repository, *words).out.decode().split() if os.path.isdir(repository) else []
+    return [name.removeprefix(KEPT) for name in names]
+
+
+def kept_alone(repository: str, name: str) -> int:
+    """How many commits would be lost with this name: no branch, tag or other name has them."""
+    ref = _kept(repository, name)
+    others = ("--branches", "--tags", "--remotes", f"--exclude={ref}", f"--glob={KEPT}*")
+    return int(git.told(repository, "rev-list", "--count", ref, "--not", *others))
+
+
+def let_go(repository: str, name: str) -> bool:
+    """Keep it no longer, where all of it is elsewhere too; whether that is so."""
+    ref = _kept(repository, name)
+    at = git.run(repository, "rev-parse", "--verify", "--quiet", ref).out.decode().strip()
+    if not at:
+        return True
+    if kept_alone(repository, name):
+        return False
+    return not git.run(repository, "update-ref", "-d", ref, at).code
 
 
 def _kept(repository: str, name: str) -> str:
-    ref = f"refs/corral/{name}"
+    ref = f"{KEPT}{name}"
     if git.run(repository, "check-ref-format", ref).code:
         raise Invalid(f"{name} is no name that git can keep a commit by.", name=name)
     return ref

@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from corral.kernel.text import MAX_TEXT, clean_text
 from corral.kernel.words import WHOLE, is_word, may_hold_key, no_place
 
 # Shorter values are ordinary words too often to be taken out of everything that anybody writes.
@@ -63,13 +62,6 @@ def _own_name(name: Any, taken: dict[Any, Any]) -> Any:
         number += 1
         own = f"{name} ({number})"
     return own
-
-
-def clean_words(text: str, what: str, *, most: int = MAX_TEXT) -> str:
-    """Words that somebody wrote, checked as `clean_text` does, and without secrets by their shapes:
-    what a room keeps of them."""
-    words: str = clean_of_secrets(clean_text(text, what, most=most))
-    return words
 
 
 class Redaction:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from corral.config import make_private_folder
+from corral.config import make_private_folder, sync
 from corral.db.lockfile import LockFile
 from corral.kernel.errors import Invalid, StoreUnavailable
 
@@ -146,15 +146,6 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(held)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def file_system(path: Path) -> str | None:

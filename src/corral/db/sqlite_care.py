@@ -1,4 +1,4 @@
-"""Looking into a SQLite store: is it sound, and what does a person's query give?"""
+"""Care of a SQLite store: a copy of it, whether it is sound, what a person's query gives."""
 
 import time
 from collections.abc import Iterator
@@ -17,6 +17,22 @@ from corral.kernel.errors import Invalid
 
 MOST_FAULTS = 20
 STEPS_BETWEEN_LOOKS = 10_000  # of SQLite's machine, between two looks at the clock
+
+
+def copy_whole(connection: apsw.Connection, target: Path) -> None:
+    """Fill an empty file with the store as it is at one moment, however much is written meanwhile;
+    the connection is left in that snapshot."""
+    copy = apsw.Connection(str(target))
+    try:
+        connection.execute("BEGIN")
+        connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+        with copy.backup("main", connection, "main") as task:
+            while not task.done:
+                task.step(2_000)
+        # A file on its own: whoever gets it needs no -wal beside it.
+        copy.execute("PRAGMA journal_mode = DELETE").fetchall()
+    finally:
+        copy.close()
 
 
 def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:

@@ -107,7 +107,7 @@ def ask(tx: Tx, wish: Wish) -> Run:
             args=runner.extra,
             cwd=cwd,
             name=wish.name,
-            title=_title(prompt),
+            title=_title(tx, prompt),
             project_id=project.id,
             session_id=session.id if session else None,
             agent_id=runner.agent.id if runner.agent else None,
@@ -366,13 +366,14 @@ def _open_session(tx: Tx, runner: Runner, project: Project, prompt: str | None) 
         tx,
         runner.agent.id if runner.agent else None,
         project=project.id,
-        title=_title(prompt),
+        title=_title(tx, prompt),
         provider=runner.provider,
     )
 
 
-def _title(prompt: str | None) -> str | None:
-    return abridged((prompt or "").strip().partition("\n")[0], MAX_TITLE) or None
+def _title(tx: Tx, prompt: str | None) -> str | None:
+    first = (prompt or "").strip().partition("\n")[0]
+    return abridged(tx.without_secrets(first), MAX_TITLE) or None
 
 
 def _is_watched(wish: Wish) -> bool:

@@ -8,8 +8,8 @@ class Checkpoints(Room):
     noun = "checkpoint"
 
     put = write(ops.put, mode="one", repeatable=True)
-    put_writes = write(ops.put_writes, repeatable=True)
-    get = read(ops.get)
+    put_writes = write(ops.put_writes, mode="one", repeatable=True)
+    get = read(ops.get, mode="one")
     history = read(ops.history)
     list = read(ops.list_checkpoints, mode="one")
     heads = read(ops.heads, mode="one")

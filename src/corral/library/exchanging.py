@@ -78,18 +78,23 @@ def folder_of(session: str) -> Folder:
 def prepare(database: "Database", session: str) -> Folder:
     """Have everything there that a boxed agent is given: its letters, as a file, and the files
     that came with them. Whatever was there before is made right."""
+    from corral.adapters.boxed import outbound
+
     folder = folder_of(session)
     for path in (folder.top, folder.inside, folder.outside, folder.home):
         config.make_private_folder(Path(path))
     config.write_private_file(Path(folder.mark), _mark_of(database))
     _hand_over_files(database, session, folder)
     picture = database.read(lambda tx: boxes.picture(tx, session, folder))
-    taken = _taken(database, session)
+    talk = database.read(lambda tx: talking.talk_of(tx, session))
+    if talk is not None and talk.run_id is not None:
+        outbound.begin_turn(folder, talk.run_id)
+    taken = talk.taken if talk is not None else 0
     shown = _show(database, folder, msgspec.structs.replace(picture, above=taken))
     if shown is None:
         raise Refused(f"{folder.inbound} is held by somebody; the letters could not be written.")
     if shown.rebuilt:
-        _own_up(database, session, folder, shown)
+        _own_up(database, folder, shown, taken)
     _tell(database, session, folder)
     _write_command(folder)
     return folder
@@ -101,15 +106,10 @@ def _show(database: "Database", folder: Folder, picture: Picture) -> Shown | Non
     return inbound.show(folder, picture, database.clock.now())
 
 
-def _taken(database: "Database", session: str) -> int:
-    talk = database.read(lambda tx: talking.talk_of(tx, session))
-    return talk.taken if talk is not None else 0
-
-
-def _own_up(database: "Database", session: str, folder: Folder, shown: Shown) -> None:
+def _own_up(database: "Database", folder: Folder, shown: Shown, taken: int) -> None:
     """The file is new, and the agent's is not: of its old messages nobody can say here any more
     what became of them."""
-    found = _read(folder, _taken(database, session), shown.largest)
+    found = _read(folder, taken, shown.largest)
     if isinstance(found, Snapshot):
         now = database.clock.now()
         lost = [Outcome(id, None, "unknown", now) for id in sorted(found.old)]
@@ -265,10 +265,15 @@ def _is_in(path: str, folder: str) -> bool:
 
 def exchange(database: "Database", session: str, run: Run) -> Looked:
     """Take over what the agent has said since the last look, and tell it what became of it, where
-    it may send to now, and answers to its questions. To be called as often as one likes."""
+    it may send to now, and answers to its questions. To be called as often as one likes; what a run
+    says whose turn was ended is not heard any more."""
     folder = folder_of(session)
+    talk = database.read(lambda tx: talking.talk_of(tx, session))
+    if talk is not None and talk.run_id != run.id:
+        return Looked({})
     shown = _tell(database, session, folder)
-    found = _read(folder, _taken(database, session), shown.largest if shown else 0)
+    taken = talk.taken if talk is not None else 0
+    found = _read(folder, taken, shown.largest if shown else 0)
     if isinstance(found, Looked):
         return found
     looked = _take_over(database, session, run, found, shown)
@@ -298,11 +303,11 @@ def _take_over(
             take = partial(unboxing.take, session=session, run=run, row=row, files=files)
             taken += database.write(take)
         except CorralError as error:
-            why = partial(unboxing.refuse, session=session, row=row, reason=error.message)
+            why = partial(unboxing.refuse, session=session, run=run, row=row, reason=error.message)
             refused += database.write(partial(why, tell=not refused))
     for id, reason in [*found.strange, *_unexplained(database, session, found, shown)]:
         if shown is None or id not in shown.known:
-            why = partial(unboxing.refuse, session=session, row=id, reason=reason)
+            why = partial(unboxing.refuse, session=session, run=run, row=id, reason=reason)
             refused += database.write(partial(why, tell=not refused))
     if any(id.startswith("qst_") for id in found.acks):
         database.write(lambda tx: boxes.hear(tx, run, found.acks))
@@ -367,17 +372,19 @@ def close(database: "Database", session: str, run: Run, sandbox_by: str) -> Look
     now = database.clock.now()
     if looked.busy and (run.ended_at or 0) + BUSY_MS < now:
         looked = Looked({}, trouble="it is held, or cannot be mended")
-    if looked.trouble is not None:
-        from corral.adapters.boxed import outbound
+    if looked.busy:
+        return looked
+    from corral.adapters.boxed import outbound
 
+    outbound.end_turn(folder)
+    if looked.trouble is not None:
         reason = looked.trouble
         database.write(lambda tx: unboxing.condemn(tx, session, reason))
         outbound.put_aside(folder)
         return looked
-    if not looked.busy:
-        ended = {id: status for id, status in looked.acks.items() if status == "completed"}
-        _show(database, folder, Picture(ended=ended))
-        _keep_state(database, session, folder)
+    ended = {id: status for id, status in looked.acks.items() if status == "completed"}
+    _show(database, folder, Picture(ended=ended))
+    _keep_state(database, session, folder)
     return looked
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from corral.adapters import exports, git, history, merging, worktrees
+from corral.adapters import exports, git, merging, worktrees
 from corral.adapters.exports import Manifest, TreeOf
 from corral.adapters.merging import Merge
 from corral.db.database import Database
@@ -15,7 +15,7 @@ from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.text import clean_text
 from corral.library.gates import run_gates
 from corral.library.outputs import Outputs
-from corral.library.race_folders import drop_folder, make_folder, races_folder
+from corral.library.race_folders import drop_folder, keep_commit, make_folder, races_folder
 from corral.rooms.races import choosing, naming
 from corral.rooms.races.model import Attempt, Check, Graft, Race, Round, RoundState
 
@@ -143,7 +143,7 @@ def graft(
     winner = next(each for each in round.attempts if each.id == round.winner_id)
     why, kept = _compare(winner, checks)
     if kept:
-        history.keep(race.repository, f"{race.id}/{name}", done.commit)
+        keep_commit(database, race, name, done.commit)
     return note(commit=done.commit, checks=checks, kept=kept, reason=why)
 
 

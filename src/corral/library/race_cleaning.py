@@ -14,12 +14,13 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from corral.adapters import leftovers, pool, ports, process, worktrees
+from corral.adapters import history, leftovers, pool, ports, process, worktrees
 from corral.db.database import Database
-from corral.kernel.errors import CorralError
+from corral.kernel.errors import Ambiguous, Invalid, NotFound
 from corral.library import cleaning, racing
 from corral.library.cleaning import Leftover
 from corral.library.race_folders import (
+    Mark,
     drop_folder,
     mark_of,
     pool_folder,
@@ -60,6 +61,7 @@ def clean(
             found += _clean(database, races[attempt.race_id], attempt, confirm, unmerged)
     if orphans:
         found += [_reclaim(each, confirm) for each in orphaned(database)]
+        found += _kept_for_nobody(database, confirm)
     root = races_folder() / race.id if race is not None else races_folder()
     found += _cut_short(str(root))
     if race is None:
@@ -176,11 +178,13 @@ def _remove(
 
 def reclaim(database: Database) -> list[AttemptLeftover]:
     """Remove the orphans that nobody has touched for as long as the setting says, and of which all
-    is elsewhere too, and what nobody took from the pool; gives these."""
+    is elsewhere too, and what nobody took from the pool; let go of what repositories keep for races
+    that are forgotten, where others have it too. Gives these."""
     keep_ms = database.read(lambda tx: int(settings.value(tx, "races.unused_ms")))
     before = database.clock.now() - keep_ms
     old = [each for each in orphaned(database) if _touched(each.folder) < before]
     found = _swept([_reclaim(each, confirm=True) for each in old])
+    found += _kept_for_nobody(database, confirm=True)
     for entry in pool.pooled(str(pool_folder())):
         if entry.kept_at < before or not os.path.isdir(entry.repository):
             found.append(_drop(entry, may_go=True, confirm=True))
@@ -250,8 +254,49 @@ def orphaned(database: Database) -> Iterator[Orphan]:
                     )
 
 
+def _kept_for_nobody(database: Database, confirm: bool) -> Iterator[AttemptLeftover]:
+    """What repositories keep for races that this store has forgotten; it goes where all of it is
+    elsewhere too. The last of it takes the race's folder along."""
+    for folder, race_id, mark in _marked(database):
+        if _known_race(database, race_id) is not None:
+            continue
+        for name in history.kept(mark.repository, race_id):
+            yield _let_go(mark.repository, race_id, name, confirm)
+        if confirm:
+            drop_folder(folder)
+
+
+def _let_go(repository: str, race_id: str, name: str, confirm: bool) -> AttemptLeftover:
+    ref = f"{history.KEPT}{name}"
+    left = AttemptLeftover(worktree=ref, bytes=0, race_id=race_id)
+    alone = history.kept_alone(repository, name)
+    if alone:
+        why = (
+            f"nothing else in {repository} has its commits; `git branch NAME {ref}` there makes a "
+            f"branch of them, `git update-ref -d {ref}` gives them up"
+        )
+        return replace(left, reason=why, unmerged=alone)
+    left = replace(
+        left,
+        action="remove",
+        reason=f"{repository} keeps it for a race that is forgotten, and {cleaning.ELSEWHERE}",
+    )
+    if confirm and history.let_go(repository, name):
+        return replace(left, action="removed")
+    return left
+
+
+def _marked(database: Database) -> Iterator[tuple[str, str, Mark]]:
+    """The folders of races that this store made, with their races."""
+    with suppress(FileNotFoundError):
+        for folder in sorted(os.scandir(races_folder()), key=lambda each: each.name):
+            mark = mark_of(folder.path)
+            if mark is not None and mark.store == database.url:
+                yield folder.path, folder.name, mark
+
+
 def _known_race(database: Database, id: str) -> Race | None:
-    with suppress(CorralError):
+    with suppress(Ambiguous, Invalid, NotFound):
         found = database.read(partial(ops.get, id=id))
         return found if found.id == id else None
     return None

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from corral import config
-from corral.adapters import pool
+from corral.adapters import history, pool
 from corral.adapters.pool import Pool
 from corral.db.database import Database
 from corral.rooms.races.model import Race
@@ -62,9 +62,20 @@ def mark_of(folder: str) -> Mark | None:
         return None
 
 
+def keep_commit(database: Database, race: Race, name: str, commit: str) -> None:
+    """Let the repository keep a commit of a race, whatever becomes of its branch. The race's folder
+    says so: what is kept outlives the race, and somebody has to find it then."""
+    make_folder(database, race)
+    history.keep(race.repository, f"{race.id}/{name}", commit)
+
+
 def drop_folder(folder: str) -> None:
-    """Take a race's folder away when no worktree is left in it; a later round makes it anew."""
+    """Take a race's folder away when no worktree is left in it and its repository keeps nothing for
+    it; a later round makes it anew."""
     with suppress(OSError):
         if os.listdir(folder) == [MARK]:
+            mark = mark_of(folder)
+            if mark is not None and history.kept(mark.repository, os.path.basename(folder)):
+                return
             os.unlink(os.path.join(folder, MARK))
         os.rmdir(folder)

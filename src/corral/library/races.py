@@ -11,7 +11,7 @@ from corral.adapters.merging import Merge
 from corral.kernel.errors import Invalid, Refused
 from corral.library import comparing, finishing, lining_up, race_cleaning, racing
 from corral.library.operation import Room, read, write
-from corral.library.race_folders import races_folder
+from corral.library.race_folders import keep_commit, races_folder
 from corral.rooms.races import choosing, doing, naming, ops
 from corral.rooms.races.model import Attempt, Entry, Graft, Plan, Race, Round, RoundState
 
@@ -235,7 +235,7 @@ class Races(Room):
         if chosen.commit is not None and may:
             self._require_here(found)
             commit = self._commit_of(found, round, chosen)
-            racing.keep_commit(found, round, chosen, commit)
+            keep_commit(self._database, found, f"{round.number}-{chosen.number}", commit)
         return self._select(found.id, chosen.id, commit=commit, reason=reason, overrule=overrule)
 
     def _commit_of(self, race: Race, round: Round, attempt: Attempt) -> str:

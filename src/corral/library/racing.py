@@ -20,6 +20,7 @@ from corral import config
 from corral.adapters import history, ports, process, worktrees
 from corral.adapters.checks import run_check
 from corral.adapters.process import Identity, Standing
+from corral.adapters.redaction import clean_of_secrets
 from corral.adapters.sandbox import Kind
 from corral.db.database import Database
 from corral.db.tx import Tx
@@ -33,7 +34,13 @@ from corral.library.gates import (
     run_gates,
     sandbox_of,
 )
-from corral.library.race_folders import make_folder, pool_of, ports_folder, races_folder
+from corral.library.race_folders import (
+    keep_commit,
+    make_folder,
+    pool_of,
+    ports_folder,
+    races_folder,
+)
 from corral.library.runs import Runs
 from corral.rooms.races import choosing, doing, ops
 from corral.rooms.races.model import (
@@ -252,7 +259,7 @@ class Driver:
                 self._fail(held, attempt, f"its set-up could not be run: {error}")
                 return None
             if ended.exit_code != 0:
-                last = ended.output.strip().rpartition("\n")[2][:200]
+                last = clean_of_secrets(ended.output.strip().rpartition("\n")[2])[:200]
                 self._fail(held, attempt, f"its set-up ended with {ended.exit_code}: {last}")
                 return None
         return _Prepared(attempt, port)
@@ -382,7 +389,7 @@ class Driver:
             return False
         best = round.ranked[0]
         decided = "its judge" if any(each.ranking for each in round.verdicts) else "its ranking"
-        keep_commit(race, round, best, best.commit or "")
+        keep_commit(self._database, race, f"{round.number}-{best.number}", best.commit or "")
         self._write(lambda tx: self._choose(tx, race, held, best, decided))
         return False
 
@@ -406,11 +413,6 @@ class Driver:
         except Refused as error:  # the money is spent
             doing.tell(tx, now, round, "completed", error.message)
             choosing.finish(tx, race.id, reason=error.message)
-
-
-def keep_commit(race: Race, round: Round, attempt: Attempt, commit: str) -> None:
-    """Let the repository keep a winner's commit, whatever becomes of its branch."""
-    history.keep(race.repository, f"{race.id}/{round.number}-{attempt.number}", commit)
 
 
 def _lost(race: Race, round: Round) -> str | None:

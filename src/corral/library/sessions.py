@@ -20,7 +20,7 @@ class Sessions(Room):
     noun = "session"
 
     open = write(ops.open_session)
-    get = read(ops.get)
+    get = read(ops.get, mode="one")
     by_provider = read(ops.by_provider, mode="one")
     list = read(ops.list_sessions)
     append = write(ops.append, mode="one", repeatable_by="key")

@@ -24,6 +24,7 @@ from corral.rooms.boxes import ops as boxes
 from corral.rooms.boxes.letters import as_seen, split
 from corral.rooms.gateway import corresponding, talking
 from corral.rooms.gateway.model import Talk
+from corral.rooms.nodes import ops as nodes
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Launch, Run, RunState
 from corral.rooms.sessions import ops as sessions
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 MOST_ANSWER = 64_000  # characters of a plain command's output that are its answer
 MOST_TURNS = 50
-LATEST_MS = 5 * MINUTE  # for a plain command's output to come from the machine that ran it
+LATEST_MS = 5 * MINUTE  # for what was said to come from the machine that ran it
 
 
 def wake(database: "Database") -> list[Run]:
@@ -83,7 +84,7 @@ def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     if wanted != "none":
         letters = as_seen(letters, exchanging.folder_of(session))
     prompt = talking.words(tx, talk, letters)
-    wish = asking.Wish(prompt=prompt, project=folder, sandbox=wanted)
+    wish = asking.Wish(prompt=prompt, project=folder, sandbox=wanted, host=_moved(tx, session))
     run = asking.resume(tx, session, wish)
     talking.begin(tx, talk, run.id, letters)
     return run
@@ -93,6 +94,30 @@ def _is_going(tx: Tx, session: str) -> bool:
     """Whether somebody has started a run in this session, who is to finish first."""
     latest = runs.list_runs(tx, session=session, limit=1).items
     return bool(latest) and latest[0].is_live
+
+
+def _moved(tx: Tx, session: str) -> str | None:
+    """This machine, where the one that had a session is gone; None: where it was. What its provider
+    remembers of it is gone, too, and told anew."""
+    latest = runs.list_runs(tx, session=session, limit=1).items
+    if not latest:
+        return None
+    before = latest[0]
+    host = runs.launch_of(tx, before.id).host or before.host
+    # One that never began was ended by whoever held its machine for gone.
+    there = before.ended_at if before.started_at is not None else before.created_at
+    if host is None or not _is_gone(tx, host, there or 0):
+        return None
+    found = sessions.get(tx, session)
+    if found.provider is not None and found.provider_session is not None:
+        sessions.set_provider_session(tx, found, found.provider, None)
+    return process.host()
+
+
+def _is_gone(tx: Tx, host: str, since: int) -> bool:
+    """Whether a machine is held for gone: it has had its time, and its daemon was not heard."""
+    late = tx.now - LATEST_MS
+    return host != process.host() and since < late and nodes.is_silent(tx, host, since=late)
 
 
 def cannot_begin(tx: Tx, session: str, reason: str) -> None:
@@ -116,12 +141,14 @@ def settle(
             assert talk.run_id is not None
             after = talk.run_id
             run = _run_of(database, talk.run_id)
-            if run is not None and run.is_live:
+            if run is not None and run.is_live and (here or run.state is not RunState.QUEUED):
                 continue
             launch = _launch_of(database, run)
             if here and not _was_here(run, launch):
                 continue
-            if run is not None and launch is not None and launch.is_boxed:
+            if run is not None and run.is_live:
+                done = database.write(partial(end_unbegun, talk=talk, run=run))
+            elif run is not None and launch is not None and launch.is_boxed:
                 done = _settle_boxed(database, talk, run, launch)
             else:
                 done = _settle_plain(database, talk, run, outputs)
@@ -163,9 +190,10 @@ def _settle_plain(
 
 def _settle_boxed(database: "Database", talk: Talk, run: Run, launch: Launch) -> Talk | None:
     """The same where the agent was boxed: its file has what it said and acknowledged. None also
-    when that is on another machine, or cannot be read yet."""
-    if launch.host not in (None, process.host()):
-        return None
+    when that is on another machine that may come back, or cannot be read yet."""
+    host = launch.host or run.host
+    if host not in (None, process.host()):
+        return database.write(partial(end_unread, talk=talk, run=run, host=str(host)))
     looked = exchanging.close(database, talk.session_id, run, str(launch.sandbox))
     if looked.busy:
         return None
@@ -190,6 +218,42 @@ def end_boxed(tx: Tx, talk: Talk, run: Run, looked: exchanging.Looked) -> Talk |
         talking.missed(tx, rest, said or why)
     elif not talking.has_spoken(tx, talk, run.id):
         _say_nothing(tx, talk, run)
+    return ended
+
+
+def end_unread(tx: Tx, talk: Talk, run: Run, host: str) -> Talk | None:
+    """A boxed session's run is over, and the machine with what its agent said is gone. What it was
+    given comes again; where it had said something by then, that was the answer: nobody is answered
+    twice. None while the machine may come back."""
+    if not _is_gone(tx, host, run.ended_at or 0):
+        return None
+    ended = talking.end(tx, talk)
+    if ended is None:
+        return None
+    if run.state is RunState.CANCELLED:
+        talking.turned_down(tx, talk, run.reason or "it was stopped")
+    elif talking.has_spoken(tx, talk, run.id):
+        talking.used_up(tx, talk)
+        name = agents.get(tx, talk.agent_id).name
+        words = f"{name} was at work on {host}, which is gone; it may have had more to say."
+        talking.notice(tx, talk, run.id, words)
+    else:
+        talking.missed(tx, talk.letters, f"{host}, where its agent was at work, is gone")
+    return ended
+
+
+def end_unbegun(tx: Tx, talk: Talk, run: Run) -> Talk | None:
+    """A session's run waits for a machine that is gone: it is cancelled, and its letters come
+    again. None while the machine may come back."""
+    found = runs.get(tx, run.id)
+    waits = found.state is RunState.QUEUED and found.host is not None
+    if not waits or not _is_gone(tx, str(found.host), max(found.created_at, found.due_at)):
+        return None
+    ended = talking.end(tx, talk)
+    if ended is not None:
+        reason = f"{found.host}, on which it was to run, is gone"
+        runs.stop(tx, found.id, reason=reason)
+        talking.missed(tx, talk.letters, reason)
     return ended
 
 

@@ -83,6 +83,28 @@ def put_aside(folder: Folder) -> str:
     return aside
 
 
+def begin_turn(folder: Folder, run_id: str) -> bool:
+    """A run's turn begins here. What another run said, and nobody has taken over, is put aside: its
+    turn was ended by another machine, and its letters were given out again. Whether there was."""
+    try:
+        before = Path(folder.turn).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        before = run_id
+    if before != run_id:
+        put_aside(folder)
+    part = f"{folder.turn}.new"
+    with open(part, "w", encoding="utf-8") as file:
+        file.write(run_id)
+    os.replace(part, folder.turn)
+    return before != run_id
+
+
+def end_turn(folder: Folder) -> None:
+    """All that it said is taken over."""
+    with suppress(FileNotFoundError):
+        os.unlink(folder.turn)
+
+
 def read(folder: Folder, *, taken: int, above: int) -> Snapshot:
     """What the inside has written: messages with numbers over `taken`, acks and state. `above` is
     the largest number that the host gave.

@@ -103,6 +103,11 @@ class Folder(NamedTuple):
         return os.path.join(self.top, "store")
 
     @property
+    def turn(self) -> str:
+        """Says which run's turn it is, until that is ended here."""
+        return os.path.join(self.top, "turn")
+
+    @property
     def inbound(self) -> str:
         return os.path.join(self.inside, "inbound.db")
 

@@ -10,7 +10,7 @@ from corral.kernel.errors import Invalid
 from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.checkpoints import sql
-from corral.rooms.checkpoints.model import Checkpoint, Head, Kept, NewWrite
+from corral.rooms.checkpoints.model import Checkpoint, Head, Kept, NewWrite, Write
 
 KEPT = (sql.WRITES_KEPT, sql.CHECKPOINTS_KEPT)
 MAX_BYTES = 64 * 1024 * 1024
@@ -72,25 +72,40 @@ def put_writes(
         "now": tx.now,
     }
     statement = sql.SET_WRITE if replace else sql.ADD_WRITE
-    for write in writes:
-        tx.run(
-            statement,
-            place=write.place,
-            channel=_check(write.channel, "The channel"),
-            format=_check(write.format, "The format"),
-            value=_check_bytes(write.value, "The value"),
+    given = [
+        {
+            "place": write.place,
+            "channel": _check(write.channel, "The channel"),
+            "format": _check(write.format, "The format"),
+            "value": _check_bytes(write.value, "The value"),
             **named,
-        )
+        }
+        for write in writes
+    ]
+    if len(given) == 1:
+        tx.execute(statement, given[0])
+    elif given:
+        tx.execute_each(statement, given)
 
 
 def get(tx: Tx, thread: str, *, ns: str = "", id: str | None = None) -> Checkpoint | None:
     """A checkpoint with its writes, the latest when no id is given; None when there is none."""
-    named = {"thread": _check(thread, "The thread"), "ns": _check_part(ns)}
-    if id is None:
-        found = tx.one(sql.LATEST, **named)
-    else:
-        found = tx.one(sql.GET, id=_check(id, "The checkpoint"), **named)
-    return None if found is None else _with_writes(tx, found)
+    rows = tx.run(
+        sql.GET,
+        thread=_check(thread, "The thread"),
+        ns=_check_part(ns),
+        id=None if id is None else _check(id, "The checkpoint"),
+    )
+    found: Checkpoint | None = None
+    writes = []
+    for row in rows:
+        _, _, part, of, _, format, body, _, _, task, place, path, channel = row
+        if task is None:
+            found = sql.OF_PART.make(row[:9])
+        else:
+            writes.append(Write(part, of, task, place, path, channel, format, body))
+    # Without the checkpoint: a framework may keep the writes first.
+    return None if found is None else _with(found, writes)
 
 
 def history(
@@ -121,7 +136,7 @@ def history(
         (place,) = decode_cursor(after, _LAST)
         rows = tx.all(sql.OF_PART, ns=_check_part(ns), before=min(place, last), **query)
         page = page_of(rows, limit, lambda each: (each.id,))
-    return Page([_with_writes(tx, each) for each in page.items], page.next)
+    return Page(_with_writes(tx, page.items), page.next)
 
 
 def list_checkpoints(
@@ -192,11 +207,24 @@ def trim(tx: Tx, thread: str, ns: str, kept: Sequence[str]) -> int:
     return gone
 
 
-def _with_writes(tx: Tx, found: Checkpoint) -> Checkpoint:
-    writes = tx.all(sql.WRITES, thread=found.thread, ns=found.ns, checkpoint=found.id)
+def _with_writes(tx: Tx, found: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Checkpoints with their writes, which are read by one statement for each part of a thread."""
+    parts: dict[tuple[str, str], list[str]] = {}
+    for each in found:
+        parts.setdefault((each.thread, each.ns), []).append(each.id)
+    writes: dict[tuple[str, str, str], list[Write]] = {}
+    for (thread, ns), ids in parts.items():
+        keys = msgspec.json.encode(ids).decode()
+        for write in tx.all(sql.WRITES, thread=thread, ns=ns, keys_=keys):
+            writes.setdefault((thread, ns, write.checkpoint), []).append(write)
+    return [_with(each, writes.get((each.thread, each.ns, each.id), [])) for each in found]
+
+
+def _with(found: Checkpoint, writes: list[Write]) -> Checkpoint:
     if not writes:
         return found
-    return msgspec.structs.replace(found, writes=sorted(writes, key=lambda write: write.path))
+    ordered = sorted(writes, key=lambda write: (write.path, write.task, write.place))
+    return msgspec.structs.replace(found, writes=ordered)
 
 
 def _check(text: str, what: str) -> str:

@@ -13,9 +13,22 @@ PUT = Statement("""
         metadata = excluded.metadata, caller = excluded.caller
 """)
 
-GET = Query(Checkpoint, f"{_ONE} WHERE thread = :thread AND ns = :ns AND id = :id")
-
-LATEST = Query(Checkpoint, f"{_ONE} WHERE thread = :thread AND ns = :ns ORDER BY id DESC LIMIT 1")
+# A checkpoint and its writes: one way to the server, and the state crosses it once. A row without a
+# task is the checkpoint; in the others the columns hold what a write has in their place.
+GET = Statement(f"""
+    WITH named AS (
+        SELECT coalesce(:id, (
+            SELECT id FROM checkpoints WHERE thread = :thread AND ns = :ns ORDER BY id DESC LIMIT 1
+        )) AS id
+    )
+    SELECT {_COLUMNS}, NULL AS task, NULL AS place, NULL AS path, NULL AS channel
+    FROM checkpoints
+    WHERE thread = :thread AND ns = :ns AND id = (SELECT id FROM named)
+    UNION ALL
+    SELECT seq, thread, ns, checkpoint, NULL, format, value, NULL, at, task, place, path, channel
+    FROM checkpoint_writes
+    WHERE thread = :thread AND ns = :ns AND checkpoint = (SELECT id FROM named)
+""")
 
 # Newest first: by the framework's ids within a part, by arrival where several parts are asked for.
 OF_PART = Query(
@@ -45,8 +58,7 @@ WRITES = Query(
     Write,
     f"""
     SELECT {_WRITE} FROM checkpoint_writes
-    WHERE thread = :thread AND ns = :ns AND checkpoint = :checkpoint
-    ORDER BY task, place
+    WHERE thread = :thread AND ns = :ns AND checkpoint {{is_listed}}
 """,
 )
 

@@ -355,8 +355,8 @@ DROP_TALK = Statement("""
 
 TAKE = Query(
     Talk,
-    f"UPDATE talks SET taken = :seq WHERE session_id = :session_id AND taken < :seq"
-    f" RETURNING {_TALK}",
+    f"UPDATE talks SET taken = :seq"
+    f" WHERE session_id = :session_id AND run_id = :run_id AND taken < :seq RETURNING {_TALK}",
 )
 
 # -- what arrives ---------------------------------------------------------------------------------

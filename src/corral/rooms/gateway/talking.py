@@ -99,9 +99,10 @@ def _open_talk(tx: Tx, agent_id: str, where: str, thread: str) -> Talk | None:
     return None
 
 
-def take_over(tx: Tx, session: str, number: int) -> Talk | None:
-    """Go on to a message of a boxed agent's file, by its number; None: it was come to before."""
-    return tx.one(sql.TAKE, session_id=session, seq=number)
+def take_over(tx: Tx, session: str, run_id: str, number: int) -> Talk | None:
+    """Go on to a message of a boxed agent's file, by its number; None: it was come to before, or
+    the run's turn is over."""
+    return tx.one(sql.TAKE, session_id=session, run_id=run_id, seq=number)
 
 
 def begin_talk(tx: Tx, session: Session, where: str, thread: str) -> Talk:

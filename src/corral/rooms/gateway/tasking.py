@@ -51,7 +51,8 @@ def add_task(
     if place is not None and session is not None:
         raise Invalid("A task is answered in a place, or goes on in a session; give one of them.")
     where = _place(tx, whose, place) if place is not None else None
-    called = name or abridged(clean_text(text, "The text", most=MAX_TEXT), MAX_TITLE)
+    words = clean_text(text, "The text", most=MAX_TEXT)
+    called = name or abridged(tx.without_secrets(words), MAX_TITLE)
     project_id = projects.get(tx, project).id if project else None
     talk = _talk(tx, whose, where, session, called, project_id)
     body: dict[str, Any] = {"text": text}

@@ -128,6 +128,11 @@ def serving(tx: Tx, name: str) -> Node | None:
     return tx.one(sql.SERVING, name=clean_text(name, "The node's name", most=MAX_NAME), now=tx.now)
 
 
+def is_silent(tx: Tx, name: str, *, since: int) -> bool:
+    """Whether no daemon of a host was heard since a moment."""
+    return int(tx.value(sql.LAST_SEEN, name=name) or 0) < since
+
+
 def list_nodes(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Node]:
     """All nodes that joined and were not forgotten yet, newest first."""
     (id,) = decode_cursor(after, LAST_ID)

@@ -24,6 +24,8 @@ SERVING = Query(
 """,
 )
 
+LAST_SEEN = Statement("SELECT max(seen_at) FROM nodes WHERE name = :name")
+
 HEARTBEAT = Query(
     Node,
     f"""

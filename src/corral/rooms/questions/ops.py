@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from corral.adapters.redaction import clean_words
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
@@ -74,7 +73,7 @@ def ask(
         "options": encode_json(choices, "The options"),
         "free": int(bool(free) or not choices),
         "answerers": encode_json(check_answerers(answerers), "Who may answer"),
-        "fallback": None if fallback is None else _chosen(fallback, choices, free),
+        "fallback": None if fallback is None else _chosen(tx, fallback, choices, free),
         "effect": clean_text(effect, "The effect") if effect else None,
         "needed": check_needed(needed, check_answerers(answerers)),
         "deadline_at": deadline_of(tx.now, waited_ms),
@@ -105,8 +104,9 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
         found = get(tx, found.id)
     who = clean_text(by or tx.actor, "Who answers", most=MAX_NAME)
     check_may_answer(found.id, who, asker=found.asker, answerers=found.answerers)
-    said = _chosen(answer, found.options, found.free)
-    if found.state is S.ANSWERED and (found.answered_by, found.answer) == (who, said):
+    said = _chosen(tx, answer, found.options, found.free)
+    kept = tx.without_secrets(said)
+    if found.state is S.ANSWERED and (found.answered_by, found.answer) == (who, kept):
         return found
     if found.ended_at is not None or is_late(found, tx.now):
         _refuse_late(found)
@@ -121,8 +121,9 @@ def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Ques
 def _vote(tx: Tx, found: Question, said: str, who: str) -> Question:
     """One of several answers; the last one needed ends it, as does one that makes it hopeless."""
     before = next((vote for vote in found.votes if vote.by == who), None)
+    counts = tx.without_secrets(said)  # as those of others were kept
     if before is not None:
-        if before.answer == said:
+        if before.answer == counts:
             return found
         raise Conflict(
             f"You have answered {found.id} before: {before.answer}. That stands; withdraw the "
@@ -133,7 +134,7 @@ def _vote(tx: Tx, found: Question, said: str, who: str) -> Question:
     votes = [*found.votes, Vote(who, said, tx.now)]
     kept: dict[str, Any] = {"votes": encode_json(votes, "The votes")}
     note = {"by": who, "of": found.needed}
-    counted = tally(found, votes)
+    counted = tally(found, [*found.votes, Vote(who, counts, tx.now)])
     if counted.winners:
         return _answered(tx, found, said, ", ".join(counted.winners), note, **kept)
     if counted.is_hopeless:
@@ -345,9 +346,13 @@ def _options(given: Sequence[str]) -> list[str]:
     return options
 
 
-def _chosen(given: str, options: Sequence[str], free: bool) -> str:
-    """The option that was meant, by its words or its number; else the text, where it is free."""
-    text = clean_words(given, "The answer")  # as the options, and an earlier answer, were kept
+def _chosen(tx: Tx, given: str, options: Sequence[str], free: bool) -> str:
+    """The option that was meant, by its words or its number; else the text, where it is free. What
+    it holds of secrets is taken out where it is kept, which whoever wrote it is told."""
+    text = clean_text(given, "The answer")
+    kept = tx.without_secrets(text)  # as the options were
+    if kept in options:
+        return kept
     if text in options or not options:
         return text
     if text.isascii() and text.isdigit() and len(text) < 3 and 1 <= int(text) <= len(options):
@@ -355,7 +360,7 @@ def _chosen(given: str, options: Sequence[str], free: bool) -> str:
     if free:
         return text
     raise Invalid(
-        f"{text[:100]!r} is none of the options; answer with one of {', '.join(options)}.",
+        f"{kept[:100]!r} is none of the options; answer with one of {', '.join(options)}.",
         options=list(options),
     )
 

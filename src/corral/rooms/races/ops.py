@@ -68,7 +68,7 @@ def start(
         {
             "id": tx.new_id("rac"),
             "project_id": project_id,
-            "name": _title(name or text),
+            "name": _title(name or tx.without_secrets(text)),
             "prompt": text,
             "repository": repository,
             "inside": inside,
