@@ -104,6 +104,10 @@ def test_it_is_a_store_with_all_of_the_project(
             where = condition.format(project=project)
             counted = rows(store, f"SELECT count(*) FROM {table} WHERE {where}")[0][0]
             assert made.rows.get(table, 0) == counted, table
+    sent = config.home() / "channels" / "sent" / store.agents.get("ada").id / "1" / "report.txt"
+    config.make_private_folder(sent.parent)
+    sent.write_text("the report")
+    os.utime(sent, (0, 0))
     assert {*made.rows} >= {"turns", "edges", "reactions", "passages", "log_lines", "events"}
     with corral.open(Path(made.file), clock=clock) as copy:
         for table in OF_PROJECT:
@@ -127,6 +131,7 @@ def test_it_is_a_store_with_all_of_the_project(
         copy.db.prune()
         assert copy.mail.put("agent:ada", "new").body == "new"
         assert (config.run_folder(run) / "output.zst").exists()
+        assert sent.exists()
 
 
 def test_nothing_of_others_is_in_any_byte_of_it(

@@ -334,7 +334,8 @@ def test_a_piece_of_an_output_that_the_store_lost_is_found(
 def test_folders_and_files_that_are_nobodys_are_found(store: Corral, clock: SetClock) -> None:
     stray = config.home() / "runs" / "run_00000000000000000000000000"
     config.make_private_folder(stray)
-    old = config.home() / "channels" / "chn_x" / "event" / "1-a.txt"
+    ada = store.agents.create("ada", command="cat")
+    old = config.home() / "channels" / "sent" / ada.id / "event" / "1-a.txt"
     config.make_private_folder(old.parent)
     old.write_text("nobody's")
     young = old.with_name("2-b.txt")
@@ -342,6 +343,10 @@ def test_folders_and_files_that_are_nobodys_are_found(store: Corral, clock: SetC
     seconds = clock.now() // 1_000
     os.utime(old, (seconds - 400 * 86_400,) * 2)
     os.utime(young, (seconds, seconds))
+    others = config.home() / "channels" / "chn_of_another_store" / "event" / "1-a.txt"
+    config.make_private_folder(others.parent)
+    others.write_text("another store's")
+    os.utime(others, (seconds - 400 * 86_400,) * 2)
     worktree = config.home() / "worktrees" / "prj_x" / "tsk_x"
     config.make_private_folder(worktree)
     found = {each.check: each for each in faults(store)}
@@ -352,6 +357,7 @@ def test_folders_and_files_that_are_nobodys_are_found(store: Corral, clock: SetC
     assert "`corral db prune`" in found["attachments"].message
     store.db.prune()
     assert "attachments" not in [each.check for each in faults(store)]
+    assert (old.exists(), young.exists(), others.exists()) == (False, True, True)
 
 
 def test_a_file_that_was_sent_and_is_changed_or_gone_is_found(

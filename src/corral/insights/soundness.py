@@ -268,6 +268,11 @@ def known_runs(tx: Tx, ids: Sequence[str]) -> set[str]:
     return {id for (id,) in tx.run(sql.KNOWN_RUNS, keys_=encode_rows(ids))}
 
 
+def known_folders(tx: Tx, ids: Sequence[str]) -> set[str]:
+    """Those of these ids that are of a channel or an agent of this store."""
+    return {id for (id,) in tx.run(sql.KNOWN_FOLDERS, keys_=encode_rows(ids))}
+
+
 def messages(tx: Tx, after: int, limit: int = 500) -> list[Filed]:
     """The next messages that have something beside their words."""
     rows = tx.run(sql.MESSAGES, after=after, limit=limit)

@@ -223,6 +223,10 @@ KNOWN_RUNS = Statement("""
     UNION SELECT run_id FROM outputs WHERE run_id {is_listed}
 """)
 
+KNOWN_FOLDERS = Statement("""
+    SELECT id FROM channels WHERE id {is_listed} UNION SELECT id FROM agents WHERE id {is_listed}
+""")
+
 MESSAGES = Statement("""
     SELECT seq, created_at, data FROM messages WHERE seq > :after AND data IS NOT NULL
     ORDER BY seq LIMIT :limit
