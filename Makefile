@@ -8,7 +8,7 @@ NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
 OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \
 	|| { unshare -rn true 2>/dev/null && echo 'unshare -rn tests/real/offline'; })
 
-.PHONY: help setup demo test test-real up check lint types layers docs site pictures docs-check bench bench-peers \
+.PHONY: help setup demo test test-real up check lint types layers docs site pictures docs-check audit bench bench-peers \
 	torture fmt clean
 
 help: ## show this list
@@ -91,6 +91,12 @@ check: setup ## what CI runs
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --collect-only -qq >$@.log || { cat $@.log; false; }
 	@touch $@
 
+audit: setup ## ask the network which versions here have known holes; fails where it cannot be told
+	@$(PYTHON) -m venv .venv/audit
+	@.venv/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	@$(BIN)/python -m pip freeze --exclude-editable >.venv/audit/installed.txt
+	@.venv/audit/bin/pip-audit --strict --no-deps --disable-pip -r .venv/audit/installed.txt
+
 bench: .venv/bench ## measure the hot paths against the raw drivers and against peers
 	@$(BIN)/python -m bench
 
@@ -104,11 +110,13 @@ bench-peers: .venv/bench ## Corral beside what people use instead: ratios, and w
 		|| echo "npm could not install what bench/node asks for: its rows say so"
 	@touch $@
 
+# How long the chaos goes on, and from which seed: make torture CHAOS="--hours 8 --seed 7"
+CHAOS ?= --minutes 2
 torture: setup ## kill, stop, cut off and fill whatever there is, and see that the store and the chats tell the truth
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --count 500
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --count 500 --postgres
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos --postgres
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos $(CHAOS)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --chaos $(CHAOS) --postgres
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --storm
 	@env -u PYTHONDONTWRITEBYTECODE CORRAL_CRASH=all $(BIN)/pytest --timeout 1800 -n $(WORKERS) --dist worksteal tests/crash
 

@@ -1,4 +1,4 @@
-"""Where things are: the home folder and the store's URL."""
+"""Where things are and who speaks: the home folder, private files, the store, the actor."""
 
 import os
 from pathlib import Path
@@ -31,6 +31,15 @@ def write_private_file(path: Path, text: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def sync(path: str | Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def store_url(given: str | None = None) -> str:

@@ -172,6 +172,8 @@ def test_a_file_that_is_no_database_is_refused_in_a_sentence(tmp_path: Path) -> 
     whole = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, foreign.AGENT_YES_ROWS)
     half.write_bytes(whole.read_bytes()[:5_000])
     assert "is no SQLite database" in refusal(tmp_path / "a.txt").message
+    os.mkfifo(tmp_path / "pipe")  # nobody writes into it
+    assert "is no SQLite database" in refusal(tmp_path / "pipe").message
     assert "is empty" in refusal(tmp_path / "empty").message
     assert "is damaged" in refusal(half).message
     assert "is a folder" in refusal(tmp_path).message

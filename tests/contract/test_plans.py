@@ -617,6 +617,8 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "groups_ended",
             "imports_pkey",
             "origins_by_row",
+            "letters_by_state",
+            "letters_line",
             "letters_pkey",
             "locks_pkey",
             "outputs_sealed",

@@ -12,6 +12,7 @@ import corral
 from corral.db import copy
 
 SOURCE = Path(corral.__file__).parent
+TESTS = Path(__file__).parents[1]
 FILES = sorted(SOURCE.rglob("*.py"))
 ROOMS = sorted(path.parent.name for path in SOURCE.glob("rooms/*/__init__.py"))
 LONGEST_FILE = 450
@@ -88,6 +89,23 @@ def test_every_operation_of_a_room_takes_the_open_transaction_first(room: str) -
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             first = node.args.args[0].arg if node.args.args else ""
             assert first == "tx" or pure.match(node.name), node.name
+
+
+# Rooms whose deaths are in the scenarios of a room that they go with.
+DIE_WITH = {
+    "agents": "sessions",  # its versions
+    "boxes": "boxed",
+    "events": "store",  # every scenario compares them with the states
+    "memory": "notes",
+    "plans": "projects",
+    "search": "sessions",  # its index
+}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_process_dies_at_every_commit_of_every_room(room: str) -> None:
+    scenarios = TESTS / "crash" / f"test_{DIE_WITH.get(room, room)}.py"
+    assert re.search(r"crash_at_every_commit\(|kill_at=", scenarios.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from corral.db.postgres import PATIENCE
 from corral.rooms.runs.model import Run
 from tests.support.keeping import lives, until
 from tests.support.machines import Machine
@@ -201,7 +202,8 @@ def test_a_machine_that_is_cut_off_stops_what_another_may_have(
     cut_off.close()
     assert first.pid is not None
     old = first.pid
-    until(lambda: not lives(old), "it is ended where nobody can be asked", 60)
+    # By its lease of 3 s, and not when the patience with a server that went away has ended.
+    until(lambda: not lives(old), "it is ended where nobody can be asked", PATIENCE)
     assert stays.pid is not None
     assert lives(stays.pid), "what no other machine may have goes on"
     both.on(run.id, "two", 60)

@@ -6,7 +6,6 @@ dashboard is opened in a browser.
 
 import os
 import re
-import sys
 import tempfile
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.support.browsers import quiet_browser
-from tests.support.keeping import end_all, with_variable
 from tests.support.pages import NewFile, Shell, read
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -32,21 +30,8 @@ corral"""
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        home, work = Path(folder, "home"), Path(folder, "work")
-        home.mkdir()
-        work.mkdir()
-        (home / ".gitconfig").write_text("[user]\nname = You\nemail = you@example.org\n")
-        shell = Shell(
-            work,
-            {
-                "HOME": str(home),
-                "CORRAL_HOME": f"{home}/corral",
-                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                "USER": "you",
-                "LANG": "C.UTF-8",
-                "NO_COLOR": "1",
-            },
-        )
+        shell = Shell.of_a_newcomer(Path(folder))
+        work = Path(folder, "work")
         try:
             shell.run("mkdir notes && cd notes")
             picture_terminal(shell)
@@ -58,7 +43,6 @@ def main() -> None:
             picture_dashboard(re.search(r"http://\S+", said[0])[0])  # type: ignore[index]
         finally:
             shell.close()
-            end_all(lambda: with_variable(f"CORRAL_HOME={home}/corral"))
 
 
 def follow(shell: Shell, page: Path) -> None:

@@ -37,6 +37,22 @@ def test_every_error_code_is_explained_with_what_it_gives(code: str) -> None:
     assert f"\n## {code}\n\n{numbers}" in text
 
 
+def test_every_code_that_a_face_makes_up_is_explained() -> None:
+    """Those of the command line and of the server that are no error of the library."""
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    made = re.compile(r'(?:_complain\(|Problem\(\s*(\d+),|"code":)\s*"([a-z_]+)"')
+    found = {
+        match.groups()
+        for file in (TOP / "src").rglob("*.py")
+        for match in made.finditer(file.read_text(encoding="utf-8"))
+    }
+    assert {"usage", "internal", "too_many", "unauthenticated"} <= {code for _, code in found}
+    for status, code in found - {(None, "redacted")}:  # a warning: it was done
+        assert f"\n## {code}\n" in text, code
+        if code not in STATUS and status is not None:
+            assert f"HTTP {status}." in text.partition(f"\n## {code}\n")[2].partition("##")[0]
+
+
 def test_every_reason_of_a_store_that_cannot_be_used_is_explained() -> None:
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     said = (StoreUnavailable.__doc__ or "").removeprefix("Reasons:")
@@ -56,6 +72,22 @@ def test_a_test_that_a_page_names_exists(page: str) -> None:
         there |= set(re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8")))
     assert claimed, "the page says what shows it"
     assert claimed - there == set()
+
+
+def test_every_row_of_the_threat_model_names_what_shows_it() -> None:
+    text = (DOCS / "security.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (to .+?) \|.*\|(.*)\|$", text, re.M)
+    assert len(rows) > 25
+    assert [tried for tried, shown in rows if "test_" not in shown] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named(PAGES))
+def test_a_file_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path in re.findall(
+        r"`((?:tests|src/corral|bench|tools|docs)/[\w/.-]+\.\w+)(?:::\w+)?`", text
+    ):
+        assert (TOP / path).exists(), f"{page.name} names {path}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named(PAGES))

@@ -1,137 +1,360 @@
-"""The commands in the blocks of the pages are run, in the page's order, in one home for each page.
+"""Every command in a block of a page is run, in the page's order, in an empty home for each page.
 
-Pages are for readers: `qst_01…` stands for the id that a command before it printed, `claude`
-for whichever agent CLI there is. What stands for what, and what must be there first, is said here
-for each page; so is what is not run, and why.
+Pages are for readers: `run_01…` stands for the id that a command before it printed last (`02` for
+the one before), 7717 for the port of the daemon that was started, claude, codex and gemini for the
+programs in `agents/`. What else stands for what, and what a reader has done before, is said here
+for each page. What cannot be run is listed once, with the reason; nothing else is left out.
 """
 
+import io
+import os
 import re
 import shlex
+import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import pytest
 
-from tests.docs.test_claims import DOCS, parted
+from corral.interfaces.cli.main import COMMANDS
+from tests.docs.test_claims import DOCS, TOP, WRITTEN, named, resolved
 from tests.support.cli import Cli
-from tests.support.keeping import end_all, with_variable
+from tests.support.pages import NewFile, Shell, Step, fits, read
+from tests.support.platforms import Asked, platform
 
-ID = re.compile(r"\b([a-z]{3})_[0-9a-z]{26}\b")
+AGENTS = Path(__file__).parent / "agents"
+TRANSCRIPT = TOP / "tests/fixtures/transcripts/claude.jsonl"
+ID = re.compile(r"\b([a-z]{3})_(?:[0-9a-z]{26}|[1-9]\d*)\b")
 SHORT = re.compile(r"\b([a-z]{3})_0(\d)…")
 
-UP = r"corral (up|down)\b"
-"""The guide starts and ends daemons."""
+LANGUAGES = {"sh", "console", "python", "yaml", "toml", "text"}
+"""Those that pages have. What can be run is `sh`, `console` or `python`; a file has a `title`."""
+
+NOT_RUN = {
+    r"^pip (un)?install ": "a registry is asked; test_wheel.py installs, uses and removes it",
+    r"^make (demo|up|test)\b": "each takes minutes or stays; that the targets exist is looked at",
+    r"^claude mcp add ": "Claude Code's own command; what it starts is in tests/interfaces",
+    r"from agents import Agent": "a model is asked; tests/integrations has it with a stub",
+    r"builder\.compile\(checkpointer": "a graph is needed; tests/integrations has one",
+}
+
+
+GIVEN = (
+    "project register .",
+    "agent create ada --provider scripted",
+    "run --name slow -- true",
+)
+"""What was done before the commands in sentences are run."""
+
+ELSEWHERE = {
+    "corral up --install": "a service manager is needed; tests/adapters/test_units.py",
+    "corral mail ack let_7 --fence 2": "how an operation goes; README.md acknowledges a letter",
+    'corral progress report "half of it" --percent 50 --task login': "in a run; test_cli_tasks.py",
+    "corral alert deliver --watch": "it stays; tests/rooms/test_courier.py",
+    "corral mcp": "it serves until its input ends; tests/interfaces/test_mcp_protocol.py",
+}
+"""Whole commands in sentences that are run elsewhere."""
 
 
 class Page(NamedTuple):
     before: tuple[str, ...] = ()
-    """What a reader has done, or would do first."""
+    """What a reader has done, or has on the machine."""
     instead: tuple[tuple[str, str], ...] = ()
     """What stands for what in its commands."""
-    left_out: tuple[str, ...] = ()
-    """What is not run: it needs another machine, a server, or is run by the guide."""
 
+
+REPOSITORY = (
+    "git init -q -b main && mkdir src",
+    r"printf 'test release:\n\ttrue\n' > Makefile && echo work.txt > src/list",
+    "git add -A && git commit -qm Begin",
+)
+
+
+def behind(command: str, listed: str, found: str) -> str:
+    """A command that waits, in the background, once others see what it waits for."""
+    return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do :; done"
+
+
+ADA = "corral agent create ada --provider claude --role builder"
 
 PAGES = {
+    "README.md": Page(
+        before=(
+            *REPOSITORY,
+            f"mkdir -p ~/.claude/projects/x && cp {TRANSCRIPT} ~/.claude/projects/x/",
+        ),
+        instead=(
+            (r"source \.venv", f"source {sys.prefix}"),
+            (r"^corral resume run_01…", "corral wait run_01… && corral resume run_01…"),
+            (r"^corral race start", "git add -A && git commit -qm Work && corral race start"),
+            (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
+            (r"^corral events -f", "timeout 1 corral events -f; [ $? = 124 ]"),
+            (r"^    for letter in", "    build = print\n    for letter in"),
+        ),
+    ),
     "daemon.md": Page(
-        instead=((r'"train it"', "-- true"), (r"\./long|make release", "true")),
-        left_out=(UP, "--host build-2"),
+        before=(*REPOSITORY, "export CORRAL_HOST=build-2", "printf '#!/bin/sh\n' > long"),
+        instead=((r"^corral up --slots 4", "chmod +x long && corral up --slots 4"),),
+    ),
+    "gateway.md": Page(
+        before=("export MATRIX_TOKEN=a-long-word", "printf '#!/bin/sh\n' > new-mails.sh"),
+        instead=(
+            (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
+            (r"^corral up", "corral down && corral up"),  # one daemon serves the whole page
+            (r"gateway\.sandbox auto", "gateway.sandbox none"),  # not every machine has one
+        ),
+    ),
+    "http.md": Page(
+        before=("corral run -- true", "corral up"),
+        instead=(
+            (r'token="crl_…"', "token=None"),
+            (r"follow\(\)", 'follow("0-0")'),
+            (r"^        \.\.\.", "        break"),
+        ),
     ),
     "locks.md": Page(
-        before=("corral project register .",),
-        instead=(("--timeout 10m", "--timeout 1s"), (r"corral commit", "corral commit src")),
+        before=(
+            *REPOSITORY,
+            "corral project register .",
+            "mkdir src/parser && echo 'new = True' > src/parser/grammar.py",
+        ),
     ),
-    "runs.md": Page(
-        before=("corral project register .",),
-        instead=(
-            # The bundled agent reads its prompt as a script; a person's terminal is not needed.
-            (r'"(fix the failing test|…|review the last commit)"', '"say done"'),
-            (r"--agent (claude|gemini)( --yes edit| --acp)?", "--agent scripted"),
-            (r"--provider claude --model opus", "--provider scripted"),
-            (r"@review\.md", "carefully"),
-            (r"make test|\./long", "true"),
-            (r'^corral run "', 'corral run --agent scripted "'),
-            (r"^corral run (?!-d)", "corral run -d "),
+    "mcp.md": Page(before=REPOSITORY),
+    "races.md": Page(
+        before=(
+            *REPOSITORY,
+            "corral agent create reviewer --command 'python -m corral.demo.judge'",
         ),
     ),
     "running.md": Page(
-        before=("corral project register .",),
-        left_out=(UP, "corral db move"),
-        instead=((r"~/harbour ", ". "),),
+        before=("mkdir ~/harbour", "cd ~/harbour && corral run -- true && cd ~- && corral up"),
+        instead=((r"^corral db move ", "corral db move --yes "),),
+    ),
+    "runs.md": Page(
+        before=(
+            *REPOSITORY,
+            "printf '#!/bin/sh\n' > long && chmod +x long && echo Look at the tests. > review.md",
+        ),
     ),
     "talking.md": Page(
         before=(
             "corral project register .",
-            "corral agent create ada --command true --role builder",
+            ADA,
             'corral decision record "Rename it" --confirm',
+            "printf '#!/bin/sh\n' > drop && chmod +x drop",
         ),
         instead=(
-            (r"--deadline 2h --fallback no", "--no-wait"),
-            (r" --deadline 1h --wait$", ""),
-            (r"answer qst_01…", "answer qst_02…"),  # the one that anybody may answer
+            # Somebody else answers while these wait.
+            (r"^(corral ask .*--fallback no).*", behind(r"\1", "question list", "Merge")),
+            (r"^(corral decision .* && .*)", behind(r"\1", "decision list", "Drop")),
             (r"react build 7", "react build 1"),
-            (r'"…"', '"make needs version 5"'),
         ),
+    ),
+    "team.md": Page(
+        before=(*REPOSITORY, "corral project register .", ADA, "echo It grows. > notes.md")
     ),
 }
 
-ELSEWHERE = {
-    "races.md": "guide/first-race.md runs a race by the same commands",
-    "team.md": "guide/first-team.md runs a team by the same commands",
-    "gateway.md": "guide/first-chat.md talks to an agent; the rest needs a chat server",
-}
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    opened = Shell.of_a_newcomer(tmp_path, AGENTS)
+    (tmp_path / "home/.curlrc").write_text("silent\n")  # as it is at a terminal
+    yield opened
+    opened.close()
 
 
-def commands(page: Path) -> Iterator[str]:
-    """The command lines in the shell blocks of a page."""
-    text = page.read_text(encoding="utf-8")
-    for block in re.findall(r"^```(?:sh|console)?\n(.*?)^```$", text, re.M | re.S):
-        for line in block.replace("\\\n", " ").splitlines():
-            line = re.sub(r"\s+#\s.*", "", line.removeprefix("$ ").strip())
-            parts = parted(line)
-            if any(part.count('"') % 2 for part in parts):  # cut within what is quoted
-                parts = [line]
-            yield from (part for part in parts if part.startswith("corral "))
+class Reader:
+    """Somebody who does what a page says, and puts in what it leaves to its reader."""
+
+    def __init__(self, shell: Shell, page: Page, world: dict[str, str]) -> None:
+        self._shell = shell
+        self._page = page
+        self._world = world
+        self._port = "7717"
+        self._seen: dict[str, list[str]] = {}
+        self.unused = {pattern for pattern, _ in page.instead}
+
+    def does(self, command: str) -> tuple[int, list[str]]:
+        code, said = self._shell.run(self._real(command))
+        for line in said:
+            self._port = "".join(re.findall(r"http://127\.0\.0\.1:(\d+)", line)[:1]) or self._port
+            for found in ID.finditer(line):
+                ids = self._seen.setdefault(found[1], [])
+                if found[0] in ids:
+                    ids.remove(found[0])
+                ids.append(found[0])
+        return code, said
+
+    def _real(self, command: str) -> str:
+        for pattern, real in self._page.instead:
+            command, times = re.subn(pattern, real, command, flags=re.M)
+            if times:
+                self.unused.discard(pattern)
+        for written, real in self._world.items():
+            command = command.replace(written, real)
+        command = re.sub(r"\bcorral up\b", "corral up --port 0", command)
+        command = command.replace("127.0.0.1:7717", f"127.0.0.1:{self._port}")
+        return SHORT.sub(lambda short: self._nth(short[1], int(short[2])) or short[0], command)
+
+    def _nth(self, kind: str, back: int) -> str | None:
+        ids = self._seen.get(kind, [])
+        return ids[-back] if back <= len(ids) else None
 
 
-def test_every_page_with_commands_is_run_here_or_it_is_said_where() -> None:
-    found = {page.name for page in DOCS.glob("*.md") if any(commands(page))}
-    assert found == PAGES.keys() | ELSEWHERE.keys()
+def quiet(asked: Asked) -> tuple[int, object]:
+    """A chat server on which nothing is said; whoever asks is answered as Matrix does."""
+    return 200, {"user_id": "@corral:here", "next_batch": "s1", "rooms": {}}
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    folder = tmp_path / "work"
-    (folder / "src" / "parser").mkdir(parents=True)
-    (folder / "src" / "parser" / "grammar.py").write_text("new = True\n")
-    for words in (["init", "-q"], ["config", "user.name", "You"], ["config", "user.email", "y@x"]):
-        subprocess.run(["git", *words], cwd=folder, check=True)
-    monkeypatch.chdir(folder)
-    yield folder
-    end_all(lambda: with_variable(f"CORRAL_HOME={tmp_path}/home"))
+def world(request: pytest.FixtureRequest) -> Iterator[Callable[[str], dict[str, str]]]:
+    """What pages name that is not on a test's machine: a PostgreSQL server, chat servers."""
+    with ExitStack() as opened:
+
+        def of(text: str) -> dict[str, str]:
+            there = {}
+            for database in set(re.findall(r"postgresql://corral@[\w.]+/corral", text)):
+                there[database] = request.getfixturevalue("postgres_server").new_database()
+            for server in set(re.findall(r"https://(?:\w+\.)?example\.org", text)):
+                there[server] = opened.enter_context(platform(quiet)).url
+            return there
+
+        yield of
 
 
-@pytest.mark.parametrize("name", sorted(PAGES))
-def test_the_commands_of_a_page_do_what_they_say(
-    name: str, work: Path, capsys: pytest.CaptureFixture[str]
+def steps(page: Path) -> Iterator[Step | NewFile]:
+    """What is run of a page, and the files that it shows."""
+    for step in read(page):
+        if isinstance(step, NewFile) or not any(re.search(each, step.command) for each in NOT_RUN):
+            yield step
+
+
+def commands(pages: list[Path]) -> list[str]:
+    return [step.command for page in pages for step in read(page) if isinstance(step, Step)]
+
+
+RUN = [page for page in WRITTEN if any(isinstance(step, Step) for step in steps(page))]
+
+
+@pytest.mark.parametrize("page", RUN, ids=named(RUN))
+def test_a_page_does_and_prints_what_it_says(
+    page: Path, shell: Shell, world: Callable[[str], dict[str, str]]
 ) -> None:
-    page, cli = PAGES[name], Cli(capsys)
-    seen: dict[str, list[str]] = {}
+    (name,) = named([page])
+    known = PAGES.get(name.removeprefix("docs/"), Page())
+    reader = Reader(shell, known, world(page.read_text(encoding="utf-8")))
     untrue = []
-    for written in (*page.before, *commands(DOCS / name)):
-        if any(re.search(pattern, written) for pattern in page.left_out):
+    for step in (*(Step(0, command, []) for command in known.before), *steps(page)):
+        if isinstance(step, NewFile):
+            shell.write(step)
             continue
-        command = written
-        for pattern, real in page.instead:
-            command = re.sub(pattern, real, command)
-        command = SHORT.sub(lambda short: seen[short[1]][-int(short[2])], command)
-        said = cli(*shlex.split(command)[1:])
-        if said.code != 0:
-            untrue.append(f"{written}\n  as {command}\n  [{said.code}] {said.err}")
-        for found in ID.finditer(said.out):
-            ids = seen.setdefault(found[1], [])
-            if found[0] not in ids:
-                ids.append(found[0])
-    assert not untrue, "\n".join([f"docs/{name} has what does not work:", *untrue])
+        code, said = reader.does(step.command)
+        if code != step.code or (step.shown and not fits(step.shown, said)):
+            untrue += [f"line {step.line}: {step.command}  [{code}]", *said]
+    assert not untrue, "\n".join([f"{name} shows what is not so:", *untrue])
+    assert not reader.unused, f"{name} has not, any more, what something else stands for"
+
+
+def in_sentences() -> set[str]:
+    """Whole commands that stand in sentences: nothing is left out of them, and all is given."""
+    found = set()
+    for page in WRITTEN:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for quoted in re.findall(r"`(corral [^`]+)`", text):
+            line = " ".join(quoted.split())
+            if not re.search(r"[A-Z]{2}|\b[A-Z]\b|…|[\[|]", line) and takes(shlex.split(line)[1:]):
+                found.add(line)
+    return found
+
+
+def takes(words: list[str]) -> bool:
+    """Whether a command may be called so, as far as its arguments go."""
+    command, rest = resolved(words)
+    try:
+        command.make_context(command.name, rest)
+    except click.exceptions.Exit:  # it was asked for help, and gave it
+        return True
+    except click.UsageError:
+        return False
+    return True
+
+
+def test_a_whole_command_in_a_sentence_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = tmp_path / "work"
+    for folder in (work, tmp_path / ".claude/projects", tmp_path / ".codex/sessions"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{AGENTS}:{os.environ['PATH']}")
+    subprocess.run(["git", "init", "-q"], check=True)
+    cli = Cli(capsys)
+    for words in GIVEN:
+        assert cli(*shlex.split(words)).code == 0, words
+    untrue = []
+    for line in sorted(in_sentences() - ELSEWHERE.keys()):
+        if not any(command.startswith(line) for command in commands(RUN)):
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
+            said = cli(*shlex.split(line)[1:])
+            if said.code != 0:
+                untrue.append(f"{line}  [{said.code}]\n{said.err}")
+    assert not untrue, "\n".join(["A page says what does not work:", *untrue])
+
+
+def test_what_an_empty_store_suggests_can_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+    said = Cli(capsys)().out
+    suggested = re.findall(r"^  corral (.+?)  +\S", said, re.M)
+    assert len(suggested) == said.count("\n  "), "a line each"
+    assert suggested
+    assert [line for line in suggested if not takes(shlex.split(line))] == []
+
+
+def test_the_manual_has_every_command_and_can_be_shown() -> None:
+    manual = (DOCS / "corral.1").read_text(encoding="utf-8")
+    plain = manual.replace("\\-", "-")
+    for name, (_, help) in COMMANDS.items():
+        assert not help or re.search(rf"\b{name}\b", plain), name
+    if shutil.which("man"):
+        shown = subprocess.run(
+            ["man", "--warnings", "-l", str(DOCS / "corral.1")], capture_output=True, check=True
+        )
+        assert shown.stderr == b""
+
+
+def test_what_is_not_run_is_on_a_page() -> None:
+    assert ELSEWHERE.keys() - in_sentences() == set()
+    written = commands(WRITTEN)
+    assert [each for each in NOT_RUN if not any(re.search(each, line) for line in written)] == []
+    assert [name for name in PAGES if name not in "\n".join(named(RUN))] == []
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=named(WRITTEN))
+def test_a_block_of_a_page_says_what_it_is(page: Path) -> None:
+    """Whatever could be a command is read as one: no block is without a language, or indented."""
+    text = page.read_text(encoding="utf-8")
+    opened = re.findall(r"^ *```(.*)$", text, re.M)
+    assert {each.partition(" ")[0] for each in opened[::2]} <= LANGUAGES
+    assert set(opened[1::2]) <= {""}
+    plain = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    assert re.findall(r"(?<=\n\n) {4,}\S.*", plain) == []
+
+
+def test_the_targets_of_make_that_a_page_names_are_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(encoding="utf-8"), re.M))
+    for page in WRITTEN:
+        text = page.read_text(encoding="utf-8")
+        named_there = set(re.findall(r"(?:^|`)make ([a-z-]+)(?:`|\s+#|$)", text, re.M))
+        assert named_there <= targets, page.name
+
+
+def test_every_page_is_in_the_site() -> None:
+    site = (TOP / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
+    assert [name for name in pages if f" {name}\n" not in site] == []

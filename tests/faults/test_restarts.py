@@ -143,6 +143,21 @@ def test_a_claim_that_begins_to_wait_during_a_restart_is_as_patient_as_any_other
         assert [letter.body for letter in waiting.result(20)] == ["hello"]
 
 
+def test_whoever_says_how_long_waits_for_a_server_no_longer_than_that(
+    own_server: PostgresServer, own_url: str
+) -> None:
+    with corral.open(own_url) as store:
+        own_server.stop()
+        began = time.monotonic()
+        with store.waiting_at_most(0.1), pytest.raises(StoreUnavailable):
+            store.mail.list()
+        assert time.monotonic() - began < postgres.PATIENCE / 2
+        later = Racer(lambda: store.mail.list().items)  # who does not say waits as usual
+        time.sleep(0.3)
+        own_server.start()
+        assert later.result(20) == []
+
+
 def test_a_server_that_stays_away_is_given_up_after_a_while_and_found_again_later(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

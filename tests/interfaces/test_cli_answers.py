@@ -1,5 +1,6 @@
 """How the command line answers: sentences, exit codes, JSON, and never a traceback."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ BAD_INPUT = {
     "a missing argument": (["mail", "put", "agent:a"], 2, "BODY"),
     "an unknown id": (["mail", "show", "let_999"], 3, NO_LETTER),
     "a malformed id": (["project", "show", "prj_!!"], 2, "is no id of this kind"),
+    "an id of nothing": (["race", "show", "race_1"], 2, "`corral race list`"),
     "a wrong mailbox": (["mail", "put", "nobody", "x"], 2, "is no mailbox"),
     "a wrong duration": (["timer", "set", "agent:a", "x", "--in", "soon"], 2, "is no duration"),
     "a wrong moment": (["timer", "set", "agent:a", "x", "--at", "noon"], 2, "is no moment"),
@@ -212,21 +214,20 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shell_completion_is_printed_and_knows_the_verbs(home_cli: Cli, shell: str) -> None:
-    assert "_CORRAL_COMPLETE" in home_cli("completion", shell).out
+    script = home_cli("completion", shell).out
+    assert "_CORRAL_COMPLETE" in script
     if shell == "bash":
+        # As bash does it when Tab is pressed.
+        asked = "COMP_WORDS=(corral mail d) COMP_CWORD=2; _corral_completion corral"
         done = subprocess.run(
-            [sys.executable, "-m", "corral"],
-            env={
-                "_CORRAL_COMPLETE": "bash_complete",
-                "COMP_WORDS": "corral mail d",
-                "COMP_CWORD": "2",
-            },
+            ["bash", "-c", f'{script}\n{asked}\necho "${{COMPREPLY[@]}}"'],
+            env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,
             check=False,
             timeout=30,
         )
-        assert done.stdout.split() == ["plain,dead", "plain,drop"]
+        assert (done.stdout, done.stderr) == ("dead drop\n", "")
 
 
 def test_of_a_lost_keeper_only_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,11 +128,15 @@ def test_an_answer_outlives_whoever_asked(home: Home) -> None:
     assert home.corral("chat", input=b"\n").stdout == b"", "and is shown once"
 
 
-def test_an_agent_that_fails_is_not_waited_for_for_ever(home: Home) -> None:
-    home.json("agent", "create", "ada", "--provider", "scripted", "--json")
-    home.json("setting", "set", "mail.max_attempts", "1", "--json")
+def test_an_agent_that_fails_is_not_waited_for_for_ever_nor_in_the_dark(home: Home) -> None:
+    with home.store() as store:
+        store.agents.create("ada", provider="scripted")
+        store.settings.set("mail.max_attempts", 2)
+        store.settings.set("mail.backoff_ms", [500])
     said = home.corral("chat", "--once", "crash 3")
     assert said.returncode == 1
+    assert said.stderr.count(b"ada could not answer (") == 1, "the last time says it in the chat"
+    assert b"exit code 3" in said.stderr
     assert b"could not be answered" in said.stdout
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import corral
+from corral.kernel.clock import HOUR
 from tests.support.cli import Cli
 
 
@@ -58,6 +60,14 @@ def test_projects_are_registered_renamed_archived_and_forgotten(cli: Cli, tmp_pa
     assert "--yes" in unsure["message"]
     cli.json("project", "delete", made["id"], "--yes")
     assert cli.error("project", "show", made["id"])["exit_code"] == 3
+
+
+def test_whoever_sets_a_timer_that_nobody_would_fire_is_told(cli: Cli, url: str) -> None:
+    said = cli("timer", "set", "agent:ada", "wake", "--in", "1h").out
+    assert "`corral up`" in said
+    with corral.open(url) as store:
+        store.nodes.join("one", "boot", owner="me", lease_ms=HOUR)
+    assert "`corral up`" not in cli("schedule", "create", "agent:ada", "x", "--every", "1h").out
 
 
 def test_timers_and_schedules(cli: Cli) -> None:

@@ -12,6 +12,7 @@ from corral.library import Corral
 from corral.rooms.projects.model import Project
 from tests.interfaces.test_http_team import refused
 from tests.support.keeping import until
+from tests.support.raced import Raced
 from tests.support.runs import add_run
 from tests.support.served import Served
 
@@ -70,6 +71,8 @@ def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
     group = store.groups.create("talk", members=["agent:eve"], project=other.id)
     store.plans.set(["x"], agent="ada", project_id=other.id)
     work = store.delegations.delegate("ada", "x", project_id=other.id)
+    race = Raced(store, tmp_path).start("ada")
+    session = store.sessions.open("ada", project=other.id)
     token = store.tokens.create("e", scope="agent:eve", project=own.id).value
     with served.client(token) as eve:
         for path in (
@@ -79,6 +82,7 @@ def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
             f"/api/groups/{group.id}/read",
             f"/api/delegations/{work.id}",
             "/api/plans/ada",
+            f"/api/races/{race.id}",
         ):
             assert refused(eve.get(path)), path
         for path, sent in (
@@ -87,6 +91,7 @@ def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
             (f"/api/tasks/{task.key}/cancel", {}),
             (f"/api/locks/{lock.id}/release", {}),
             (f"/api/groups/{group.id}/post", {"text": "x"}),
+            ("/api/mail/put", {"mailbox": f"session:{session.id}", "body": "x"}),
         ):
             assert refused(eve.post(path, json=sent)), path
         assert [each["id"] for each in eve.get("/api/tasks").json()["items"]] == [mine.id]

@@ -4,10 +4,13 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from corral.adapters import control, process
+from corral.adapters.keepers import KeeperLost, StartingKeeper
+from corral.interfaces.cli import main, running
 from corral.rooms.runs.model import Run, RunState
 from tests.support.keeping import Home, lives, until
 
@@ -113,6 +116,41 @@ def test_the_command_in_the_foreground_survives_its_keeper(home: Home) -> None:
         (home.work / "go").touch()
         out, err = command.communicate(timeout=60)
     assert (command.returncode, out) == (5, b"went on\n"), err
+
+
+@pytest.mark.parametrize("detach", [False, True], ids=["stays", "leaves"])
+def test_a_run_goes_on_whose_keeper_died_before_it_could_say_that_it_began(
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    detach: bool,
+) -> None:
+    class Mute(StartingKeeper):
+        def keep(self, **order: Any) -> dict[str, Any]:
+            super().keep(**order)
+            until((home.work / "here").exists, "its program has begun")
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            if not detach:
+                (home.work / "go").touch()
+            raise KeeperLost
+
+    monkeypatch.setattr(running, "_keeper", Mute)
+    monkeypatch.chdir(home.work)
+    # Asked for by name of the machine, it is asked for by the command and not by its keeper.
+    options = ["-d", "--host", process.host()] if detach else []
+    code = main.run(["--store", home.url, "run", *options, "--", "sh", "-c", WAITS])
+    said = capfd.readouterr()
+    run = home.only()
+    if detach:
+        assert (code, run.state) == (0, RunState.RUNNING), said.err
+        assert lives(run.keeper_pid or 0)
+        (home.work / "go").touch()
+    else:
+        assert (code, said.out) == (5, "went on\n"), said.err
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 5)
+    home.nobody_left()
 
 
 @on_both_engines

@@ -1,8 +1,7 @@
 """Whatever comes from outside is read or refused in words: every parser of foreign input gives a
 value or the one error that it promises, and never takes for ever.
 
-What is right is spoilt a little, which goes deeper than noise. Here a few examples of each;
-`CORRAL_FUZZ=2000 pytest tests/properties/test_foreign.py` takes many.
+What agents talk in, and what lies on disk, is in `test_foreign_talk.py`.
 """
 
 import hashlib
@@ -10,14 +9,13 @@ import hmac
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.adapters import counts, hooks, notify
@@ -47,59 +45,10 @@ from corral.rooms.gateway.patterns import compiled
 from corral.rooms.races import variations
 from corral.rooms.schedules.recurrence import check_cron
 from corral.rooms.tasks.model import read_evidence, read_wanted
+from tests.properties.spoiling import encoded, few, many, spoilt
 
-EXAMPLES = int(os.environ.get("CORRAL_FUZZ", "15"))
 NOW = 1_800_000_000_000
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-
-few = settings(
-    max_examples=EXAMPLES,
-    deadline=None,  # a busy machine is no fault; what takes for ever is ended with its test
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    database=None,
-)
-many = settings(few, max_examples=EXAMPLES * 4)
-
-NOISE: Any = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text(max_size=8)
-    | st.sampled_from(["", "\0", "\ud800", "²", "-1", "1e999", "x" * 5_000]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=4,
-)
-
-
-def places_in(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield here
-    inner = value.items() if isinstance(value, dict) else ()
-    for key, each in enumerate(value) if isinstance(value, list) else inner:
-        yield from places_in(each, (*here, key))
-
-
-@st.composite
-def spoilt(draw: Any, *samples: Any) -> Any:
-    """One of the samples, with something else in one place or a few."""
-    value = deepcopy(draw(st.sampled_from(samples)))
-    for _ in range(draw(st.integers(1, 3))):
-        *path, last = (None, *draw(st.sampled_from([*places_in(value)])))
-        if not path:
-            return draw(NOISE)
-        at = value
-        for key in path[1:]:
-            at = at[key]
-        if draw(st.booleans()) and isinstance(at, dict):
-            del at[last]
-        else:
-            at[last] = draw(NOISE)
-    return value
-
-
-def encoded(value: Any) -> bytes:
-    return json.dumps(value).encode()
-
 
 # -- agents ----------------------------------------------------------------------------------------
 

@@ -104,6 +104,10 @@ def test_it_is_a_store_with_all_of_the_project(
             where = condition.format(project=project)
             counted = rows(store, f"SELECT count(*) FROM {table} WHERE {where}")[0][0]
             assert made.rows.get(table, 0) == counted, table
+    sent = config.home() / "channels" / "sent" / store.agents.get("ada").id / "1" / "report.txt"
+    config.make_private_folder(sent.parent)
+    sent.write_text("the report")
+    os.utime(sent, (0, 0))
     assert {*made.rows} >= {"turns", "edges", "reactions", "passages", "log_lines", "events"}
     with corral.open(Path(made.file), clock=clock) as copy:
         for table in OF_PROJECT:
@@ -127,6 +131,7 @@ def test_it_is_a_store_with_all_of_the_project(
         copy.db.prune()
         assert copy.mail.put("agent:ada", "new").body == "new"
         assert (config.run_folder(run) / "output.zst").exists()
+        assert sent.exists()
 
 
 def test_nothing_of_others_is_in_any_byte_of_it(
@@ -226,6 +231,34 @@ def test_a_name_that_is_taken_or_cannot_be_written_is_refused(
     with refuses(store, NotFound):
         store.projects.export("prj_00", tmp_path / "x.db")
     assert not (tmp_path / "x.db").exists()
+
+
+def test_a_place_that_has_no_second_names_for_a_file_gets_it_too(
+    store: Corral, heron: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a stick with FAT, where linking is refused."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    folder = tmp_path / "stick"
+    folder.mkdir()
+    made = store.projects.export(heron[0], folder / "x.db")
+    assert os.listdir(folder) == ["x.db"]
+    assert stat.S_IMODE(Path(made.file).stat().st_mode) == 0o600
+    with corral.open(Path(made.file)) as copy:
+        assert faults(copy) == []
+    with refuses(store, Invalid):
+        store.projects.export(heron[0], folder / "x.db")
+
+
+def test_a_name_with_signs_of_a_pattern_sweeps_up_nothing_of_others(
+    store: Corral, heron: tuple[str, str], tmp_path: Path
+) -> None:
+    (other := tmp_path / ".x.db.part-1").mkdir()
+    store.projects.export(heron[0], tmp_path / "*")
+    assert other.is_dir()
 
 
 def test_whatever_ends_it_in_the_middle_nothing_half_is_left(

@@ -366,6 +366,24 @@ def test_between_the_two_halves_of_the_switch_it_can_only_be_finished(
     gone.close()
 
 
+def test_what_is_in_use_at_its_new_place_is_never_let_go_on_at_the_old_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even when a run seems to go on there: another machine cannot tell that it is over."""
+    old, new = place("sqlite"), place("sqlite")
+    filled(old, monkeypatch)
+    killed(old, new, MOMENTS - 2)
+
+    def seems_used(database: object) -> None:
+        raise Refused("a run goes on")
+
+    monkeypatch.setattr("corral.library.relocating._refuse_while_used", seems_used)
+    with corral.open(old, clock=SetClock()) as store:
+        store.db.move(new)
+        with pytest.raises(StoreUnavailable):
+            store.mail.put("agent:ada", "lost")
+
+
 # -- by hand --------------------------------------------------------------------------------------
 
 
@@ -376,6 +394,8 @@ def test_the_command_moves_tells_and_gives_up(
     with opened(old, clock) as store:
         store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     cli = Cli(capsys, old)
+    said = cli("db", "move", new)
+    assert (said.code, "say --yes" in said.err) == (4, True), "nobody is there to be asked"
     said = cli("db", "move", new, "--yes")
     assert said.code == 0, said.err
     assert "compared row by row" in said.out

@@ -272,3 +272,23 @@ def test_a_deleted_output_of_a_machine_that_never_came_back_is_forgotten(
     clock.advance(1)
     forgotten(store)
     assert rows(store, "SELECT run_id FROM outputs") == []
+
+
+def test_a_session_stays_while_it_has_mail_that_nobody_read(store: Corral, clock: SetClock) -> None:
+    """Its letters wait for it, however long ago it was closed; a fork's for what it came from."""
+    session = store.sessions.open()
+    store.sessions.append(session, "user", "hello")
+    fork = store.sessions.fork(session)
+    letter = store.mail.put(f"session:{fork.id}", "come back")
+    for each in (fork, session):
+        store.sessions.close(each)
+    clock.advance(5 * YEAR)
+
+    def gone(*, dry_run: bool) -> int:
+        found = store.db.prune(dry_run=dry_run)
+        return next(each.rows for each in found if each.table == "sessions")
+
+    assert (gone(dry_run=True), gone(dry_run=False)) == (0, 0)
+    assert store.sessions.get(fork.id).state == "closed"
+    store.mail.drop(letter.id)
+    assert (gone(dry_run=True), gone(dry_run=False)) == (2, 2)

@@ -1,6 +1,7 @@
 """How long things are kept is a matter of the table, and of the project that has them."""
 
 import random
+import threading
 from collections import Counter
 from itertools import count
 from pathlib import Path
@@ -207,3 +208,32 @@ def test_the_command_says_which_project_chose_a_time_of_its_own(
     found = cli.json("db", "prune", "--dry-run")
     assert [each["project_id"] for each in found if each["table"] == "runs"] == [None, project]
     assert project in cli("db", "prune", "--dry-run").out
+
+
+def test_several_may_prune_at_once_and_each_row_is_counted_by_one(
+    store: Corral, clock: SetClock
+) -> None:
+    clock.advance(4_000 * DAY)
+    tables = ("runs", "notes", "groups", "tasks", "races", "letters")
+    with store.transaction() as tx:
+        for table in tables:
+            for _ in range(30):
+                add(tx, table, None, DAY)
+        add(tx, "letters", None, clock.now())
+    expected = counted(store, dry_run=True)
+    found: list[Counter[tuple[str, str | None]]] = []
+    start = threading.Barrier(3)
+
+    def prune() -> None:
+        start.wait()
+        found.append(counted(store, dry_run=False))
+
+    threads = [threading.Thread(target=prune) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3, "none of them failed"
+    together = sum(found, Counter())
+    assert {table: together[table, None] for table in tables} == dict.fromkeys(tables, 30)
+    assert {table: expected[table, None] for table in tables} == dict.fromkeys(tables, 30)

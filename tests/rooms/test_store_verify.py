@@ -14,6 +14,7 @@ from corral.db.database import Finding
 from corral.db.statement import Statement
 from corral.insights.soundness_sql import BELONGS
 from corral.kernel.clock import DAY, YEAR, SetClock
+from corral.kernel.errors import StoreUnavailable
 from corral.library import Corral
 from tests.rooms.test_store_backup import live, race
 from tests.support.channels import Chat, bring_in
@@ -137,12 +138,13 @@ def test_letters_that_nobody_can_ever_take_are_found(store: Corral) -> None:
     [
         (
             "counts",
-            ["session", "open task", "group", "agent"],
+            ["session", "forks", "open task", "group", "agent"],
             [
                 "DELETE FROM turns WHERE number = 2",
                 "UPDATE tasks SET open_needs = 0 WHERE key = 'b'",
                 "UPDATE groups SET posts = 0",
                 "UPDATE agents SET version = 9",
+                "UPDATE sessions SET parent_id = id, parent_turn = 1",
             ],
         ),
         (
@@ -178,6 +180,36 @@ def test_rows_that_contradict_one_another_are_found(
     assert all("`corral " in each.message for each in found)
     told = " ".join(each.message for each in found)
     assert [words for words in said if words not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("UPDATE letters SET body = '{no json'", "letters with a body that is no JSON"),
+        ("UPDATE events SET data = 'x'", "events with a data that is no JSON"),
+        ("UPDATE turns SET content = CAST(x'ff' AS TEXT)", "not UTF-8, as b'\\xff', in turns"),
+    ],
+    ids=["body", "data", "text"],
+)
+def test_cells_that_nobody_can_read_are_found(
+    store: Corral, engine: str, project: str, damage: str, said: str, tmp_path: Path
+) -> None:
+    if engine == "postgres":
+        with pytest.raises(StoreUnavailable):  # it takes none
+            do(store, damage.replace("CAST(x'ff' AS TEXT)", "convert_from('\\xff', 'UTF8')"))
+        return
+    do(store, damage)
+    (fault,) = faults(store)
+    assert (fault.check, fault.state) == ("cells", "broken")
+    assert said in fault.message
+    if "UTF-8" in said:
+        for use in (
+            lambda: store.sessions.turns(store.sessions.list().items[0]),
+            lambda: store.projects.export(project, tmp_path / "x.db"),
+        ):
+            with pytest.raises(StoreUnavailable, match="damaged"):
+                use()
+        assert not (tmp_path / "x.db").exists()
 
 
 def test_totals_may_be_more_than_the_charges_that_are_left(
@@ -302,7 +334,8 @@ def test_a_piece_of_an_output_that_the_store_lost_is_found(
 def test_folders_and_files_that_are_nobodys_are_found(store: Corral, clock: SetClock) -> None:
     stray = config.home() / "runs" / "run_00000000000000000000000000"
     config.make_private_folder(stray)
-    old = config.home() / "channels" / "chn_x" / "event" / "1-a.txt"
+    ada = store.agents.create("ada", command="cat")
+    old = config.home() / "channels" / "sent" / ada.id / "event" / "1-a.txt"
     config.make_private_folder(old.parent)
     old.write_text("nobody's")
     young = old.with_name("2-b.txt")
@@ -310,6 +343,10 @@ def test_folders_and_files_that_are_nobodys_are_found(store: Corral, clock: SetC
     seconds = clock.now() // 1_000
     os.utime(old, (seconds - 400 * 86_400,) * 2)
     os.utime(young, (seconds, seconds))
+    others = config.home() / "channels" / "chn_of_another_store" / "event" / "1-a.txt"
+    config.make_private_folder(others.parent)
+    others.write_text("another store's")
+    os.utime(others, (seconds - 400 * 86_400,) * 2)
     worktree = config.home() / "worktrees" / "prj_x" / "tsk_x"
     config.make_private_folder(worktree)
     found = {each.check: each for each in faults(store)}
@@ -320,6 +357,7 @@ def test_folders_and_files_that_are_nobodys_are_found(store: Corral, clock: SetC
     assert "`corral db prune`" in found["attachments"].message
     store.db.prune()
     assert "attachments" not in [each.check for each in faults(store)]
+    assert (old.exists(), young.exists(), others.exists()) == (False, True, True)
 
 
 def test_a_file_that_was_sent_and_is_changed_or_gone_is_found(

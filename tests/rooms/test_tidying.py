@@ -1,4 +1,5 @@
-"""`corral doctor` finds what dead processes leave in a home, and clears away what nobody needs."""
+"""`corral doctor` finds what dead processes leave in a home and what nobody does, and clears away
+what nobody needs."""
 
 import fcntl
 import socket
@@ -11,7 +12,8 @@ import pytest
 import corral
 from corral.adapters import control
 from corral.db.database import Finding
-from corral.library import health, tidying
+from corral.kernel.clock import MINUTE, SetClock
+from corral.library import Corral, health, tidying
 
 
 @pytest.fixture
@@ -43,11 +45,24 @@ def leave_behind(home: Path) -> list[Path]:
     left = [
         home / "daemon.json",
         run / control.NAME,
-        secrets / f"door.new-{dead_pid()}",
+        secrets / f".door.new-{dead_pid()}",
     ]
     left[0].write_text("{}")
     left[2].write_text("half")
     return left
+
+
+def test_a_timer_that_nobody_fires_is_found(store: Corral, clock: SetClock) -> None:
+    store.timers.set("agent:ada", "wake", delay_ms=MINUTE)
+    clock.advance(MINUTE)
+    assert health.late_timers(store).state == "ok", "there is time enough for a daemon"
+    clock.advance(5 * MINUTE)
+    late = health.late_timers(store)
+    assert late.state == "warning"
+    assert "5m ago" in late.message
+    assert "`corral up`" in late.message
+    store.schedules.fire_due()
+    assert health.late_timers(store).state == "ok"
 
 
 def test_a_clean_home_is_well(home: Path) -> None:
@@ -75,7 +90,7 @@ def test_what_dead_processes_left_is_told_and_removed_only_when_asked_for(home: 
 
 def test_what_a_living_process_has_is_left_alone(home: Path) -> None:
     left = leave_behind(home)
-    mine = left[2].with_name("door.new-1")  # there is always a first process
+    mine = left[2].with_name(".door.new-1")  # there is always a first process
     left[2].rename(mine)
     with left[0].open("rb") as held, control.listen(left[1].parent) as line:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -84,6 +99,43 @@ def test_what_a_living_process_has_is_left_alone(home: Path) -> None:
         assert left[0].exists()
         assert left[1].exists()
         assert mine.exists()
+
+
+def test_a_daemon_that_comes_just_then_keeps_its_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes over what the dead one left, or is refused while that goes; never loses it."""
+    (home / "daemon.json").write_text("{}")
+    (home / "daemon-notes.json").write_text("somebody's")
+    remove, held = Path.unlink, []
+
+    def just_then(path: Path, missing_ok: bool = False) -> None:
+        with path.open("rb") as mine:
+            try:
+                fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.append(path)
+            except BlockingIOError:
+                pass
+        remove(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", just_then)
+    tidying.look(home, fix=True)
+    assert held == []
+    assert not (home / "daemon.json").exists()
+    assert (home / "daemon-notes.json").exists()
+
+
+def test_no_secret_and_no_back_up_is_taken_for_something_unfinished(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_HOME", str(home))
+    pid = dead_pid()
+    with corral.open(home / "corral.db") as store:
+        kept = store.secrets.keep(f"door.new-{pid}", "open sesame", where="file")
+        copies = [store.db.backup(home / f"{name}-{pid}") for name in ("back.new", "back.part")]
+    tidying.look(home, fix=True)
+    assert Path(kept.reference.removeprefix("file:")).read_text() == "open sesame"
+    assert all(path.exists() for path in copies)
 
 
 def test_what_others_could_read_is_told_and_made_private(home: Path) -> None:

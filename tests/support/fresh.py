@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.support.shelf import Shelf
+from tests.support.shelf import NAME, Shelf
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def wait_until_alone(url: str, seconds: float = 10.0) -> None:
             time.sleep(0.002)
 
 
-_OTHERS = """
+_OTHERS = f"""
     SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
-      AND backend_type = 'client backend'
+      AND backend_type = 'client backend' AND application_name <> '{NAME}'
 """

@@ -7,24 +7,32 @@ is compared.
     run_…  completed                  `…` stands for anything within a line
     …                                 and alone for any lines
     ```
+    ```sh                             commands alone, one a line
+    ```python                         a program
     ```yaml title="plan.yaml"         a file, written where the commands run
     <!-- given                        commands that a reader need not see, a line each
     -->
 
-A command with nothing below it may print what it likes.
+A command with nothing below it may print what it likes. Blocks in other languages are not read.
 """
 
+import os
 import re
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.support.keeping import end_all, with_variable
 
 _BLOCK = re.compile(
     r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$|^<!-- given\n(.*?)^-->$", re.M | re.S
 )
 _CODE = re.compile(r"#\s*exits (\d+)\b")
 _END = "-- end of the command:"
+_SECONDS = 60.0  # no command of a page takes longer
 
 
 class Step(NamedTuple):
@@ -51,10 +59,20 @@ def read(page: Path) -> Iterator[Step | NewFile]:
         line = text.count("\n", 0, block.start()) + 2
         if given is not None:
             yield from (Step(line, command, []) for command in given.splitlines())
-        elif language == "console":
-            yield from _steps(line, body.splitlines())
         elif title is not None:
             yield NewFile(title, body)
+        elif language == "console":
+            yield from _steps(line, body.splitlines())
+        elif language == "sh":
+            yield from _lines(line, body)
+        elif language == "python":
+            yield Step(line, f"python - <<'END'\n{body}END", [])
+
+
+def _lines(first: int, body: str) -> Iterator[Step]:
+    """The commands of a block that shows nothing else; one may go on behind a backslash."""
+    for found in re.finditer(r"^(?! *(?:#|$))(?:\\\n|[^\n])+", body, re.M):
+        yield Step(first + body.count("\n", 0, found.start()), found[0], [])
 
 
 def _steps(first: int, lines: list[str]) -> Iterator[Step]:
@@ -90,8 +108,31 @@ def _narrow(line: str) -> str:
 class Shell:
     """One shell for a whole page, so that `cd` and `export` count for what follows."""
 
+    @classmethod
+    def of_a_newcomer(cls, folder: Path, programs: Path | None = None) -> "Shell":
+        """One in an empty directory, with an empty home; `programs` come first on its PATH."""
+        home, work = folder / "home", folder / "work"
+        home.mkdir()
+        work.mkdir()
+        (home / ".gitconfig").write_text("[user]\nname = You\nemail = you@example.org\n")
+        path = [*([str(programs)] if programs else []), str(Path(sys.executable).parent)]
+        return cls(
+            work,
+            {
+                "HOME": str(home),
+                "CORRAL_HOME": f"{home}/corral",
+                "CORRAL_AGENT_HOME": f"{home}/conversations",
+                "PATH": ":".join([*path, os.environ["PATH"]]),
+                "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+                "USER": "you",
+                "LANG": "C.UTF-8",
+                "NO_COLOR": "1",
+            },
+        )
+
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
+        self._mark = f"CORRAL_HOME={environment['CORRAL_HOME']}"
         self._bash = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
             cwd=folder,
@@ -109,21 +150,31 @@ class Shell:
         self._bash.stdin.write(f"{{ {command}\n}} </dev/null\nprintf '\\n%s %s\\n' '{_END}' $?\n")
         self._bash.stdin.flush()
         said: list[str] = []
-        for line in self._bash.stdout:
-            if line.startswith(_END):
-                return int(line.removeprefix(_END)), _trimmed(said)
-            said.append(line.rstrip())
+        ended = threading.Timer(_SECONDS, self._end_all)
+        ended.start()
+        try:
+            for line in self._bash.stdout:
+                if line.startswith(_END):
+                    return int(line.removeprefix(_END)), _trimmed(said)
+                said.append(line.rstrip())
+        finally:
+            ended.cancel()
         raise AssertionError(f"the shell ended in the middle of: {command}\n" + "\n".join(said))
 
     def write(self, file: NewFile) -> None:
         (self._folder / file.name).write_text(file.text, encoding="utf-8")
 
     def close(self) -> None:
+        """Its end, and that of everybody who was started in it."""
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         self._bash.stdin.close()
         self._bash.wait(10)
         self._bash.stdout.close()
+        self._end_all()
+
+    def _end_all(self) -> None:
+        end_all(lambda: with_variable(self._mark))
 
 
 def _trimmed(lines: list[str]) -> list[str]:

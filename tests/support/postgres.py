@@ -45,7 +45,7 @@ def free_port() -> int:
 class PostgresServer:
     """`durable=True` is for measurements; tests of behaviour need no fsync."""
 
-    def __init__(self, *, durable: bool = False) -> None:
+    def __init__(self, *settings: str, durable: bool = False) -> None:
         binaries = find_binaries()
         if binaries is None:
             raise RuntimeError(
@@ -58,7 +58,7 @@ class PostgresServer:
             os.chown(self.folder, NOBODY, NOBODY)
             binaries = self._reachable(binaries)
         self._binaries = binaries
-        self._settings = () if durable else FAST
+        self._settings = (*settings, *(() if durable else FAST))
         self._environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0

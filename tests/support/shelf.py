@@ -1,6 +1,13 @@
 """PostgreSQL databases that are emptied and lent again: making one for each test costs far more
-than the test."""
+than the test.
 
+Each has a connection of ours that stays: a server's process that has just begun knows nothing of
+the schema, and learning it costs it more than the emptying, or a look at which tables hold
+anything. The connection says its NAME, and whoever counts those who use a store leaves it out.
+"""
+
+import os
+import time
 from contextlib import suppress
 
 import psycopg
@@ -8,51 +15,73 @@ from psycopg import sql
 
 from tests.support.postgres import PostgresServer
 
-SECONDS = "5s"  # for whoever is still connected to let go
+NAME = "shelf"
+SECONDS = 5.0  # for whoever is still connected to let go
+FEW_BYTES = 32_768  # from here on a table is truncated: its dead rows would be read by every test
 
-TERMINATE = """
-    SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
-# A table without a byte holds no row; asking each for one would cost more than most tests.
-FILLED = """
-    SELECT relname FROM pg_class
-    WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND pg_relation_size(oid) > 0
-"""
-USED_SEQUENCES = """
-    SELECT sequencename FROM pg_sequences WHERE schemaname = 'public' AND last_value IS NOT NULL
+TERMINATE = f"""
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name <> '{NAME}'
 """
 # What the schema is made of, and what was set for the database: a test that changed either has
-# used it up.
+# used it up. What lies below 16384 came with the server.
 SHAPE = """
-    SELECT (SELECT count(*) FROM pg_class), (SELECT sum(relnatts) FROM pg_class),
-        (SELECT count(*) FROM pg_proc), (SELECT count(*) FROM pg_constraint),
-        (SELECT count(*) FROM pg_trigger),
+    SELECT (SELECT count(*) FROM pg_class WHERE oid >= 16384),
+        (SELECT sum(relnatts) FROM pg_class WHERE oid >= 16384),
+        (SELECT count(*) FROM pg_proc WHERE oid >= 16384),
+        (SELECT count(*) FROM pg_constraint WHERE oid >= 16384),
+        (SELECT count(*) FROM pg_trigger WHERE oid >= 16384),
         (SELECT count(*) FROM pg_db_role_setting s JOIN pg_database d ON s.setdatabase = d.oid
          WHERE d.datname = current_database())
 """
+TABLES = """
+    SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+"""
+RESTART_SEQUENCES = """
+    SELECT setval(quote_ident(sequencename)::regclass, start_value, false) FROM pg_sequences
+    WHERE schemaname = 'public' AND last_value IS NOT NULL
+"""
 Connection = psycopg.Connection[tuple[object, ...]]
+Rows = list[tuple[object, ...]]
+
+_lent: dict[str, "Shelf"] = {}
+
+
+def filled_tables(url: str) -> set[str] | None:
+    """The tables that hold a row now; None where nobody here may ask: of a store that is from no
+    shelf, and in a forked child, whose parent has the connection."""
+    shelf = _lent.get(url)
+    return None if shelf is None or shelf.pid != os.getpid() else shelf.filled(url)
 
 
 class Shelf:
     """Databases that are like a template whenever they are lent."""
 
     def __init__(self, server: PostgresServer, template: str) -> None:
+        self.pid = os.getpid()
         self._server = server
         self._template = template
         self._free: list[str] = []
+        self._connections: dict[str, Connection] = {}
         with psycopg.connect(server.url(template), autocommit=True) as connection:
             self._shape = connection.execute(SHAPE).fetchone()
-            self._given = {name: self._rows(connection, name) for name in self._filled(connection)}
+            names = [str(name) for (name,) in connection.execute(TABLES)]
+            self._filled = _filled(names)
+            self._given = {
+                name: _rows(connection, name) for name, _ in connection.execute(self._filled)
+            }
 
     def lend(self) -> str:
         """The URL of a database that nobody else uses."""
-        if self._free:
-            return self._free.pop()
-        return self._server.new_database(template=self._template)
+        if not self._free:
+            self._free.append(self._server.new_database(template=self._template))
+        url = self._free.pop()
+        _lent[url] = self
+        return url
 
     def take_back(self, url: str) -> None:
         """Make it as it was when it was lent, or have done with it."""
+        del _lent[url]
         if self.empty(url):
             self._free.append(url)
         else:
@@ -60,47 +89,79 @@ class Shelf:
 
     def empty(self, url: str) -> bool:
         """Make it as it was when it was lent; whether that could be done."""
-        with suppress(psycopg.Error), psycopg.connect(url, autocommit=True) as connection:
-            return self._empty(connection)
+        with suppress(psycopg.Error):
+            if self._empty(self._connection(url)):
+                return True
+        if url in self._connections:
+            self._connections.pop(url).close()
         return False
 
+    def filled(self, url: str) -> set[str]:
+        return {str(name) for name, _ in self._connection(url).execute(self._filled)}
+
+    def close(self) -> None:
+        while self._connections:
+            self._connections.popitem()[1].close()
+
+    def _connection(self, url: str) -> Connection:
+        if url not in self._connections:
+            connection: Connection = psycopg.connect(
+                url, autocommit=True, prepare_threshold=0, application_name=NAME
+            )
+            connection.execute(f"SET lock_timeout = '{SECONDS:.0f}s'".encode())
+            self._connections[url] = connection
+        return self._connections[url]
+
     def _empty(self, connection: Connection) -> bool:
-        connection.execute(TERMINATE)
-        if connection.execute(SHAPE).fetchone() != self._shape:
+        if not _alone(connection) or connection.execute(SHAPE).fetchone() != self._shape:
             return False
-        connection.execute(f"SET lock_timeout = '{SECONDS}'".encode())
+        sizes = {str(name): int(str(size)) for name, size in connection.execute(self._filled)}
         changed = [
             name
-            for name in self._filled(connection)
-            if self._rows(connection, name) != self._given.get(name)
+            for name in sizes
+            if name not in self._given or _rows(connection, name) != self._given[name]
         ]
+        large = [sql.Identifier(name) for name in changed if sizes[name] > FEW_BYTES]
         with connection.transaction():
-            if changed:
-                names = sql.SQL(", ").join(sql.Identifier(name) for name in changed)
+            if large:
+                names = sql.SQL(", ").join(large)
                 connection.execute(sql.SQL("TRUNCATE {} CASCADE").format(names))
-            for (name,) in connection.execute(USED_SEQUENCES).fetchall():
-                restart = sql.SQL("ALTER SEQUENCE {} RESTART").format(sql.Identifier(str(name)))
-                connection.execute(restart)
+            for name in changed:
+                if sizes[name] <= FEW_BYTES:
+                    connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(name)))
+            connection.execute(RESTART_SEQUENCES)
             for name, rows in self._given.items():
-                if self._rows(connection, name) != rows:
-                    self._fill(connection, name, rows)
+                if name in changed or name not in sizes:
+                    _fill(connection, name, rows)
         return True
 
-    @staticmethod
-    def _filled(connection: Connection) -> list[str]:
-        return [str(name) for (name,) in connection.execute(FILLED)]
 
-    @staticmethod
-    def _rows(connection: Connection, table: str) -> list[tuple[object, ...]]:
-        name = sql.Identifier(table)
-        text = sql.SQL("SELECT * FROM {} ORDER BY 1 LIMIT 100").format(name)
-        return connection.execute(text).fetchall()
+def _alone(connection: Connection) -> bool:
+    """End all others that are connected, and wait until they are gone; whether they went."""
+    deadline = time.monotonic() + SECONDS
+    while connection.execute(TERMINATE).fetchall():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
 
-    @staticmethod
-    def _fill(connection: Connection, table: str, rows: list[tuple[object, ...]]) -> None:
-        name = sql.Identifier(table)
-        connection.execute(sql.SQL("DELETE FROM {}").format(name))
-        places = sql.SQL(", ").join([sql.Placeholder()] * len(rows[0]))
-        insert = sql.SQL("INSERT INTO {} VALUES ({})").format(name, places)
-        with connection.cursor() as cursor:
-            cursor.executemany(insert, rows)
+
+def _filled(names: list[str]) -> sql.Composed:
+    """Which tables hold a row, and how many bytes they have: asked of all at once."""
+    one = "SELECT {0}, pg_relation_size({0}) WHERE EXISTS (SELECT FROM {1})"
+    asked = [sql.SQL(one).format(sql.Literal(name), sql.Identifier(name)) for name in names]
+    return sql.SQL(" UNION ALL ").join(asked)
+
+
+def _rows(connection: Connection, table: str) -> Rows:
+    name = sql.Identifier(table)
+    text = sql.SQL("SELECT * FROM {} ORDER BY 1 LIMIT 100").format(name)
+    return connection.execute(text).fetchall()
+
+
+def _fill(connection: Connection, table: str, rows: Rows) -> None:
+    name = sql.Identifier(table)
+    places = sql.SQL(", ").join([sql.Placeholder()] * len(rows[0]))
+    insert = sql.SQL("INSERT INTO {} VALUES ({})").format(name, places)
+    with connection.cursor() as cursor:
+        cursor.executemany(insert, rows)

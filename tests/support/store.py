@@ -12,6 +12,7 @@ from corral.db.statement import Row, Statement
 from corral.kernel.errors import CorralError
 from corral.kernel.page import Page
 from corral.library import Corral
+from tests.support.shelf import filled_tables
 
 T = TypeVar("T")
 E = TypeVar("E", bound=CorralError)
@@ -38,9 +39,12 @@ def _readings() -> tuple[Statement, dict[str, Statement]]:
 def contents(store: Corral) -> dict[str, list[Row]]:
     """Every row of every table."""
     look, readings = _readings()
+    filled = filled_tables(store.address)
     with store.transaction() as tx:
-        filled = dict(zip(readings, tx.run(look)[0], strict=True))
-        return {name: tx.run(readings[name]) if filled[name] else [] for name in readings}
+        if filled is None:
+            found = zip(readings, tx.run(look)[0], strict=True)
+            filled = {name for name, holds in found if holds}
+        return {name: tx.run(readings[name]) if name in filled else [] for name in readings}
 
 
 def record(store: Corral, subject: str | None = None) -> list[str]:

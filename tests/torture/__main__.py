@@ -14,10 +14,8 @@ returned, and nobody left.
 import argparse
 import os
 import random
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -34,6 +32,8 @@ from corral.library import Corral
 from corral.rooms.runs.model import Run
 from tests.torture import ledger
 from tests.torture.bystanders import Bystanders
+from tests.torture.ledger import counted
+from tests.torture.places import folder_for, store_for
 from tests.torture.plans import AGENT, Plan, judge
 from tests.torture.recoverers import Recoverers, reap_for_ever
 
@@ -273,10 +273,10 @@ def report(torture: Torture, store: Corral, seconds: float, tired: list[int], fo
         known[how if run.exit_code is not None or run.signal is not None else "unknown"] += 1
     _table(
         {
-            "kills": f"{sum(torture.kills.values())} ({_counted(torture.kills)})",
+            "kills": f"{sum(torture.kills.values())} ({counted(torture.kills)})",
             "runs": f"{len(torture.plans)} in {seconds:.0f} s",
             **{f"  {kind} {state}": str(n) for (kind, state), n in sorted(states.items())},
-            "known ends": _counted(known),
+            "known ends": counted(known),
             "bystanders": str(len(torture.bystanders)),
             "  with a pid used before": str(torture.bystanders.reused),
             "wrong ends or outputs": str(len(wrong)),
@@ -295,10 +295,6 @@ def report(torture: Torture, store: Corral, seconds: float, tired: list[int], fo
     for error in sorted((folder / "home" / "runs").glob("*/keeper.error"))[:5]:
         print(f"  {error.parent.name}: {error.read_text().strip().splitlines()[-1]}")
     return len(wrong) + len(strangers) + len(tired)
-
-
-def _counted(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} {n}" for name, n in sorted(counter.items()))
 
 
 def _table(rows: dict[str, str]) -> None:
@@ -336,22 +332,11 @@ def main() -> int:
             parser.error("--kills goes on from a file; name it with --into FILE")
         more = ["--postgres"] if wanted.postgres else []
         return ledger.go_on(wanted.kills, wanted.count, wanted.seed, wanted.into, more)
-    folder = Path(tempfile.mkdtemp(prefix="corral-torture-"))
-    try:
-        if not wanted.postgres:
-            return run(wanted, folder, wanted.url)
-        from tests.support.postgres import PostgresServer
-
-        server = PostgresServer()
-        try:
-            return run(wanted, folder, server.new_database())
-        finally:
-            server.close()
-    finally:
-        if wanted.keep:
-            print(f"in {folder}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+    with (
+        folder_for("torture", keep=wanted.keep) as folder,
+        store_for(wanted.url, postgres=wanted.postgres) as url,
+    ):
+        return run(wanted, folder, url)
 
 
 if __name__ == "__main__":

@@ -77,12 +77,11 @@ def table(batches: list[Batch]) -> str:
         kinds: Counter[str] = Counter()
         for each in these:
             kinds.update(each.kills)
-        by_kind = ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items()))
         seeds = _spans(sorted({each.seed for each in these if each.seed is not None}))
         row = (
             engine,
             what,
-            f"{kinds.total():,} ({by_kind})",
+            f"{kinds.total():,} ({counted(kinds)})",
             f"{sum(each.runs for each in these):,}",
             f"{sum(each.seconds for each in these):,.0f}",
             str(sum(each.wrong for each in these)),
@@ -90,6 +89,11 @@ def table(batches: list[Batch]) -> str:
         )
         rows.append(f"| {' | '.join(row)} |")
     return "\n".join(rows)
+
+
+def counted(counter: Counter[str]) -> str:
+    """How many of each, in words."""
+    return ", ".join(f"{name} {n:,}" for name, n in sorted(counter.items()))
 
 
 def _spans(numbers: list[int]) -> str:

@@ -13,11 +13,9 @@ import argparse
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from contextlib import suppress
@@ -32,7 +30,8 @@ from corral.rooms.gateway.model import Message
 from corral.rooms.mail.model import Letter
 from tests.support.invariants import check_store
 from tests.support.postgres import free_port
-from tests.torture.ledger import Batch, note
+from tests.torture.ledger import Batch, counted, note
+from tests.torture.places import folder_for, store_for
 from tests.torture.platform import KINDS, ask, bring_in
 
 NAMES = ("ada", "ben", "cyd", "dan", "eve", "fay", "gus", "hal")
@@ -373,7 +372,7 @@ def run(wanted: argparse.Namespace, folder: Path, url: str | None = None) -> int
             rows = {
                 "storm": f"{wanted.places} places, {wanted.agents} agents, {storm.total} messages, "
                 f"seed {wanted.seed}",
-                "kills": f"{sum(storm.kills.values())} ({_counted(storm.kills)})",
+                "kills": f"{sum(storm.kills.values())} ({counted(storm.kills)})",
                 "seconds": f"{raged:.0f} of kills, {calm:.0f} until all was quiet",
                 "runs": str(_count_runs(store)),
                 "answered": f"{storm.total - storm.dead} of {storm.total}",
@@ -403,10 +402,6 @@ def _count_runs(store: Corral) -> int:
             return count
 
 
-def _counted(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} {n}" for name, n in sorted(counter.items()))
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture --storm")
     for name, default in (("places", 20), ("agents", 5), ("messages", 25), ("kills", 200)):
@@ -421,22 +416,11 @@ def main(arguments: list[str] | None = None) -> int:
     if wanted.host:
         host(wanted.host)
         return 0
-    folder = Path(tempfile.mkdtemp(prefix="corral-storm-"))
-    try:
-        if not wanted.postgres:
-            return run(wanted, folder, wanted.store)
-        from tests.support.postgres import PostgresServer
-
-        server = PostgresServer()
-        try:
-            return run(wanted, folder, server.new_database())
-        finally:
-            server.close()
-    finally:
-        if wanted.keep:
-            print(f"in {folder}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+    with (
+        folder_for("storm", keep=wanted.keep) as folder,
+        store_for(wanted.store, postgres=wanted.postgres) as url,
+    ):
+        return run(wanted, folder, url)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.adapters.output.redact import redact
 from corral.adapters.output.shapes import SHAPES
-from corral.adapters.redaction import Redaction
+from corral.adapters.redaction import Redaction, clean_of_secrets
 from corral.kernel.ids import new_id
 from corral.kernel.words import may_hold_key
 from tests.support.keys import KEY
@@ -55,6 +56,34 @@ def test_json_stays_json_whatever_is_taken_out_of_it() -> None:
     assert redaction.suspects('{"t":"a \\"quoted\\" one"}')
     assert redaction.clean('["a \\"quoted\\" one"]') == '["[redacted]"]'
     assert redaction.clean("{no json: 12345678") == "{no json: [redacted]"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('{"a":"KEY","a":"fine"}', '{"a":"[redacted]","a":"fine"}'),
+        ('{"Authorization": "Bearer abcdefgh"}', '{"Authorization": "Bearer [redacted]"}'),
+        ('[["authorization","Basic YTpi"]]', '[["authorization","Basic [redacted]"]]'),
+        (r'{"u":"https:\/\/ada:hunter2@x"}', '{"u":"https://[redacted]@x"}'),
+    ],
+    ids=["told twice", "by its name", "in a pair", "slashes escaped"],
+)
+def test_a_key_in_json_is_found_however_it_is_put_there(text: str, kept: str) -> None:
+    told = text.replace("KEY", KEY)
+    assert Redaction().suspects(told)
+    assert Redaction().clean(told) == kept
+
+
+def test_what_stands_around_a_key_in_json_stays_as_it_was_written() -> None:
+    text = f'{{"price": 1.10,  "id": {10**30}, "key": "{KEY}"}}'
+    assert Redaction().clean(text) == text.replace(KEY, "[redacted]")
+
+
+def test_names_that_are_keys_stay_as_many_as_they_were() -> None:
+    told = {KEY: 1, f"{KEY}x": 2, "[redacted]": 3, "name": 4}
+    clean = clean_of_secrets(told)
+    assert [*clean.values()] == [1, 2, 3, 4]
+    assert [*clean] == ["[redacted]", "[redacted] (2)", "[redacted] (3)", "name"]
 
 
 def test_values_that_are_ordinary_words_are_not_taken_out_of_everything() -> None:

@@ -76,4 +76,6 @@ def options(mode: str) -> dict[str, Any]:
         "viewport": size,
         "color_scheme": "dark" if mode == "dark" else "light",
         "java_script_enabled": mode != "plain",
+        # What breathes is painted sixty times a second, on a machine that has other things to do.
+        "reduced_motion": "reduce",
     }

@@ -26,6 +26,7 @@ import msgspec
 from corral.adapters import git
 from corral.adapters.checkouts import resolve
 from corral.adapters.leftovers import delete
+from corral.config import sync
 from corral.kernel.errors import Invalid, Refused
 
 MANIFEST = "manifest.json"
@@ -161,7 +162,7 @@ def _put_in_place(
             else f"{target} is there already; choose another place, or have it replaced.",
             target=str(target),
         )
-    _sync_folder(target.parent)
+    sync(target.parent)
 
 
 # -- trees -----------------------------------------------------------------------------------------
@@ -279,17 +280,8 @@ def _sync(part: Path, count: int) -> None:
         for name in names:
             path = os.path.join(folder, name)
             if not os.path.islink(path):
-                with open(path, "rb") as file:
-                    os.fsync(file.fileno())
-        _sync_folder(Path(folder))
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+                sync(path)
+        sync(folder)
 
 
 # -- what is there ---------------------------------------------------------------------------------

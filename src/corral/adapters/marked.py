@@ -62,7 +62,7 @@ def without_section(text: str) -> str:
 def read_json(text: str, file: str) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(
             f"{file} is not plain JSON ({error}); mend it, and nothing was changed.", file=file
         ) from None
@@ -114,9 +114,10 @@ def _as_text(found: dict[str, Any], like: str) -> str:
     indent: str | int | None = indented[1] if indented else 2
     if like.strip() and "\n" not in like.strip():
         indent = None
-    return json.dumps(found, indent=indent, ensure_ascii=False) + (
-        "\n" if not like or like.endswith("\n") else ""
-    )
+    written = json.dumps(found, indent=indent, ensure_ascii=False)
+    if not written.isascii() and re.search("[\\ud800-\\udfff]", written):
+        written = json.dumps(found, indent=indent)  # half a character, which no file can hold
+    return written + ("\n" if not like or like.endswith("\n") else "")
 
 
 def read(file: str) -> str:

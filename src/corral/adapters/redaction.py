@@ -33,14 +33,35 @@ def clean_of_secrets(value: Any, values: Sequence[str] = (), *, shapes: bool = T
             data = part.encode("utf-8", "surrogatepass")
             return redact(data, values, shapes=shapes).decode("utf-8", "surrogatepass")
         if isinstance(part, dict):
-            return {clean(key): clean(each) for key, each in part.items()}
+            found: dict[Any, Any] = {}
+            for key, each in part.items():
+                found[_own_name(clean(key), found)] = behind(key, each)
+            return found
         if isinstance(part, list | tuple):
-            return [clean(each) for each in part]
+            whole = [clean(each) for each in part]
+            return [whole[0], behind(*part)] if len(part) == 2 else whole
         return part
+
+    def behind(name: Any, value: Any) -> Any:
+        """What stands behind a name, as the value of a header does, is one by its name."""
+        clear = clean(value)
+        if clear != value or not isinstance(value, str) or not str(name).endswith("uthorization"):
+            return clear
+        before = f"{name}: "
+        return clean(before + value)[len(before) :]
 
     from corral.adapters.output.redact import redact  # its patterns take long to be made
 
     return clean(value)
+
+
+def _own_name(name: Any, taken: dict[Any, Any]) -> Any:
+    """Two names that differ only in their secrets stay two."""
+    number, own = 1, name
+    while own in taken:
+        number += 1
+        own = f"{name} ({number})"
+    return own
 
 
 class Redaction:
@@ -73,13 +94,14 @@ class Redaction:
 
     def clean(self, text: str) -> str:
         """The text without secrets. In JSON they are looked for in its texts, so that it stays
-        JSON whatever they are."""
+        JSON whatever they are; and in the whole of it, because a name that is there twice has two
+        values, of which JSON tells the last."""
+        plain: str = self._cleaned(text)
         told = _decoded(text)
         if told is None:
-            plain: str = self._cleaned(text)
             return plain
         clean = self._cleaned(told)
-        return text if clean == told else msgspec.json.encode(clean).decode()
+        return plain if _decoded(plain) == clean else msgspec.json.encode(clean).decode()
 
     def clean_rows(self, text: str) -> str:
         """The same for rows as JSON: of each, the columns that hold words. Invalid for a name."""

@@ -145,7 +145,7 @@ def keep_in_file(folder: Path, name: str, value: str) -> str:
     """Write a value to a private file and give back the reference to it."""
     _check_value(value)
     path = folder / name
-    fresh = path.with_name(f"{name}.new-{os.getpid()}")
+    fresh = path.with_name(f".{name}.new-{os.getpid()}")  # no secret is called so
     try:
         make_private_folder(folder)
         fresh.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -20,7 +20,7 @@ R = TypeVar("R")
 Work = Callable[[Tx], R]
 RowsOf = Callable[[str, list[str], str], Iterator[Row]]
 Probe = Callable[[str], None]
-Tell = Callable[[list[str]], None]
+Tell = Callable[[Sequence[str]], None]
 Told = Callable[[str, int, int], None]
 """Told how far something long is: which part of it, how much is done, and of how much."""
 
@@ -85,10 +85,12 @@ os.register_at_fork(after_in_child=_disown_in_child)
 
 class Working(threading.local):
     """`here` is set on a thread while it runs an operation that writes; `tell` is told what secrets
-    were taken out of, in what that thread asked for."""
+    were taken out of, in what that thread asked for; `patience` is how many seconds it waits for a
+    server that went away, where that is not the usual."""
 
     here = False
     tell: Tell | None = None
+    patience: float | None = None
 
 
 class Database(ABC):
@@ -120,6 +122,15 @@ class Database(ABC):
     def hurry(self) -> None:
         """This process is about to end: from now on a server that went away is not waited for."""
         self.hurried = True
+
+    @contextmanager
+    def waiting_at_most(self, seconds: float) -> Iterator[None]:
+        """On this thread a server that went away is waited for no longer than this."""
+        self.working.patience = seconds
+        try:
+            yield
+        finally:
+            self.working.patience = None
 
     def disown(self) -> None:
         """A fork copied the connections: parent and child would talk into each other."""

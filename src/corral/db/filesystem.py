@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from corral.config import make_private_folder
+from corral.config import make_private_folder, sync
 from corral.db.lockfile import LockFile
 from corral.kernel.errors import Invalid, StoreUnavailable
 
@@ -76,11 +76,19 @@ def make_new_private_file(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        raise Invalid(f"{path} is there already; give a new name.", path=str(path)) from None
+        raise _taken(path) from None
     except OSError as error:
-        raise Invalid(
-            f"{path} cannot be written ({error.strerror}); give another path.", path=str(path)
-        ) from None
+        raise _unwritable(path, error) from None
+
+
+def _taken(path: Path) -> Invalid:
+    return Invalid(f"{path} is there already; give a new name.", path=str(path))
+
+
+def _unwritable(path: Path, error: OSError) -> Invalid:
+    return Invalid(
+        f"{path} cannot be written ({error.strerror}); give another path.", path=str(path)
+    )
 
 
 @contextmanager
@@ -90,14 +98,18 @@ def whole_file(target: Path) -> Iterator[Path]:
     It is written in a hidden folder beside, which goes with it. What a killed process left of an
     earlier one is removed: a lock on the folder tells it from one that is being written.
     """
+    import glob
     import shutil
     import tempfile
 
-    make_new_private_file(target)  # to say at once what is in the way
-    target.unlink()
-    for left in target.parent.glob(f".{target.name}.part-*"):
+    if os.path.lexists(target):  # said at once, and not when all is written
+        raise _taken(target)
+    for left in target.parent.glob(f".{glob.escape(target.name)}.part-*"):
         _sweep(left)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.part-", dir=target.parent))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.part-", dir=target.parent))
+    except OSError as error:
+        raise _unwritable(target, error) from None
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -105,13 +117,23 @@ def whole_file(target: Path) -> Iterator[Path]:
         make_new_private_file(part)
         yield part
         sync(part)
-        os.link(part, target)  # never over something that came meanwhile
+        _place(part, target)
         sync(target.parent)
-    except FileExistsError:
-        raise Invalid(f"{target} is there already; give a new name.", path=str(target)) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(held)
+
+
+def _place(part: Path, target: Path) -> None:
+    """Give a whole file its name; never over something that came meanwhile."""
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise _taken(target) from None
+    except OSError:
+        # Sticks and shares often have no second names for a file: the name is taken first.
+        make_new_private_file(target)
+        os.replace(part, target)
 
 
 def _sweep(folder: Path) -> None:
@@ -124,15 +146,6 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(held)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def file_system(path: Path) -> str | None:

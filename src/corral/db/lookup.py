@@ -2,7 +2,7 @@
 
 from corral.db.statement import Statement
 from corral.db.tx import Tx
-from corral.kernel.errors import Ambiguous, NotFound
+from corral.kernel.errors import Ambiguous, Invalid, NotFound
 from corral.kernel.ids import LENGTH, id_range
 
 CANDIDATES = 6
@@ -43,7 +43,11 @@ class IdColumn:
 
     def resolve(self, tx: Tx, typed: str) -> str:
         """The one whole id that `typed` stands for; NotFound or Ambiguous otherwise."""
-        low, high = id_range(self.prefix, typed)
+        try:
+            low, high = id_range(self.prefix, typed)
+        except Invalid as error:
+            shown = f"`{list_of(self.kind)}` shows those that there are."
+            raise Invalid(f"{error.message[:-1]}; {shown}", **error.details) from None
         found = [row[0] for row in tx.run(self._within, low=low, high=high)]
         if not found:
             raise self.missing(typed)

@@ -58,7 +58,7 @@ class StateTable(Generic[R]):
         self.project = project
         self.unfenced = unfenced
         self.fresh = fresh
-        self._insertions: dict[tuple[str, str, Engine], tuple[tuple[str, ...], Query[R]]] = {}
+        self._insertions: dict[tuple[str, ...], Query[R]] = {}
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
 
     def get(self, tx: Tx, key: str | int) -> R:
@@ -73,13 +73,12 @@ class StateTable(Generic[R]):
     def insertion(
         self, values: Mapping[str, Any], unless: str, begin: str, engine: Engine
     ) -> "Query[R]":
-        """The INSERT of a new row; the last one is kept, since callers hardly ever differ."""
-        columns = tuple(values)
-        made = self._insertions.get((unless, begin, engine))
-        if made is None or made[0] != columns:
-            made = (columns, self._insert(columns, unless, begin, engine))
-            self._insertions[unless, begin, engine] = made
-        return made[1]
+        """The INSERT of a new row with these columns."""
+        kind = (engine, begin, unless, *values)
+        made = self._insertions.get(kind)
+        if made is None:
+            made = self._insertions[kind] = self._insert(values, unless, begin, engine)
+        return made
 
     def _insert(
         self, columns: Iterable[str], unless: str, begin: str, engine: Engine
@@ -165,7 +164,7 @@ def create_each(
             {
                 **shared,
                 "subject": f"{id}{number}",
-                "project_id": project and row[project],
+                "project_id": project and row.get(project),
                 "data": each,
             }
             for number, row, each in zip(numbers, rows, data, strict=True)

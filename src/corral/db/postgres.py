@@ -196,6 +196,8 @@ class PostgresDatabase(Database):
 
     def _persist(self, once: Callable[[Link], R], *, repeatable: bool) -> R:
         """Run it until it succeeds, fails for a reason of its own, or patience ends."""
+        own = self.working.patience
+        patience = PATIENCE if own is None else own
         patience_ends: float | None = None
         for clash in range(MAX_CLASHES):
             while True:
@@ -204,7 +206,7 @@ class PostgresDatabase(Database):
                 except Gone as gone:
                     if gone.asked_to_commit and not repeatable:
                         raise unknown_outcome(self.url) from gone
-                    patience_ends = patience_ends or time.monotonic() + PATIENCE
+                    patience_ends = patience_ends or time.monotonic() + patience
                     if self.hurried or time.monotonic() > patience_ends:
                         raise unreachable(self.url, gone) from gone
                     time.sleep(random.uniform(0.05, 0.3))

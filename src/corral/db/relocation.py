@@ -73,6 +73,12 @@ class Move:
         """Whether the source is fenced already, by a call that did not come to its end."""
         return self._known is not None
 
+    @property
+    def arrived(self) -> bool:
+        """Whether the target is open already: others may use it from then on."""
+        found = find(self.target)
+        return found is not None and (found.move, found.phase) == (self.id, "arrived")
+
     def close(self) -> None:
         self.target.close()
 

@@ -10,7 +10,7 @@ import apsw
 from corral.db import filesystem
 from corral.db.database import Database, Finding, Listener, Probe, RowsOf, Table, Work
 from corral.db.group import MAX_BATCH, Job, Line, Spoilt
-from corral.db.sqlite_care import check_file, reading, run_query
+from corral.db.sqlite_care import check_file, copy_whole, reading, run_query
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_link import Link
 from corral.db.statement import Statement
@@ -24,7 +24,7 @@ R = TypeVar("R")
 APPLICATION_ID = 0x436F7272  # "Corr": tells a Corral store from any other SQLite file
 OLDEST_SQLITE = (3, 51, 3)  # before it, a checkpoint could race a writer and damage the file
 BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
-STATEMENTS_KEPT = 512
+STATEMENTS_KEPT = 128  # APSW walks through all of them to find one
 LOG_PAGES = 4_000  # 8 MB: the same pages are written again and again, and copied back once
 
 
@@ -103,10 +103,11 @@ class SqliteDatabase(Database):
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
-        if self.unusable or self.working.here:
+        working = self.working
+        if self.unusable or working.here:
             self.require_outside_operation()
-        if self.working.tell is not None:
-            work = self.telling(work, self.working.tell)
+        if working.tell is not None:
+            work = self.telling(work, working.tell)
         if self._probe is not None:
             mode = "many"  # a probe wants to stand at every commit
         since = None
@@ -164,7 +165,8 @@ class SqliteDatabase(Database):
         durable = durable or (bool(line.waiting) and line.wants_durable())
         interrupt: BaseException | None = None
         writer = self._take_turn(durable, since)
-        self.working.here = True
+        working = self.working
+        working.here = True
         try:
             while True:
                 if mode == "many":
@@ -185,10 +187,11 @@ class SqliteDatabase(Database):
             if isinstance(error, apsw.Error) or writer.connection.in_transaction:
                 # None of the others is at fault, and nothing of theirs was kept: they run again.
                 line.put_back(followers)
+            writer.roll_back()
             raise
         finally:
-            self.working.here = False
-            self._end_turn()
+            working.here = False
+            self._turnstile.leave()
         if interrupt is not None:
             raise interrupt
         return result
@@ -198,10 +201,12 @@ class SqliteDatabase(Database):
         anything was written, and one that was not makes us run all others again without it."""
         written = writer.connection.total_changes
         before = written()
-        while len(followers) < MAX_BATCH and (job := self._line.take(durable)) is not None:
+        tx, actor, take = self._tx(writer, "many"), self.actor, self._line.take
+        while len(followers) < MAX_BATCH and (job := take(durable)) is not None:
             assert job.work is not None
+            tx.for_another(actor)
             try:
-                job.result = job.work(self._tx(writer, "many"))
+                job.result = job.work(tx)
                 job.error = None
                 before = written()
             except BaseException as error:
@@ -378,20 +383,11 @@ class SqliteDatabase(Database):
 
     def backup(self, target: Path) -> None:
         try:
-            copy = apsw.Connection(str(target))
             link = self._connect_reader()
             try:
-                # Held open, this snapshot is what is copied, however much is written meanwhile.
-                link.run("BEGIN")
-                link.run("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
-                with copy.backup("main", link.connection, "main") as task:
-                    while not task.done:
-                        task.step(2_000)
-                # A file on its own: whoever gets it needs no -wal beside it.
-                copy.execute("PRAGMA journal_mode = DELETE").fetchall()
+                copy_whole(link.connection, target)
             finally:
                 link.connection.close()
-                copy.close()
         except BaseException as error:
             target.unlink(missing_ok=True)
             if isinstance(error, apsw.Error):

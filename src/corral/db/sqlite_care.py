@@ -1,19 +1,38 @@
-"""Looking into a SQLite store: is it sound, and what does a person's query give?"""
+"""Care of a SQLite store: a copy of it, whether it is sound, what a person's query gives."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 
 import apsw
 
 from corral.db.database import Finding, RowsOf, Table
+from corral.db.sqlite_errors import translate
 from corral.db.sqlite_filing import wrongly_filed
+from corral.db.sqlite_link import damaged
 from corral.db.statement import Row
 from corral.kernel.errors import Invalid
 
 MOST_FAULTS = 20
 STEPS_BETWEEN_LOOKS = 10_000  # of SQLite's machine, between two looks at the clock
+
+
+def copy_whole(connection: apsw.Connection, target: Path) -> None:
+    """Fill an empty file with the store as it is at one moment, however much is written meanwhile;
+    the connection is left in that snapshot."""
+    copy = apsw.Connection(str(target))
+    try:
+        connection.execute("BEGIN")
+        connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+        with copy.backup("main", connection, "main") as task:
+            while not task.done:
+                task.step(2_000)
+        # A file on its own: whoever gets it needs no -wal beside it.
+        copy.execute("PRAGMA journal_mode = DELETE").fetchall()
+    finally:
+        copy.close()
 
 
 def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
@@ -23,6 +42,7 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
         faults = [str(row[0]) for row in told if row != ("ok",)]
         lost = connection.execute("PRAGMA foreign_key_check").fetchall() if thorough else []
         wrong = wrongly_filed(connection) if thorough and not faults else []
+        cells = list(_unreadable(connection)) if thorough and not faults else []
     except (apsw.CorruptError, apsw.NotADBError) as error:
         return [Finding("file", "broken", str(error))]
     findings = [
@@ -36,7 +56,29 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
     if wrong:
         text = f"{', '.join(wrong)} does not hold what it should; restore a back-up."
         findings.append(Finding("indexes", "broken", text))
+    if cells:
+        text = f"{'; '.join(cells)}; restore a back-up from before."
+        findings.append(Finding("cells", "broken", text))
     return findings
+
+
+def _unreadable(connection: apsw.Connection) -> Iterator[str]:
+    """Cells that SQLite keeps and nobody can read: JSON that is none, text that is not UTF-8."""
+    from corral.db.schema import tables
+
+    there = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    for table in (each for each in tables() if each.name in there):
+        told = [column.name for column in table.columns if column.type.startswith("json")]
+        wrong = ", ".join(f"count(*) FILTER (WHERE NOT json_valid({name}))" for name in told)
+        counted = connection.execute(f"SELECT {wrong} FROM {table.name}").fetchall() if told else []
+        for name, count in zip(told, counted[0] if counted else (), strict=True):
+            if count:
+                yield f"{count:,} rows of {table.name} with a {name} that is no JSON"
+        try:
+            for _ in connection.execute(f"SELECT * FROM {table.name}"):
+                pass
+        except UnicodeDecodeError as error:
+            yield f"{damaged(error)}, in {table.name}"
 
 
 @contextmanager
@@ -44,7 +86,14 @@ def reading(connection: apsw.Connection) -> Iterator[RowsOf]:
     """The rows of tables on a connection that is closed afterwards, see `Database.reading`."""
 
     def rows_of(table: str, columns: list[str], key: str) -> Iterator[Row]:
-        yield from connection.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY {key}")
+        try:
+            yield from connection.execute(
+                f"SELECT {', '.join(columns)} FROM {table} ORDER BY {key}"
+            )
+        except UnicodeDecodeError as error:
+            raise translate(damaged(error), Path(connection.filename)) from None
+        except apsw.Error as error:
+            raise translate(error, Path(connection.filename)) from error
 
     try:
         connection.execute("BEGIN")

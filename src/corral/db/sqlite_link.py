@@ -13,6 +13,11 @@ from corral.db.tx import NOTE
 _NOTE = NOTE.sqlite.text
 
 
+def damaged(error: UnicodeDecodeError) -> apsw.Error:
+    """What a text is that nobody can have put: SQLite itself keeps any bytes as one."""
+    return apsw.CorruptError(f"it holds text that is not UTF-8, as {error.object[:20]!r}")
+
+
 class Link:
     """All rows of a statement are fetched at once, so one cursor serves for all of them."""
 
@@ -27,10 +32,13 @@ class Link:
 
     def execute(self, statement: Statement, params: Params) -> list[Row]:
         text, _, values = statement.sqlite
-        self.run(text, values(params))
-        if statement.numbers:
-            return self._number()
-        rows: list[Row] = self._fetch()
+        try:
+            self.run(text, values(params))
+            if statement.numbers:
+                return self._number()
+            rows: list[Row] = self._fetch()
+        except UnicodeDecodeError as error:
+            raise damaged(error) from None
         return rows
 
     def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:

@@ -90,7 +90,12 @@ class Tx:
         self.mode = mode
         self.noted = False
         """Whether an event was written, so that those who wait are woken after the commit."""
-        self.taken: list[str] = []
+        self.taken: Sequence[str] = ()
+
+    def for_another(self, actor: str) -> None:
+        """The same transaction, from here on for another operation that shares it."""
+        self.actor = actor
+        self.taken = ()
 
     def run(self, statement: Statement, **params: Any) -> list[Row]:
         """Execute and give back whatever rows there are."""
@@ -133,7 +138,7 @@ class Tx:
             table = statement.table
             told = {"fields": taken}
             self.note("secret", "redact", table, project_id=kept.get("project_id"), data=told)
-            self.taken += [f"{table}.{name}" for name in taken]
+            self.taken = [*self.taken, *(f"{table}.{name}" for name in taken)]
 
     def without_secrets(self, text: str) -> str:
         """A text as it would be kept; for whoever keeps a piece of it, which may cut a secret in

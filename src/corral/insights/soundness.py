@@ -82,6 +82,7 @@ def _unread(kind: str) -> Callable[[int, Any], Wrong]:
 
 _COUNTED = {
     "sessions": ("session", "sessions", "other turns than it counts", "corral session turns {}"),
+    "forks": ("fork", "forks", "no such turn to have come from", "corral session show {}"),
     "groups": ("group", "groups", "posts beyond its count", "corral group read {}"),
     "agents": ("agent", "agents", "no version of the number it is at", "corral agent versions {}"),
     "tasks": ("open task", "open tasks", "a state or counts that its needs contradict",
@@ -226,8 +227,8 @@ def _told(tx: Tx, statement: Statement, found: Sequence[Any]) -> list[Any]:
 def _led_to(table: StateTable[Any], verb: str, data: Any) -> str | None:
     moves = table.moves
     if verb == "import":
-        said: dict[str, str] = msgspec.json.decode(data) if data else {}
-        return said.get("state")
+        said: Any = msgspec.json.decode(data) if data else None
+        return said.get("state") if isinstance(said, dict) else None
     return moves.entries[verb] if verb in moves.entries else moves[verb].to
 
 
@@ -265,6 +266,11 @@ class Filed(NamedTuple):
 def known_runs(tx: Tx, ids: Sequence[str]) -> set[str]:
     """Those of these ids that are of a run, or of an output whose run is gone."""
     return {id for (id,) in tx.run(sql.KNOWN_RUNS, keys_=encode_rows(ids))}
+
+
+def known_folders(tx: Tx, ids: Sequence[str]) -> set[str]:
+    """Those of these ids that are of a channel or an agent of this store."""
+    return {id for (id,) in tx.run(sql.KNOWN_FOLDERS, keys_=encode_rows(ids))}
 
 
 def messages(tx: Tx, after: int, limit: int = 500) -> list[Filed]:

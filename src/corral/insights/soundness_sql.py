@@ -130,6 +130,11 @@ COUNTS = {
           AND (coalesce(own.turns, 0) <> sessions.turns - sessions.parent_turn
                OR own.first <> sessions.parent_turn + 1 OR own.last <> sessions.turns)
     """),
+    "forks": Statement("""
+        SELECT count(*), min(sessions.id)
+        FROM sessions JOIN sessions AS parent ON parent.id = sessions.parent_id
+        WHERE parent.id = sessions.id OR sessions.parent_turn > parent.turns
+    """),
     "groups": Statement("""
         SELECT count(*), min(id) FROM groups
         WHERE posts < (SELECT max(number) FROM posts WHERE posts.group_id = groups.id)
@@ -216,6 +221,10 @@ TOTALS_OF = {"run": _totals("run", "run_id"), "session": _totals("session", "ses
 KNOWN_RUNS = Statement("""
     SELECT id FROM runs WHERE id {is_listed}
     UNION SELECT run_id FROM outputs WHERE run_id {is_listed}
+""")
+
+KNOWN_FOLDERS = Statement("""
+    SELECT id FROM channels WHERE id {is_listed} UNION SELECT id FROM agents WHERE id {is_listed}
 """)
 
 MESSAGES = Statement("""

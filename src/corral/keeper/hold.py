@@ -56,11 +56,18 @@ class Hold:
         self._is_parked = False
         self._lease_ms = LEASE_MS
         self._heard_at = time.monotonic()
+        self.is_heard = True
+        """Whether the store was there for the last heartbeat."""
         self.next_beat = 0.0
         self._plan_beat()
 
     def _plan_beat(self) -> None:
-        self.next_beat = time.monotonic() + min(HEARTBEAT, self._lease_ms / BEATS / 1_000)
+        self.next_beat = time.monotonic() + self._pause
+
+    @property
+    def _pause(self) -> float:
+        """Between two heartbeats, in seconds."""
+        return min(HEARTBEAT, self._lease_ms / BEATS / 1_000)
 
     def _learn_lease(self) -> None:
         """The store says at the beginning how long its leases are."""
@@ -123,18 +130,24 @@ class Hold:
     # -- going on ------------------------------------------------------------------------------
 
     def renew(self, agent: Identity | None, output_bytes: int, meter: "Meter") -> None:
-        """Renew the lease; the answer says whether somebody wants the run to end."""
+        """Renew the lease; the answer says whether somebody wants the run to end.
+
+        A store that is away is not waited for beyond the next heartbeat: whoever waits here does
+        not see that the lease has run out.
+        """
         self._plan_beat()
         if self._is_parked:
             return  # it is nobody's, and a refusal would say no more than that
+        self.is_heard = True
         try:
-            self.run = self._store.runs.heartbeat(
-                self.run,
-                output_bytes=output_bytes,
-                cpu_ms=meter.cpu_ms,
-                peak_bytes=meter.peak_bytes,
-                lease_ms=self._lease_ms,
-            )
+            with self._store.waiting_at_most(self._pause):
+                self.run = self._store.runs.heartbeat(
+                    self.run,
+                    output_bytes=output_bytes,
+                    cpu_ms=meter.cpu_ms,
+                    peak_bytes=meter.peak_bytes,
+                    lease_ms=self._lease_ms,
+                )
         except Conflict:
             self._leave_to_others(agent)
         except NotFound:
@@ -144,6 +157,7 @@ class Hold:
         except CorralError:
             # The store is away; the agent goes on, and the lease may run out. Then another machine
             # may have the run, where one is allowed to, and here it must not go on beside it.
+            self.is_heard = False
             silent_ms = (time.monotonic() - self._heard_at) * 1_000
             if not self._is_bound and silent_ms >= self._lease_ms:
                 self.stop_wanted = self.stop_wanted or CUT_OFF

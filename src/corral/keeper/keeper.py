@@ -325,13 +325,13 @@ class Keeper:
         now = time.monotonic()
         if self._line is not None and self._line.look_at is not None and now >= self._line.look_at:
             self._line.look()
-        if now >= self._meter.next_look:
-            self._meter.look(self.run, self._agent)
         if now >= self._next_trim:
             self._next_trim = now + TRIM_SECONDS
             self._output.trim()
         if now >= self._hold.next_beat:
             self._renew()
+        if now >= self._meter.next_look:
+            self._meter.look(self.run, self._agent, keep=self._hold.is_heard)
         if self._interrupted and self._hold.stop_wanted is None:
             self._hold.ask_to_stop(Stop.INTERRUPTED)
         if self._agent is not None and not self._hold.is_dismissed:

@@ -25,8 +25,8 @@ class Meter:
         self.cpu_ms: int | None = None
         self.peak_bytes: int | None = None
 
-    def look(self, run: Run, agent: process.Identity | None) -> None:
-        """Measure now; what cannot be measured stays unknown."""
+    def look(self, run: Run, agent: process.Identity | None, *, keep: bool) -> None:
+        """Measure now; what cannot be measured stays unknown. `keep`: the store is there."""
         self._every = min(self._every * 2, LONGEST)
         self.next_look = time.monotonic() + self._every
         used = process.usage(agent.pid) if agent is not None else None
@@ -34,6 +34,8 @@ class Meter:
             return
         self.cpu_ms = max(self.cpu_ms or 0, used.cpu_ms)
         self.peak_bytes = max(self.peak_bytes or 0, used.memory_bytes)
-        sample = Sample(self._store.now(), used.cpu_ms, used.memory_bytes, used.processes)
+        if not keep:
+            return
         with suppress(CorralError):
+            sample = Sample(self._store.now(), used.cpu_ms, used.memory_bytes, used.processes)
             self._store.runs.add_sample(run, sample)

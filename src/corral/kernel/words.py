@@ -131,7 +131,7 @@ def may_hold_key(text: str) -> bool:
         or ("K" in text and "AKIA" in text)
         or ("z" in text and ("AIza" in text or "uthorization" in text))
         or ("J" in text and "eyJ" in text)
-        or ("@" in text and "://" in text)
+        or ("@" in text and ("://" in text or ":\\/\\/" in text))
     )
 
 

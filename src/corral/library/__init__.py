@@ -392,6 +392,11 @@ class Corral:
         """This process is about to end: from now on a server that went away is not waited for."""
         self._database.hurry()
 
+    def waiting_at_most(self, seconds: float) -> AbstractContextManager[None]:
+        """For what this thread does meanwhile, a server that went away is waited for no longer
+        than this."""
+        return self._database.waiting_at_most(seconds)
+
     @property
     def address(self) -> str:
         """All that another process needs to open the same store; it may hold a password."""

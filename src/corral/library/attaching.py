@@ -8,6 +8,8 @@ import msgspec
 from corral import config
 from corral.adapters import attachments
 from corral.adapters.channels.contract import File
+from corral.db import relocation
+from corral.insights import soundness
 from corral.kernel.errors import Invalid, NotFound
 from corral.rooms.gateway import attaching
 from corral.rooms.gateway.model import Message, files_of
@@ -20,6 +22,18 @@ if TYPE_CHECKING:
 def sent_folder() -> Path:
     """Where what agents sent is kept."""
     return config.home() / "channels" / "sent"
+
+
+def own_folders(database: "Database") -> list[Path]:
+    """The folders with files of this store's channels and agents; several stores may share a home,
+    and a part of another one has none."""
+    if (found := relocation.find(database)) is not None and found.phase == "part":
+        return []
+    root = config.home() / "channels"
+    there = [each for top in (root, root / "sent") if top.is_dir() for each in top.iterdir()]
+    names = [each.name for each in there]
+    known = database.read(lambda tx: soundness.known_folders(tx, names)) if names else set()
+    return sorted(each for each in there if each.name in known and not each.is_symlink())
 
 
 def read(message: Message, number: int) -> tuple[File, bytes]:

@@ -59,11 +59,11 @@ def read(folder: str) -> Config:
     text = marked.read(file)
     try:
         return msgspec.convert(tomllib.loads(text), Config)
-    except tomllib.TOMLDecodeError as error:
-        raise Invalid(f"{file} is not TOML: {error}.", file=file) from None
     except msgspec.ValidationError as error:
         names = ", ".join(Config.__struct_fields__)
         raise Invalid(f"{file} cannot be: {error}. It has {names}.", file=file) from None
+    except (ValueError, RecursionError) as error:  # also of what is too deep or too long
+        raise Invalid(f"{file} is not TOML: {error}.", file=file) from None
 
 
 def write(folder: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from corral import __version__, config
 from corral.adapters import process
 from corral.db.database import Finding
-from corral.kernel.clock import MINUTE
+from corral.kernel.clock import MINUTE, format_duration
 from corral.kernel.errors import CorralError
 from corral.rooms.nodes.model import NodeState
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 LATE_MS = MINUTE
 LITTLE_SPACE = 256 * 1024 * 1024
+_NO_DAEMON = (
+    "None runs; `corral up` starts it. Runs need none; timers, alerts, chats and what waits in "
+    "line do."
+)
 
 
 def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
@@ -41,7 +45,7 @@ def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
                 findings += _file(store.db.path, fix)
             findings.append(_durability(store.db.durability()))
             if not config.is_afar(store.address):  # of there, its own doctor knows more
-                findings += [_daemon(store), _runs(store, fix), _line(store)]
+                findings += [_daemon(store), _runs(store, fix), _line(store), late_timers(store)]
             findings += _machines(store)
     except CorralError as error:
         missing = error.details.get("reason") == "missing"
@@ -55,7 +59,7 @@ def _daemon(store: "Corral") -> Finding:
 
     daemon = daemons.find(store.db.url)
     if daemon is None:
-        return Finding("daemon", "ok", "None runs; `corral up` starts it. Runs need none.")
+        return Finding("daemon", "ok", _NO_DAEMON)
     told = daemons.ask(daemon)
     if told is None:
         return Finding(
@@ -142,6 +146,20 @@ def _line(store: "Corral") -> Finding:
         f"{len(waiting)} runs wait, as {waiting[0].id}: no daemon is up to start them, or no "
         "machine that is up has their directory, their labels and a free slot; see "
         "`corral node list`.",
+    )
+
+
+def late_timers(store: "Corral") -> Finding:
+    """Timers and schedules whose time has come, and that nobody fires."""
+    due_at = store.schedules.next_at()
+    if due_at is None or due_at > store.now() - LATE_MS:
+        return Finding("timers", "ok", "None is late.")
+    late = (store.now() - due_at) // MINUTE * MINUTE
+    return Finding(
+        "timers",
+        "warning",
+        f"One should have fired {format_duration(late)} ago, and no daemon did it; "
+        "`corral up` starts one, which makes good what was missed as each schedule says.",
     )
 
 

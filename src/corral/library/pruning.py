@@ -100,14 +100,14 @@ def _walk(
 def _prune_files(database: Database) -> None:
     """Remove what was attached to messages that are long gone, and the folders of boxed sessions
     that are."""
-    from corral import config
     from corral.adapters import attachments
-    from corral.library import exchanging
+    from corral.library import attaching, exchanging
 
     keep_ms = database.read(lambda tx: settings.value(tx, "messages.keep_ms"))
     # Twice as long, because a message is kept while it waits, however old it is.
     before = database.clock.now() - 2 * keep_ms
-    attachments.forget(config.home() / "channels", before / 1_000)
+    for folder in attaching.own_folders(database):
+        attachments.forget(folder, before / 1_000)
     exchanging.forget(database)
 
 

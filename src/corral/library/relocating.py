@@ -44,11 +44,12 @@ def move(database: Database, url: str, told: Told | None) -> Moved:
                 _bring_outputs(database)
         going.prepare()
         going.fence()
-        try:
-            _refuse_while_used(database)
-        except Refused:
-            remain(database)
-            raise
+        if not going.arrived:  # else it is in use there, and the fence must stay
+            try:
+                _refuse_while_used(database)
+            except Refused:
+                remain(database)
+                raise
         rows = going.copy(told or silent)
         going.switch()
         return Moved(going.target.url, len(rows), sum(rows.values()))

@@ -141,7 +141,6 @@ class Runs(Room):
     _agent_has_room = read(ops.agent_has_room)
     unclaim = write(ops.unclaim, mode="one", repeatable=True)
     _room_for = read(ops.room_for)
-    _ended_before = read(ops.ended_before)
 
     def record(
         self,

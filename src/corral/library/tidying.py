@@ -13,8 +13,10 @@ from pathlib import Path
 
 from corral.db.database import Finding
 
-# Files that are written beside the one that they become: the process that does so is in their name.
-_UNFINISHED = re.compile(r".+\.(?:(?:new|part)-|key\.)(\d+)")
+# Files that are written beside the one that they become: the process that does so is in their name,
+# which is hidden, so that no secret and no file of the user's is called so.
+_UNFINISHED = re.compile(r"\..+\.new-(\d+)")
+_DAEMON = re.compile(r"daemon(?:-[0-9a-f]{12})?\.json")
 MOST_NAMED = 3
 
 
@@ -22,21 +24,25 @@ def look(home: Path, *, fix: bool = False) -> list[Finding]:
     """The findings of a home that is there."""
     return [
         _open_to_others(home, fix),
-        _told("daemon files", "of daemons that are gone", [*_daemons(home)], fix),
-        _told("keepers' sockets", "of keepers that are gone", [*_sockets(home)], fix),
-        _told("unfinished files", "of processes that are gone", [*_unfinished(home)], fix),
+        _told("daemon files", "of daemons that are gone", _daemons(home), fix),
+        _told("keepers' sockets", "of keepers that are gone", _sockets(home), fix),
+        _told("unfinished files", "of processes that are gone", _unfinished(home), fix),
     ]
 
 
-def _told(check: str, what: str, found: list[Path], fix: bool) -> Finding:
+def _told(check: str, what: str, left: Iterator[Path], fix: bool) -> Finding:
+    """Each is removed while it is looked at: what is sure of it then may not be so later."""
+    found = []
+    for path in left:
+        found.append(path)
+        if fix:
+            path.unlink(missing_ok=True)
     if not found:
         return Finding(check, "ok", "None is left behind.")
     named = ", ".join(map(str, found[:MOST_NAMED])) + (", …" if len(found) > MOST_NAMED else "")
     if not fix:
         words = f"{len(found)} {what} are left: {named}; `corral doctor --fix` removes them."
         return Finding(check, "warning", words)
-    for path in found:
-        path.unlink(missing_ok=True)
     return Finding(check, "ok", f"{len(found)} {what} were left, and are removed: {named}.")
 
 
@@ -64,13 +70,15 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _daemons(home: Path) -> Iterator[Path]:
-    """Files that tell of a daemon that is gone; a living one keeps its file locked."""
+    """Files that tell of a daemon that is gone; a living one keeps its file locked, and so is each
+    while it is told, that none takes it meanwhile."""
     import fcntl
 
-    for path in home.glob("daemon*.json"):
+    for path in [each for each in home.iterdir() if _DAEMON.fullmatch(each.name)]:
         with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield path
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                yield path
 
 
 def _sockets(home: Path) -> Iterator[Path]:

@@ -222,10 +222,16 @@ def _inside(root: Path) -> list["os.DirEntry[str]"]:
 
 def _attachments(database: Database, told: Told) -> Iterator[Fault]:
     from corral.adapters import attachments
+    from corral.library.attaching import own_folders
     from corral.rooms.settings import ops as settings
 
     root = config.home() / "channels"
-    left = {str(path) for path in root.rglob("*") if path.is_file() and not path.is_symlink()}
+    left = {
+        str(path)
+        for folder in own_folders(database)
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
     keep_ms = database.read(lambda tx: int(settings.value(tx, "messages.keep_ms")))
     forgotten = database.clock.now() - 2 * keep_ms
     after = 0

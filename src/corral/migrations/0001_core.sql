@@ -118,8 +118,8 @@ CREATE TABLE letters (
     line_at {integer} NOT NULL,         -- its place in line; where order does not matter it moves with due_at
     expires_at {integer},               -- not to be delivered after
     owner TEXT,                         -- who has it out, or had it last
-    fence {integer} NOT NULL,           -- raised at every claim
-    attempts {integer} NOT NULL,        -- claims since it was put or re-sent
+    fence {integer} NOT NULL DEFAULT 0, -- raised at every claim
+    attempts {integer} NOT NULL DEFAULT 0,  -- claims since it was put or re-sent
     last_error TEXT,                    -- why the last attempt failed, or why it ended as it did
     created_at {integer} NOT NULL,      -- when it was put
     ended_at {integer},                 -- when it reached done, dead, refused or expired

@@ -11,9 +11,7 @@ recorded is held against what workers and agents wrote down for themselves (`che
 
 import argparse
 import os
-import shutil
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -23,7 +21,8 @@ from tests.torture import ledger
 from tests.torture.chaos import faults
 from tests.torture.chaos.checker import judge
 from tests.torture.chaos.stage import Chaos
-from tests.torture.ledger import Batch
+from tests.torture.ledger import Batch, counted
+from tests.torture.places import folder_for
 
 
 def run(wanted: argparse.Namespace, folder: Path) -> int:
@@ -52,11 +51,11 @@ def run(wanted: argparse.Namespace, folder: Path) -> int:
     notes = Counter(note.what for note in history.notes)
     rows = {
         "chaos": f"{engine}, seed {wanted.seed}, {seconds:.0f} s and {quiet:.0f} s to be quiet",
-        "faults": f"{sum(chaos.counts.values())} ({_counted(chaos.counts)})",
-        "kills": f"{sum(chaos.killed.values())} ({_counted(chaos.killed)})",
+        "faults": f"{sum(chaos.counts.values())} ({counted(chaos.counts)})",
+        "kills": f"{sum(chaos.killed.values())} ({counted(chaos.killed)})",
         "not done here": "; ".join(chaos.not_done) or "nothing",
         "events": str(len(history.events)),
-        "accepted": _counted(notes),
+        "accepted": counted(notes),
         "attempts of runs": str(len(history.runs)),
         "messages answered": f"{len(history.shown)} of {len(history.said)}",
         "bystanders": f"{len(chaos.bystanders)}, {chaos.bystanders.reused} with a pid used before",
@@ -78,10 +77,6 @@ def _crashes(folder: Path) -> list[str]:
     ]
 
 
-def _counted(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} {n}" for name, n in sorted(counter.items()))
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture --chaos")
     parser.add_argument("--minutes", type=float, default=2)
@@ -98,11 +93,5 @@ def main(arguments: list[str] | None = None) -> int:
         for fault in faults.plan(wanted.seed, seconds, set(faults.KINDS)):
             print(fault)
         return 0
-    folder = Path(tempfile.mkdtemp(prefix="corral-chaos-"))
-    try:
+    with folder_for("chaos", keep=wanted.keep) as folder:
         return run(wanted, folder)
-    finally:
-        if wanted.keep:
-            print(f"in {folder}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)

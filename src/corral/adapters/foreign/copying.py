@@ -46,6 +46,8 @@ def _header(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise Invalid(f"{path} is a folder; give the database in it.", path=str(path))
+        if path.is_fifo():  # to open one is to wait for whoever writes into it
+            raise Invalid(f"{path} is no SQLite database; give the tool's own file.")
         with path.open("rb") as file:
             header = file.read(_HEADER)
     except FileNotFoundError:

@@ -37,6 +37,7 @@ from corral.adapters.output.frames import (
 )
 from corral.adapters.output.opening import open_regular
 from corral.adapters.output.redact import Redactor
+from corral.config import sync
 from corral.kernel.errors import NotFound, Refused, StoreUnavailable
 
 PIECE = 2 * FRAME
@@ -117,7 +118,7 @@ def seal(
         _compare(part, index)
         probe("compared")
         part.rename(sealed)
-        _sync_folder(folder)
+        sync(folder)
         probe("renamed")
         return index
     except OSError as error:
@@ -316,13 +317,5 @@ def _compare(path: Path, index: Index) -> None:
             raise OSError(errno.EIO, "what was written is not what is read")
     except unpacker_error() as error:
         raise OSError(errno.EIO, f"what was written cannot be read: {error}") from error
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -110,17 +110,6 @@ SCREENS: dict[str, Screen] = {
         working=_line(r"^[⠀-⣿] .*\(.*esc to cancel.*\).*$"),
         ready=_line(r"^> {3}Type your message or @path/to/file.*$"),
     ),
-    "qwen": Screen(
-        cursor="›",
-        footer=_line(r"^[⠀-⣿] Waiting for user confirmation\.\.\.$"),
-        dialogs=(
-            Dialog("edit", _line(r"^Apply this change\?$")),
-            Dialog("run", _line(r"^Allow execution of.+\?$")),
-        ),
-        yes=_line(_ONCE),
-        working=_line(r"^[⠀-⣿] .*\(.*esc to cancel.*\).*$"),
-        ready=_line(r"^> {3}Type your message or @path/to/file.*$"),
-    ),
     "copilot": Screen(
         cursor="❯",
         footer=_line(r"^↑/↓ to navigate · enter to select · esc to cancel$"),
@@ -149,6 +138,11 @@ SCREENS: dict[str, Screen] = {
 }
 
 SCREENS["scripted"] = SCREENS["claude"]
+SCREENS["qwen"] = msgspec.structs.replace(  # made of Gemini's
+    SCREENS["gemini"],
+    cursor="›",
+    footer=_line(r"^[⠀-⣿] Waiting for user confirmation\.\.\.$"),
+)
 
 
 def watch(screen: Screen, lines: list[str], policy: frozenset[str] = frozenset()) -> Reading:

@@ -38,7 +38,7 @@ class App:
             self._show_times_of(self._store)
         return self._store
 
-    def _tell_taken(self, fields: list[str]) -> None:
+    def _tell_taken(self, fields: Sequence[str]) -> None:
         """A secret was in what somebody wrote: they are told, beside the answer."""
         from corral.kernel.words import taken_out
 
@@ -195,6 +195,20 @@ class App:
         else:
             columns: Columns = [(name, lambda pair: pair[0]), (value, lambda pair: pair[1])]
             self.show_all([*pairs.items()], columns, empty=empty)
+
+    def say_later(self, sentence: str, record: Any) -> None:
+        """What a daemon will do: as `say`, and whether there is one."""
+        if not self.json and not self._is_served():
+            sentence = f"{sentence} No daemon is up to do it; `corral up` starts one."
+        self.say(sentence, record)
+
+    def _is_served(self) -> bool:
+        from corral import config
+
+        if config.is_afar(self.store.address):
+            return True
+        nodes, now = self.store.nodes.list(limit=200).items, self.store.now()
+        return any(node.state == "up" and node.lease_until > now for node in nodes)
 
     def say(self, sentence: str, record: Any = None) -> None:
         """What was done: the record as JSON, or one sentence for a person."""

@@ -16,11 +16,12 @@ from corral import config
 from corral.adapters import process
 from corral.adapters.channels.contract import Incoming
 from corral.adapters.channels.terminal import Terminal
+from corral.interfaces.cli import render
 from corral.interfaces.cli.app import App
 from corral.kernel.errors import CorralError, Invalid, NotFound
 from corral.kernel.text import printable
 from corral.rooms.gateway.model import Channel, Message, MessageState, Place
-from corral.rooms.mail.model import LetterState
+from corral.rooms.mail.model import Letter, LetterState
 
 NAME = "terminal"
 LOOK = 1.0  # seconds: runs end without a commit of ours
@@ -38,6 +39,7 @@ class Talk:
         self._owner = f"chat:{process.host()}:{os.getpid()}:{time.monotonic_ns()}"
         self._adapter = Terminal({}, {}, self._show)
         self._shown: list[str] = []
+        self._failures: set[tuple[str, int]] = set()
         self._channel = self._connected()
         self._where = f"{self._user}@{process.host()}:{self._agent}:{os.getcwd()}"
 
@@ -50,8 +52,6 @@ class Talk:
         said = self._say(text)
         answered = self._wait_for(said)
         if self._app.json:
-            from corral.interfaces.cli import render
-
             render.write_json({"message": said, "answers": self._shown, "answered": answered})
         return 0 if answered else 1
 
@@ -170,14 +170,30 @@ class Talk:
             if said.state is not MessageState.HELD:
                 click.echo(f"Nobody heard it: {said.reason}.", err=True)
             return False
-        ends = [
-            self._store.mail.get(route.letter_id).state
+        letters = [
+            self._store.mail.get(route.letter_id)
             for route in said.routes
             if route.letter_id is not None
         ]
-        if any(state in (LetterState.WAITING, LetterState.UNKNOWN) for state in ends):
+        for letter in letters:
+            self._tell_failure(letter)
+        if any(letter.state in (LetterState.WAITING, LetterState.UNKNOWN) for letter in letters):
             return None
-        return all(state is LetterState.DONE for state in ends)
+        return all(letter.state is LetterState.DONE for letter in letters)
+
+    def _tell_failure(self, letter: Letter) -> None:
+        """Say once that a turn failed: it is tried again, and nobody should wait in the dark."""
+        now = self._store.now()
+        if letter.state is not LetterState.WAITING or letter.owner or letter.due_at <= now:
+            return
+        failure = (letter.id, letter.attempts)
+        if letter.last_error and failure not in self._failures:
+            self._failures.add(failure)
+            click.echo(
+                f"{self._agent} could not answer ({printable(letter.last_error)}); it is tried "
+                f"again {render.ago(letter.due_at)}. Ctrl-C leaves.",
+                err=True,
+            )
 
     def _look(self, place: Place) -> None:
         """Do what a daemon would do for this talk, and show what is there."""

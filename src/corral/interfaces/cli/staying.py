@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -41,7 +42,7 @@ def begin(app: App, asked: Run, keeper: StartingKeeper, *, detach: bool) -> int:
                 size=terminal_size(),
             )
         except KeeperLost:
-            raise lost(asked.id) from None
+            answer = _begun(app, asked)
         if detach:
             return tell(app, answer, asked.id, asked.name)
         if "failed" in answer:
@@ -55,6 +56,15 @@ def begin(app: App, asked: Run, keeper: StartingKeeper, *, detach: bool) -> int:
                 return 128 + signals.early[0]
         signals.aim(run_folder(asked.id))
         return stay(app, asked, split=split)
+
+
+def _begun(app: App, asked: Run) -> dict[str, Any]:
+    """What a keeper that died without a word would have said of a run that it had begun: such a
+    run has a new one then."""
+    run = app.store.runs.refreshed(asked)
+    if run.state is RunState.QUEUED and run.attempts == 0:
+        raise lost(asked.id)
+    return {"pid": run.pid}
 
 
 def _leave_to_whom_it_fits(app: App, asked: Run, *, detach: bool) -> int:

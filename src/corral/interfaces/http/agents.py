@@ -54,7 +54,7 @@ def _within_project(store: Corral, who: Who, call: Call, arguments: Arguments) -
 # Of an agent or of a project, not of both; and whether an agent is meant where none is named.
 _EITHER = {"notes.add": False, "sessions.list": True}
 # What others may see too; its letters, questions and conversations are an agent's own anywhere.
-_SHARED = {"delegations", "groups", "locks", "plans", "tasks"}
+_SHARED = {"delegations", "groups", "locks", "plans", "races", "tasks"}
 # Lists across projects: whoever has a token for one sees its own in them.
 _OF_ONESELF = {"delegations.list": "to", "progress.list": "agent"}
 
@@ -115,8 +115,11 @@ def _claiming(store: Corral, who: Who, arguments: Arguments) -> None:
 
 def _writing(store: Corral, who: Who, arguments: Arguments) -> None:
     mailbox = str(arguments["mailbox"])
-    if mailbox.partition(":")[0] not in ("agent", "session", "user", "queue"):
+    kind, _, name = mailbox.partition(":")
+    if kind not in ("agent", "session", "user", "queue"):
         raise Refused(f"An agent may not put letters into {mailbox}.", mailbox=mailbox)
+    if kind == "session" and who.project_id is not None:
+        _check_project(who, store.sessions.get(name).project_id)
     arguments["sender"] = who.actor
     if arguments.get("key"):
         # A key that was seen gives back that first letter, which may be another's.

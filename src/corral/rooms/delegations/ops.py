@@ -228,7 +228,10 @@ def list_delegations(
 
 
 def forget_project(tx: Tx, project_id: str) -> None:
-    """Forget the delegations of a project that is being deleted."""
+    """Forget the delegations of a project that is being deleted; both sides of those that have no
+    result yet are told that none comes."""
+    for each in tx.all(sql.ACTIVE_OF_PROJECT, project=project_id):
+        _call_back(tx, _end(tx, each, "cancel", reason="the project was deleted"))
     tx.run(sql.OF_PROJECT, project=project_id)
 
 

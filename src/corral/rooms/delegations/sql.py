@@ -49,6 +49,9 @@ NEXT_DEADLINE = Statement("""
     SELECT min(deadline_at) FROM delegations WHERE state = 'active' AND deadline_at IS NOT NULL
 """)
 
+ACTIVE_OF_PROJECT = Query(
+    Delegation, f"{_DELEGATIONS} project_id = :project AND state = 'active' ORDER BY id"
+)
 OF_PROJECT = Statement("""
     DELETE FROM delegations WHERE project_id = :project AND project_id IS NOT NULL RETURNING id
 """)

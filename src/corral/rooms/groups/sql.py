@@ -205,7 +205,7 @@ COUNT_SIGNS = Statement("""
 # -- retention ------------------------------------------------------------------------------------
 
 _ENDED = "FROM groups WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
-ENDED = Scoped(f"SELECT id {_ENDED} ORDER BY ended_at, id LIMIT :limit")
+ENDED = Scoped(f"SELECT id {_ENDED} ORDER BY ended_at, id LIMIT :limit {{skip_locked}}")
 COUNT_ENDED = Scoped(f"SELECT count(*) {_ENDED}")
 
 FORGET_REACTIONS = Statement("""

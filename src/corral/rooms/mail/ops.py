@@ -51,15 +51,12 @@ def put(
     check_mailbox(mailbox)
     values = _values(tx, body, key, due_at, priority, sender, expires_at, project)
     values["mailbox"] = mailbox
-    letter = None
+    letter = create(tx, sql.LETTERS, values) if key is None else None
     while letter is None:
-        if key is None:
-            letter = create(tx, sql.LETTERS, values)
-        else:
-            # Found neither free nor taken: the first one was forgotten (pruned) in between.
-            letter = create(tx, sql.LETTERS, dict(values), unless=_UNLESS_KEYED) or tx.one(
-                sql.BY_KEY, mailbox=mailbox, key=key
-            )
+        # Found neither free nor taken: the first one was forgotten (pruned) in between.
+        letter = create(tx, sql.LETTERS, dict(values), unless=_UNLESS_KEYED) or tx.one(
+            sql.BY_KEY, mailbox=mailbox, key=key
+        )
     return letter
 
 
@@ -67,7 +64,7 @@ def put_each(tx: Tx, drafts: Sequence[Draft]) -> list[str]:
     """Put several letters, in their order, at little more than the price of the statements; gives
     back their ids. A key that a mailbox has seen gives that of the first letter."""
     rows = [
-        {"mailbox": check_mailbox(each.mailbox)}
+        {"mailbox": check_mailbox(each.mailbox), "key": None, "sender": None}
         | _values(tx, each.body, key=each.key, sender=each.sender)
         for each in drafts
     ]
@@ -98,24 +95,25 @@ def _values(
     expires_at: int | None = None,
     project: str | None = None,
 ) -> dict[str, Any]:
-    """The columns of a new letter, its mailbox left out."""
+    """The columns of a new letter that say something, but for its mailbox: each costs time."""
     now = tx.now
     due = now if due_at is None else _due(due_at, now)
-    if expires_at is not None:
-        _check_expiry(expires_at, due, now)
-    return {
-        "sender": check_mailbox(sender) if sender else None,
-        "project_id": clean_text(project, "The project", most=MAX_NAME) if project else None,
-        "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
+    values = {
         "body": encode_json(body, "The body"),
         "rank": 0 if priority == 0 else -check_priority(priority),
         "due_at": due,
         "line_at": due,
-        "expires_at": expires_at,
-        "fence": 0,
-        "attempts": 0,
         "created_at": now,
     }
+    if key:
+        values["key"] = clean_text(key, "The key", most=MAX_NAME)
+    if sender:
+        values["sender"] = check_mailbox(sender)
+    if project:
+        values["project_id"] = clean_text(project, "The project", most=MAX_NAME)
+    if expires_at is not None:
+        values["expires_at"] = _expiry(expires_at, due, now)
+    return values
 
 
 def _due(due_at: int, now: int) -> int:
@@ -127,13 +125,14 @@ def _due(due_at: int, now: int) -> int:
     return due_at
 
 
-def _check_expiry(expires_at: int, due: int, now: int) -> None:
+def _expiry(expires_at: int, due: int, now: int) -> int:
     if not max(due, now) < check_int(expires_at, "The expiry") <= due + 10 * YEAR:
         raise Invalid(
             "A letter expires after it is due, and within ten years; give another moment.",
             expires_at=expires_at,
             due_at=due,
         )
+    return expires_at
 
 
 def claim(

@@ -57,7 +57,7 @@ OF_SCOPE = Statement("SELECT id FROM notes WHERE scope = :scope LIMIT :limit")
 _SUPERSEDED = "FROM notes WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
 _EXPIRED = """FROM notes
     WHERE state = 'current' AND expires_at IS NOT NULL AND expires_at < :before AND {whose}"""
-SUPERSEDED = Scoped(f"SELECT id {_SUPERSEDED} ORDER BY ended_at LIMIT :limit")
-EXPIRED = Scoped(f"SELECT id {_EXPIRED} ORDER BY expires_at LIMIT :limit")
+SUPERSEDED = Scoped(f"SELECT id {_SUPERSEDED} ORDER BY ended_at LIMIT :limit {{skip_locked}}")
+EXPIRED = Scoped(f"SELECT id {_EXPIRED} ORDER BY expires_at LIMIT :limit {{skip_locked}}")
 COUNT_SUPERSEDED = Scoped(f"SELECT count(*) {_SUPERSEDED}")
 COUNT_EXPIRED = Scoped(f"SELECT count(*) {_EXPIRED}")

@@ -195,7 +195,7 @@ _FORGETTABLE = """
     )
 """
 PRUNABLE = Scoped(f"""
-    SELECT id FROM races WHERE {_FORGETTABLE} ORDER BY ended_at, id LIMIT :limit
+    SELECT id FROM races WHERE {_FORGETTABLE} ORDER BY ended_at, id LIMIT :limit {{skip_locked}}
 """)
 COUNT_PRUNABLE = Scoped(f"SELECT count(*) FROM races WHERE {_FORGETTABLE}")
 OF_PROJECT = Statement("SELECT id FROM races WHERE project_id = :project LIMIT :limit")

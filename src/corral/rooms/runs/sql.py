@@ -203,5 +203,5 @@ DELETE_LAUNCH = Statement("DELETE FROM launches WHERE run_id = :id RETURNING run
 DELETE_SAMPLES = Statement("DELETE FROM samples WHERE run_id = :id RETURNING at")
 
 _OLD = "FROM runs WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
-ENDED_BEFORE = Scoped(f"SELECT id {_OLD} ORDER BY ended_at LIMIT :limit")
+ENDED_BEFORE = Scoped(f"SELECT id {_OLD} ORDER BY ended_at LIMIT :limit {{skip_locked}}")
 COUNT_ENDED_BEFORE = Scoped(f"SELECT count(*) {_OLD}")

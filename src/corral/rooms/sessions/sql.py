@@ -103,7 +103,7 @@ LINE = Statement("""
         SELECT above.id, above.parent_id, above.parent_turn,
                CASE WHEN line.parent_turn < line.upto THEN line.parent_turn ELSE line.upto END
         FROM line JOIN sessions AS above ON above.id = line.parent_id
-        WHERE line.parent_turn > :after
+        WHERE line.parent_turn > :after AND above.id <> line.id
     )
     SELECT id, parent_turn, upto FROM line
 """)
@@ -262,26 +262,37 @@ RETROS = Query(
 
 # -- forgetting ------------------------------------------------------------------------------------
 
+
 # Not one that a fork still shows the turns of.
-PRUNABLE = Scoped("""
+# A session with mail that nobody has read is not over, whenever it was closed.
+def _unread(session: str) -> str:
+    return f"""(EXISTS (
+        SELECT 1 FROM letters WHERE mailbox = 'session:' || {session}.id AND state = 'waiting'
+    ) OR EXISTS (
+        SELECT 1 FROM letters WHERE mailbox = 'session:' || {session}.id AND state = 'unknown'))"""
+
+
+PRUNABLE = Scoped(f"""
     SELECT id FROM sessions
-    WHERE closed_at < :before AND {whose}
+    WHERE closed_at < :before AND {{whose}}
       AND NOT EXISTS (SELECT 1 FROM sessions AS fork WHERE fork.parent_id = sessions.id)
+      AND NOT {_unread("sessions")}
     ORDER BY closed_at, id LIMIT :limit
 """)
 
 # As many as go in the end, when forks that are old too have gone before what they came from.
-COUNT_PRUNABLE = Scoped("""
+COUNT_PRUNABLE = Scoped(f"""
     SELECT count(*) FROM sessions
-    WHERE closed_at < :before AND {whose} AND NOT EXISTS (
+    WHERE closed_at < :before AND {{whose}} AND NOT {_unread("sessions")} AND NOT EXISTS (
         WITH RECURSIVE below (id, closed_at) AS (
             SELECT fork.id, fork.closed_at FROM sessions AS fork
             WHERE fork.parent_id = sessions.id
-            UNION ALL
+            UNION
             SELECT fork.id, fork.closed_at
             FROM below JOIN sessions AS fork ON fork.parent_id = below.id
         )
-        SELECT 1 FROM below WHERE below.closed_at IS NULL OR below.closed_at >= :before
+        SELECT 1 FROM below
+        WHERE below.closed_at IS NULL OR below.closed_at >= :before OR {_unread("below")}
     )
 """)
 

@@ -299,7 +299,7 @@ _FORGETTABLE = """
     )
 """
 PRUNABLE = Scoped(f"""
-    SELECT id FROM tasks WHERE {_FORGETTABLE} ORDER BY ended_at, id LIMIT :limit
+    SELECT id FROM tasks WHERE {_FORGETTABLE} ORDER BY ended_at, id LIMIT :limit {{skip_locked}}
 """)
 COUNT_PRUNABLE = Scoped(f"SELECT count(*) FROM tasks WHERE {_FORGETTABLE}")
 # Both kinds, each along its own index.

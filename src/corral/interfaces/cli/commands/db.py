@@ -126,7 +126,7 @@ def move(app: App, url: str | None, cancel: bool, yes: bool) -> None:
         app.say(f"{said}; everybody may write to {app.store.db.url}.", {"url": app.store.db.url})
         return
     if not yes:
-        click.confirm(f"Move all that {app.store.db.url} holds, and shut it?", abort=True, err=True)
+        sure(f"Move all that {app.store.db.url} holds, and shut it?")
     before = app.store.db.url
     with render.progress_by_part(f"Moving {before}", quiet=app.json) as told:
         moved = app.store.db.move(url, told=told)

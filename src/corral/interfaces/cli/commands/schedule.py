@@ -112,7 +112,7 @@ def create(
         **_given(options),
     )
     assert schedule.next_at is not None
-    app.say(f"{schedule.id} fires next at {moment(schedule.next_at)}.", schedule)
+    app.say_later(f"{schedule.id} fires next at {moment(schedule.next_at)}.", schedule)
 
 
 @command.command()
@@ -137,7 +137,9 @@ def task(
         agent, text, every_ms=every, project=app.project_id(project), **_given(options)
     )
     assert made.next_at is not None
-    app.say(f"{made.id} wakes {agent} next at {moment(made.next_at)}, in {made.mailbox}.", made)
+    app.say_later(
+        f"{made.id} wakes {agent} next at {moment(made.next_at)}, in {made.mailbox}.", made
+    )
 
 
 @command.command()
@@ -207,7 +209,7 @@ def resume(app: App, schedule: str) -> None:
     """Go on with the next moment from now."""
     resumed = app.store.schedules.resume(schedule)
     assert resumed.next_at is not None
-    app.say(f"{resumed.id} fires next at {moment(resumed.next_at)}.", resumed)
+    app.say_later(f"{resumed.id} fires next at {moment(resumed.next_at)}.", resumed)
 
 
 @command.command()

@@ -39,7 +39,7 @@ def set_(
     timer = app.store.timers.set(
         mailbox, read_body(body, as_json), delay_ms=delay, at=at, project=app.project_id(project)
     )
-    app.say(f"{timer.id} fires at {moment(timer.anchor_at)} ({ago(timer.anchor_at)}).", timer)
+    app.say_later(f"{timer.id} fires at {moment(timer.anchor_at)} ({ago(timer.anchor_at)}).", timer)
 
 
 @command.command("list")

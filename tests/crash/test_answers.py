@@ -1,0 +1,58 @@
+"""A call under a key and a server that dies: it is done once and answered as it was the first time;
+where it is not known whether it was done, that is the answer."""
+
+from pathlib import Path
+
+import msgspec
+
+from corral.kernel.errors import Conflict
+from corral.library import Corral
+from corral.library.once import Key, once
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+
+
+def put(store: Corral, key: str) -> bytes:
+    arguments = {"mailbox": "queue:a", "body": key}
+    return once(store.mail, "put", arguments, key=Key("tok", key, key), encode=msgspec.json.encode)
+
+
+def test_a_call_under_a_key_is_made_once_and_answered_alike(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def call(store: Corral, world: World) -> None:
+        for key in ("k1", "k2"):
+            world.note(msgspec.json.decode(put(store, key))["id"])
+
+    def check(store: Corral, world: World) -> None:
+        letters = store.mail.list(mailbox="queue:a").items
+        assert [letter.body for letter in letters] == ["k1", "k2"]
+        assert {*world.deeds} == {letter.id for letter in letters}
+
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(run=call, recover=call, check=check))
+
+
+def test_a_call_of_several_steps_that_was_cut_off_is_not_made_again(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def prepare(store: Corral, world: World) -> None:
+        world.folder.mkdir()
+        world.note(store.projects.register(world.folder).id)
+
+    def delete(store: Corral, world: World) -> None:
+        key, arguments = Key("tok", "k", "delete"), {"id": world.deeds[0]}
+        once(store.projects, "delete", arguments, key=key, encode=msgspec.json.encode)
+        world.note("deleted")
+
+    def again(store: Corral, world: World) -> None:
+        try:
+            delete(store, world)
+        except Conflict:
+            world.note("not known")
+
+    def check(store: Corral, world: World) -> None:
+        assert world.deeds[-1] in ("deleted", "not known")
+        assert world.deeds[-1] == "not known" or store.projects.list().items == []
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(prepare=prepare, run=delete, recover=again, check=check)
+    )

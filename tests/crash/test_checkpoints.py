@@ -1,0 +1,64 @@
+"""States of a framework and a process that dies: a step is there with its writes or is made again,
+and a thread is copied, trimmed and forgotten as a whole."""
+
+from pathlib import Path
+
+from corral.library import Corral
+from corral.rooms.checkpoints.model import NewWrite
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+
+WRITES = [NewWrite(place, "notes", "json", b"%d" % place) for place in range(3)]
+
+
+def kept(store: Corral, thread: str) -> list[tuple[str, str | None, bytes, int]]:
+    found = (store.checkpoints.get(thread, id=f"s{n}") for n in range(3))
+    return [(each.id, each.parent, each.body, len(each.writes)) for each in found if each]
+
+
+def step(store: Corral, world: World) -> None:
+    for n in range(2):
+        parent = f"s{n - 1}" if n else None
+        store.checkpoints.put("trip", f"s{n}", "json", b"%d" % n, parent=parent)
+        store.checkpoints.put_writes("trip", f"s{n}", "task", WRITES)
+        world.note(f"s{n}")
+
+
+STEPS = [("s0", None, b"0", 3), ("s1", "s0", b"1", 3)]
+
+
+def test_a_step_that_was_kept_is_there_and_made_again_it_is_the_same(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def step_again(store: Corral, world: World) -> None:
+        for id, _, body, writes in kept(store, "trip"):
+            assert writes in (0, 3), "those of one part of a step come together"
+            assert writes or id not in world.deeds
+            assert body == id[1:].encode()
+        step(store, world)
+
+    def check(store: Corral, world: World) -> None:
+        assert kept(store, "trip") == STEPS
+
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(run=step, recover=step_again, check=check))
+
+
+def test_a_thread_is_copied_trimmed_and_forgotten_whole_or_not_at_all(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def tidy(store: Corral, world: World) -> None:
+        store.checkpoints.copy("trip", "copy")
+        store.checkpoints.trim("copy", "", ["s1"])
+        store.checkpoints.delete("trip")
+
+    def look_and_tidy(store: Corral, world: World) -> None:
+        assert kept(store, "trip") in (STEPS, [])
+        assert kept(store, "copy") in ([], STEPS, STEPS[1:])
+        if kept(store, "trip"):
+            tidy(store, world)
+
+    def check(store: Corral, world: World) -> None:
+        assert (kept(store, "trip"), kept(store, "copy")) == ([], STEPS[1:])
+
+    crash_at_every_commit(
+        fresh_url, tmp_path, Scenario(prepare=step, run=tidy, recover=look_and_tidy, check=check)
+    )

@@ -1,0 +1,45 @@
+"""A daemon that dies: its machine is taken over or given up, and every loop has one leader."""
+
+from pathlib import Path
+
+import pytest
+
+from corral.kernel.errors import Held
+from corral.library import Corral
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+
+LOOPS = ("courier", "reaper")
+
+
+def serve(store: Corral, world: World) -> None:
+    node = store.nodes.join("one", "boot", owner="first")
+    store.nodes.beat(node, leads=LOOPS)
+    world.note("led")
+    node = store.nodes.beat(node, leads=LOOPS).node
+    store.nodes.yield_lead("reaper", owner="first")
+
+
+def test_another_leads_wherever_the_daemon_died_and_the_dead_one_is_refused(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def take_over(store: Corral, world: World) -> None:
+        before = store.nodes.list().items
+        assert [node.owner for node in before] in ([], ["first"])
+        assert len(store.nodes.lose_silent()) == len(before)
+        second = store.nodes.join("two", "boot", owner="second")
+        beat = store.nodes.beat(second, leads=LOOPS)
+        assert {lead.owner for lead in beat.leads} == {"second"}
+        for dead in before:
+            with pytest.raises(Held):
+                store.nodes.beat(dead, leads=LOOPS)
+
+    def check(store: Corral, world: World) -> None:
+        assert {(lead.name, lead.owner) for lead in store.nodes.leaders()} == {
+            (name, "second") for name in LOOPS
+        }
+        states = {node.name: node.state for node in store.nodes.list().items}
+        assert states.pop("two") == "up"
+        assert states in ({}, {"one": "lost"})
+        assert states or not world.deeds
+
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(run=serve, recover=take_over, check=check))

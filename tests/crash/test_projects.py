@@ -1,0 +1,58 @@
+"""A project that is forgotten and a process that dies: what rooms keep of it is all there, or none
+of it is."""
+
+from pathlib import Path
+
+from corral.kernel.clock import HOUR
+from corral.library import Corral
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+from tests.support.store import rows
+from tests.support.tasks import project_with
+
+TABLES = ("tasks", "plans", "progress", "delegations", "notes", "sessions")
+
+
+def counts(store: Corral) -> list[int]:
+    """What there is of any project, in every room, and what was chosen for it."""
+    of_projects = "SELECT count(*) FROM {} WHERE project_id IS NOT NULL"
+    chosen = "SELECT count(*) FROM settings WHERE scope LIKE 'project:%'"
+    found = [rows(store, of_projects.format(table))[0][0] for table in TABLES]
+    return [*found, rows(store, chosen)[0][0]]
+
+
+def test_a_project_is_forgotten_in_every_room_or_in_none(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def prepare(store: Corral, world: World) -> None:
+        world.folder.mkdir()
+        project = project_with(store, world.folder, "A", agents=("ada",))
+        store.plans.set(["look"], agent="ada", project_id=project)
+        store.progress.report("half", agent="ada", project=project)
+        store.delegations.delegate("ada", "look", project_id=project, sender="user:ann")
+        store.notes.add("It is blue.", project=project)
+        store.sessions.open("ada", project=project)
+        store.settings.set("schedules.max_timers", 3, scope=f"project:{project}")
+        store.schedules.create("agent:ada", 1, every_ms=HOUR, project=project)
+        assert min(counts(store)) == 1
+
+    def forget(store: Corral, world: World) -> None:
+        for project in store.projects.list().items:
+            store.projects.delete(project.id)
+
+    def look_and_forget(store: Corral, world: World) -> None:
+        there = len(store.projects.list().items)
+        assert {*counts(store)} == {there}
+        forget(store, world)
+
+    def check(store: Corral, world: World) -> None:
+        assert {*counts(store)} == {0}
+        assert {each.state for each in store.schedules.list(all=True).items} == {"cancelled"}
+        (told,) = store.mail.list(mailbox="user:ann").items
+        assert (told.body["state"], told.body["reason"]) == ("cancelled", "the project was deleted")
+        assert store.mail.list(mailbox="agent:ada").items == [], "nobody had read it"
+
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(prepare=prepare, run=forget, recover=look_and_forget, check=check),
+    )

@@ -1,0 +1,47 @@
+"""What an agent asks of the host and a process that dies: it is done once if somebody allowed it,
+and the agent is told once."""
+
+from pathlib import Path
+
+from corral.kernel.errors import Conflict
+from corral.library import Corral
+from corral.rooms.gateway.model import HOST
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
+
+HELPER = {"name": "helper", "instructions": "Help with mails."}
+
+
+def ask(store: Corral, world: World) -> None:
+    asked = store.requests.ask("ada", "create_agent", HELPER, key="k")
+    world.note(asked.id)
+
+
+def test_what_somebody_allowed_is_done_once_and_the_agent_is_told_once(
+    fresh_url: FreshUrl, tmp_path: Path
+) -> None:
+    def prepare(store: Corral, world: World) -> None:
+        store.agents.create("ada", provider="scripted", model="small")
+
+    def ask_and_allow(store: Corral, world: World) -> None:
+        ask(store, world)
+        (question,) = store.questions.list(all=True).items
+        try:
+            store.questions.answer(question.id, "yes", by="user:ann")
+        except Conflict:
+            assert question.answer == "yes"
+        store.gateway.look_after()
+
+    def check(store: Corral, world: World) -> None:
+        (request,) = store.requests.list().items
+        assert {*world.deeds} == {request.id}
+        assert (request.state, request.decided_by) == ("done", "user:ann")
+        assert [agent.name for agent in store.agents.list().items] == ["ada", "helper"]
+        letters = store.mail.list(mailbox="agent:ada", all=True).items
+        assert [letter.body["state"] for letter in letters] == ["done"]
+        assert store.mail.list(mailbox=HOST).items == []
+
+    crash_at_every_commit(
+        fresh_url,
+        tmp_path,
+        Scenario(prepare=prepare, run=ask_and_allow, recover=ask_and_allow, check=check),
+    )

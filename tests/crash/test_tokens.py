@@ -1,0 +1,30 @@
+"""Tokens and a process that dies: one that was handed out opens, and one that was taken away never
+opens again."""
+
+from pathlib import Path
+
+import pytest
+
+from corral.kernel.errors import Refused
+from corral.library import Corral
+from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit, nothing
+
+
+def test_what_was_said_of_a_token_holds(fresh_url: FreshUrl, tmp_path: Path) -> None:
+    def hand_out(store: Corral, world: World) -> None:
+        world.note(store.tokens.create("phone").value)
+        store.tokens.revoke("phone")
+        world.note("revoked")
+
+    def check(store: Corral, world: World) -> None:
+        if not world.deeds:
+            assert [token.name for token in store.tokens.list().items] in ([], ["phone"])
+            return
+        value, *revoked = world.deeds
+        if revoked or not store.tokens.list().items:
+            with pytest.raises(Refused, match="revoked"):
+                store.tokens.check(value)
+        else:
+            assert store.tokens.check(value).name == "phone"
+
+    crash_at_every_commit(fresh_url, tmp_path, Scenario(run=hand_out, recover=nothing, check=check))
