@@ -113,7 +113,7 @@ def chat(store: Corral) -> None:
             store.senders.approve("ünï/eve", person="eve", role="owner")
         store.messages.receive("ünï", said)
     with store.transaction() as tx:
-        unboxing.refuse(tx, "ses_1", "out-1", "ünï", tell=False)
+        unboxing.refuse(tx, "ses_1", "run_1", "out-1", "ünï", tell=False)
 
 
 def race(store: Corral) -> None:

@@ -22,6 +22,7 @@ from tests.rooms.test_store_backup import EACH_WAY, ENGINES, content, live, race
 from tests.support.cli import Cli
 from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store
+from tests.support.machines import on_machine
 from tests.support.processes import Child
 from tests.support.runs import running
 
@@ -155,6 +156,23 @@ def test_output_that_the_server_alone_has_is_read_where_it_comes_to(
         assert store.db.engine == "sqlite"
         assert store.outputs.open(RUN).tail(1) == [b"said on another machine"]
         assert store.outputs.seal_folder(RUN).state == "sealed"
+
+
+def test_output_of_this_machine_comes_along_to_where_others_read_it(
+    place: Place, clock: SetClock
+) -> None:
+    home, server = place("sqlite"), place("postgres")
+    with opened(home, clock) as store:
+        folder = begun(store, b"said on this machine\n" * 20_000)
+        (folder / "errors").write_bytes(b"and complained\n")
+        store.outputs.seal_folder(RUN)
+        store.db.move(server)
+    with opened(server, clock) as store, on_machine("another-machine"):
+        assert store.db.engine == "postgres"
+        assert store.outputs.open(RUN).tail(1) == [b"said on this machine"]
+        assert store.outputs.open(RUN, stream="errors").tail(1) == [b"and complained"]
+        shutil.rmtree(folder)
+        assert "broken" not in [finding.state for finding in store.db.verify()]
 
 
 @pytest.mark.parametrize("source", ENGINES)

@@ -297,18 +297,19 @@ def _take_over(
     database: "Database", session: str, run: Run, found: Snapshot, shown: Shown | None
 ) -> Looked:
     taken = refused = 0
+    refuse = partial(unboxing.refuse, session=session, run_id=run.id)
     for row in found.rows:
         try:
             files = _files(database, session, run, row)
             take = partial(unboxing.take, session=session, run=run, row=row, files=files)
             taken += database.write(take)
         except CorralError as error:
-            why = partial(unboxing.refuse, session=session, run=run, row=row, reason=error.message)
-            refused += database.write(partial(why, tell=not refused))
+            why = partial(refuse, row=row, reason=error.message, tell=not refused)
+            refused += database.write(why)
     for id, reason in [*found.strange, *_unexplained(database, session, found, shown)]:
         if shown is None or id not in shown.known:
-            why = partial(unboxing.refuse, session=session, run=run, row=id, reason=reason)
-            refused += database.write(partial(why, tell=not refused))
+            why = partial(refuse, row=id, reason=reason, tell=not refused)
+            refused += database.write(why)
     if any(id.startswith("qst_") for id in found.acks):
         database.write(lambda tx: boxes.hear(tx, run, found.acks))
     return Looked(found.acks, taken, refused)

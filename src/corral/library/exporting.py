@@ -6,7 +6,7 @@ nothing but Corral or SQLite, and so does `corral db restore`. What is in it sta
 `insights/project_sql.py`, table by table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters import process
 from corral.adapters.redaction import clean_of_secrets
 from corral.db.database import Database, Told
 from corral.db.excerpt import excerpt
@@ -26,9 +25,9 @@ from corral.insights.project_sql import OF_PROJECT
 from corral.insights.soundness import charged
 from corral.kernel.errors import CorralError
 from corral.kernel.text import clean_text
+from corral.library.outputs import bring, is_whole, sealed
 from corral.rooms.charges import taking as charges
 from corral.rooms.outputs import ops as outputs
-from corral.rooms.outputs.model import CHUNK, STREAMS, Output, OutputState
 from corral.rooms.projects import ops as projects
 from corral.rooms.search import ops as search
 from corral.rooms.settings import ops as settings
@@ -125,45 +124,8 @@ def _decoded(cell: str) -> Any:
 def _add_outputs(into: Tx, told: Told) -> dict[bool, int]:
     """Put the sealed files of this machine into the file too, and say whether all is there."""
     found = {True: 0, False: 0}
-    for row in _sealed(into):
+    for row in sealed(into):
         told("output", found[True], found[True] + 1)
-        found[_is_kept(into, row) or _add_files(into, row)] += 1
+        found[is_whole(into, row) or bring(into, row)] += 1
     outputs.leave_folders(into)
     return found
-
-
-def _sealed(into: Tx) -> Iterator[Output]:
-    after = ""
-    while page := outputs.walk(into, after=after):
-        yield from (row for row in page if row.state is OutputState.SEALED)
-        after = page[-1].id
-
-
-def _is_kept(into: Tx, row: Output) -> bool:
-    return outputs.kept_bytes(into, row.id) == (row.sealed_bytes or 0) + (row.errors_bytes or 0)
-
-
-def _add_files(into: Tx, row: Output) -> bool:
-    """False when a file is not here, or not the one that was sealed."""
-    from corral.adapters.output.seal import sealed_file
-
-    if row.folder is None or row.host != process.host():
-        return False
-    sizes = dict(zip(STREAMS, (row.sealed_bytes, row.errors_bytes), strict=True))
-    files = {stream: sealed_file(Path(row.folder) / stream) for stream in STREAMS}
-    try:
-        for stream, size in sizes.items():
-            if size is not None and files[stream].stat().st_size != size:
-                return False
-        for stream, size in sizes.items():
-            if size is not None:
-                outputs.bring_chunks(into, row.id, stream, _pieces(files[stream]))
-    except OSError:
-        return False
-    return _is_kept(into, row)
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while data := file.read(CHUNK):
-            yield data

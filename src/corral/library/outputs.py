@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.adapters import process
+from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library.operation import Room, read, write
 from corral.rooms.outputs import ops
@@ -239,6 +240,49 @@ class Outputs(Room):
         if stream != "output" and row.state is not OutputState.LOST:
             why = "nothing was written to it, or it is part of the output"
         return NotFound(f"There is no {what} of {row.id}: {why}.", id=row.id, host=row.host)
+
+
+# -- files that come into a store -----------------------------------------------------------------
+
+
+def sealed(tx: Tx) -> Iterator[Output]:
+    """All outputs that are sealed, by the ids of their runs."""
+    after = ""
+    while page := ops.walk(tx, after=after):
+        yield from (row for row in page if row.state is OutputState.SEALED)
+        after = page[-1].id
+
+
+def is_whole(tx: Tx, row: Output) -> bool:
+    """Whether the store itself has all of a sealed output."""
+    return ops.kept_bytes(tx, row.id) == (row.sealed_bytes or 0) + (row.errors_bytes or 0)
+
+
+def bring(tx: Tx, row: Output) -> bool:
+    """Put the sealed files of this machine into the store; False when one is not here, or not the
+    one that was sealed."""
+    from corral.adapters.output.seal import sealed_file
+
+    if row.folder is None or row.host != process.host():
+        return False
+    sizes = dict(zip(STREAMS, (row.sealed_bytes, row.errors_bytes), strict=True))
+    files = {stream: sealed_file(Path(row.folder) / stream) for stream in STREAMS}
+    try:
+        for stream, size in sizes.items():
+            if size is not None and files[stream].stat().st_size != size:
+                return False
+        for stream, size in sizes.items():
+            if size is not None:
+                ops.bring_chunks(tx, row.id, stream, _pieces(files[stream]))
+    except OSError:
+        return False
+    return is_whole(tx, row)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while data := file.read(CHUNK):
+            yield data
 
 
 def _grew(plain: Path, index: "Index") -> bool:

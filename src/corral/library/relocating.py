@@ -1,5 +1,7 @@
 """Moving a store to another place: who must be gone first, and the steps in their order."""
 
+from functools import partial
+
 import msgspec
 
 from corral import config
@@ -8,6 +10,7 @@ from corral.db.database import Database, Told, silent
 from corral.db.relocation import Move, find, seek
 from corral.db.relocation import stay as remain
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
+from corral.library.outputs import bring, is_whole, sealed
 from corral.library.runs import Runs
 from corral.library.store import active_runs
 from corral.rooms.nodes import ops as nodes
@@ -37,6 +40,8 @@ def move(database: Database, url: str, told: Told | None) -> Moved:
             raise Invalid(f"{database.url} is where the store is already; give another URL.")
         if not going.begun:
             _refuse_while_used(database)
+            if going.target.keeps_output:
+                _bring_outputs(database)
         going.prepare()
         going.fence()
         if not going.arrived:  # else it is in use there, and the fence must stay
@@ -50,6 +55,14 @@ def move(database: Database, url: str, told: Told | None) -> Moved:
         return Moved(going.target.url, len(rows), sum(rows.values()))
     finally:
         going.close()
+
+
+def _bring_outputs(database: Database) -> None:
+    """Take the sealed files of this machine into the store before it moves to where output belongs
+    to it: then they are copied and compared as everything is, and read from every machine."""
+    for row in database.read(lambda tx: [*sealed(tx)]):
+        if not database.read(partial(is_whole, row=row)):
+            database.write(partial(bring, row=row), repeatable=True)
 
 
 def stay(database: Database) -> bool:

@@ -231,11 +231,11 @@ def _act(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> None:
     schedules.set_timer(tx, talk.mailbox, {"timer": _words(said)}, delay_ms=delay_ms)
 
 
-def refuse(tx: Tx, session: str, run: Run, row: Out | str, reason: str, *, tell: bool) -> bool:
+def refuse(tx: Tx, session: str, run_id: str, row: Out | str, reason: str, *, tell: bool) -> bool:
     """Put on record that a message of the inside is refused; its agent is told by its file, and
     with `tell` also in words. False when it was dealt with before."""
     id = row if isinstance(row, str) else row.id
-    if not isinstance(row, str) and talking.take_over(tx, session, run.id, row.seq) is None:
+    if not isinstance(row, str) and talking.take_over(tx, session, run_id, row.seq) is None:
         return False
     if not _remember(tx, session, id, reason=reason):
         return False
