@@ -194,6 +194,26 @@ def test_a_webhook_sends_signed_json_with_its_key() -> None:
     assert isinstance(Webhook({}, {"secret": "x"}).send(out()), Unsupported)
 
 
+def test_a_webhook_is_tried_at_its_url_and_nothing_is_told_there() -> None:
+    with receiving() as receiver:
+        hook = Webhook({"url": receiver.url}, {"secret": "hush"})
+        assert hook.health() is None, "it takes only what is posted, and says so"
+        assert receiver.posted == []
+    assert "it cannot be reached" in str(hook.health())
+    assert Webhook({}, {"secret": "x"}).health() is None
+
+
+@pytest.mark.parametrize(
+    ("status", "trouble"),
+    [(204, None), (401, None), (405, None), (404, "it answered 404"), (503, "it answered 503")],
+)
+def test_what_a_url_answers_tells_whether_somebody_is_there(
+    status: int, trouble: str | None
+) -> None:
+    with platform(lambda asked: (status, b"")) as stub:
+        assert Webhook({"url": f"{stub.url}/hook"}, {"secret": "x"}).health() == trouble
+
+
 # -- Telegram -------------------------------------------------------------------------------------
 
 

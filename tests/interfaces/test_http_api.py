@@ -61,6 +61,30 @@ def test_a_verb_acts_with_or_without_the_id_in_the_path(
     assert error(client.post("/api/agents/ada/restore", json={"agent": "ben"})) == (400, "invalid")
 
 
+def test_whoever_asks_for_a_run_from_afar_says_where(
+    client: httpx.Client, store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    without_keepers(monkeypatch)
+    (tmp_path / "served-from" / "inside").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "served-from")
+    with unchanged(store):
+        told = client.post("/api/runs/ask", json={"command": ["true"]})
+        assert error(told) == (400, "invalid")
+        assert "give `project`" in told.json()["error"]["message"]
+        relative = client.post("/api/runs/ask", json={"command": ["true"], "project": "inside"})
+        assert error(relative) == (404, "not_found")
+    (tmp_path / "work").mkdir()
+    for where in (str(tmp_path / "work"), store.projects.register(tmp_path / "work").id):
+        asked = client.post("/api/runs/ask", json={"command": ["true"], "project": where})
+        assert asked.json()["cwd"] == str(tmp_path / "work")
+    store.agents.create("ada", command="true", workspace=str(tmp_path / "work"))
+    own = client.post("/api/runs/ask", json={"agent": "ada", "prompt": "x"}).json()
+    assert own["cwd"] == str(tmp_path / "work")
+    store.runs.stop(own["id"])
+    again = client.post(f"/api/runs/{own['id']}/resume", json={"prompt": "y"})
+    assert again.json()["cwd"] == str(tmp_path / "work")
+
+
 def test_whoever_starts_a_race_from_afar_says_where(
     client: httpx.Client, store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -55,7 +55,7 @@ class Api:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST = do_PUT = do
+            do_GET = do_POST = do_PUT = do_HEAD = do
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -32,6 +32,7 @@ WEBHOOK_SECONDS = 10.0
 COMMAND_SECONDS = 30.0
 SIGNATURE = "Corral-Signature"
 MAX_TOLD = 200
+_NOT_IMPLEMENTED = 501  # the method; Python's own server says so
 
 
 class Undelivered(Exception):
@@ -112,13 +113,30 @@ def post(
     url: str, body: bytes, *, at: int, secret: str | None = None, seconds: float = WEBHOOK_SECONDS
 ) -> None:
     """POST a JSON body; only an answer of 200 to 299 counts. Redirects are not followed."""
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise Undelivered("the URL does not begin with http:// or https://")
-    headers = {"Content-Type": "application/json", "User-Agent": "corral"}
+    headers = {"Content-Type": "application/json"}
     if secret is not None:
         headers[SIGNATURE] = signature(secret, body, at)
+    status = _status(url, "POST", headers, body, seconds=seconds)
+    if not 200 <= status < 300:
+        raise Undelivered(f"it answered {status}")
+
+
+def reach(url: str, *, seconds: float = WEBHOOK_SECONDS) -> None:
+    """Ask for the head of what is at a URL, which tells nobody anything: whoever only takes what is
+    posted, or signed, may say so. Redirects are not followed."""
+    status = _status(url, "HEAD", {}, None, seconds=seconds)
+    if status in (404, 410) or (status >= 500 and status != _NOT_IMPLEMENTED):
+        raise Undelivered(f"it answered {status}")
+
+
+def _status(
+    url: str, method: str, headers: dict[str, str], body: bytes | None, *, seconds: float
+) -> int:
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise Undelivered("the URL does not begin with http:// or https://")
+    named = {"User-Agent": "corral", **headers}
     try:
-        status = _send(Request(url, data=body, headers=headers, method="POST"), seconds)  # noqa: S310
+        status = _send(Request(url, data=body, headers=named, method=method), seconds)  # noqa: S310
     except URLError as error:
         raise Undelivered(f"it cannot be reached: {error.reason}") from None
     except (OSError, HTTPException, ValueError) as error:
@@ -129,8 +147,7 @@ def post(
             f"it answered {status} and points elsewhere, and redirects are not followed; "
             "give the address it points to"
         )
-    if not 200 <= status < 300:
-        raise Undelivered(f"it answered {status}")
+    return status
 
 
 def run(command: str, body: bytes, *, seconds: float = COMMAND_SECONDS) -> None:

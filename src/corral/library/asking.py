@@ -68,6 +68,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     labels: Sequence[str] = ()
     claimed: bool = False
     """Whether whoever asks brings a keeper along."""
+    afar: bool = False
+    """Whether it was asked by a request: the directory of this process is nobody's then."""
 
 
 class Runner(NamedTuple):
@@ -265,6 +267,8 @@ def _cwd(
         return projects.real_dir(project.dir, must_exist=must_exist)
     if named is not None and named.agent is not None and named.agent.workspace:
         return projects.real_dir(named.agent.workspace, must_exist=must_exist)
+    if wish.afar:
+        raise Invalid("Say where it is to work: give `project`, its id or a whole path.")
     try:
         here = os.getcwd()
     except FileNotFoundError:

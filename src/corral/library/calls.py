@@ -174,15 +174,17 @@ LONGEST_WAIT_MS = 30_000
 # The first argument of these names what they are about, so it may stand in the path.
 _NAMES = {"id", "run_id", "letter", "run"}
 
-# Only for whoever brings a keeper along.
-_NOT_FROM_AFAR = {"claimed"}
+# Only for whoever brings a keeper along, and what is so by itself.
+_NOT_FROM_AFAR = {"claimed", "afar"}
 
 # From afar, `locks.request` and then `locks.wait` wait for a lock, and keep its place in line.
 _ONLY_HERE = {"locks.acquire": {"wait", "timeout_ms"}, "db.verify": {"told"}}
 
-PLACES = {"races.start": "project"}
+PLACES = {"races.start": "project", "runs.ask": "project", "runs.resume": "project"}
 """The argument that says where work is done, by a project's id or a whole path: nobody who calls
 from afar means the directory that the server happens to be in."""
+WISHES = {"runs.ask", "runs.resume"}
+"""A session or an agent may have a place of its own; where none has, these are told to ask."""
 
 _INT = Annotated[int, msgspec.Meta(ge=-(2**63) + 1, le=2**63 - 1)]
 

@@ -99,6 +99,7 @@ class Wishes(TypedDict, total=False):
     host: str | None
     labels: Sequence[str]
     claimed: bool
+    afar: bool
 
 
 class Runs(Room):

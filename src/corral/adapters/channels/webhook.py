@@ -70,6 +70,16 @@ class Webhook(Plain):
         if url is not None and not str(url).startswith(("http://", "https://")):
             raise ValueError("its URL does not begin with http:// or https://")
 
+    def health(self) -> str | None:
+        """Whether its URL answers, with nothing sent there; one that only listens is well."""
+        url = self._config.get("url")
+        try:
+            if url is not None:
+                notify.reach(str(url))
+        except notify.Undelivered as error:
+            return str(error)
+        return None
+
     def accept(self, headers: Mapping[str, str], body: bytes, now: int) -> Accepted:
         given = headers.get(notify.SIGNATURE.lower(), "")
         parts = dict(part.partition("=")[::2] for part in given.split(","))

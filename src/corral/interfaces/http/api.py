@@ -24,6 +24,7 @@ from corral.library.calls import (
     PLACES,
     STREAMS,
     WAITS,
+    WISHES,
     Call,
     call_of,
 )
@@ -363,9 +364,11 @@ def _with_records(call: Call, store: Corral, arguments: dict[str, Any]) -> dict[
     for field in call.fields:
         if field.record is not None and field.name in given:
             given[field.name] = getattr(store, call.attribute).get(given[field.name])
-    place = PLACES.get(call.name)
-    if place is not None and not os.path.isabs(given[place]):
+    place = PLACES.get(call.name, "")
+    if given.get(place) is not None and not os.path.isabs(given[place]):
         given[place] = store.projects.get(given[place]).id
+    if call.name in WISHES:
+        given["afar"] = True
     return given
 
 
