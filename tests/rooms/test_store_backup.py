@@ -112,8 +112,9 @@ def chat(store: Corral) -> None:
         if sender == "eve":
             store.senders.approve("ünï/eve", person="eve", role="owner")
         store.messages.receive("ünï", said)
+    run = store.runs.list(limit=1).items[0]
     with store.transaction() as tx:
-        unboxing.refuse(tx, "ses_1", "run_1", "out-1", "ünï", tell=False)
+        unboxing.refuse(tx, "ses_1", run, "out-1", "ünï", tell=False)
 
 
 def race(store: Corral) -> None:
