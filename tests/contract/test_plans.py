@@ -30,6 +30,7 @@ from corral.rooms.mail import ops as mail
 from corral.rooms.mail import sql as mail_sql
 from corral.rooms.questions import ops as questions
 from corral.rooms.races import choosing, doing, keeping
+from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Attention, Sample
 from tests.support.history import fill
 from tests.support.plans import Plan, postgres_plans, sqlite_plan
@@ -458,7 +459,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"launches_pkey", "nodes_name_boot_id_key", "projects_pkey", "runs_pkey"},
     ),
     "runs, ended long ago": (
-        lambda c: c.runs._ended_before(before=c.now(), limit=5),
+        lambda c: c._database.write(lambda tx: runs.ended_before(tx, before=tx.now, limit=5)),
         {"runs_ended"},
     ),
     "mail.put": (lambda c: c.mail.put("agent:busy", 1), set()),
