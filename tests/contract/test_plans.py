@@ -459,7 +459,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"launches_pkey", "nodes_name_boot_id_key", "projects_pkey", "runs_pkey"},
     ),
     "runs, ended long ago": (
-        lambda c: c._database.write(lambda tx: runs.ended_before(tx, before=c.now(), limit=5)),
+        lambda c: c._database.write(lambda tx: runs.ended_before(tx, before=tx.now, limit=5)),
         {"runs_ended"},
     ),
     "mail.put": (lambda c: c.mail.put("agent:busy", 1), set()),

@@ -10,6 +10,7 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
 from corral.kernel.end import End
 from corral.kernel.errors import Ambiguous, Conflict, Invalid, NoRoom, NotFound
 from corral.library import Corral
+from corral.rooms.runs import ops
 from corral.rooms.runs.model import Run, RunState, Sample
 from tests.support.runs import (
     ELSEWHERE,
@@ -373,6 +374,7 @@ def test_old_runs_are_found_by_their_end(store: Corral, clock: SetClock) -> None
     new = ended(store)
     running(store)
     cut = clock.now() - MINUTE
-    assert store.runs._ended_before(before=cut) == [old.id]
-    assert store.runs._ended_before(before=clock.now() + 1) == [old.id, new.id]
-    assert store.runs._ended_before(before=clock.now() + 1, limit=1) == [old.id]
+    with store.transaction() as tx:
+        assert ops.ended_before(tx, before=cut) == [old.id]
+        assert ops.ended_before(tx, before=clock.now() + 1) == [old.id, new.id]
+        assert ops.ended_before(tx, before=clock.now() + 1, limit=1) == [old.id]
