@@ -324,6 +324,14 @@ def test_a_torn_page_is_not_believed(folder: Folder) -> None:
         read(folder)
 
 
+def test_a_column_whose_name_is_not_utf8_is_not_believed(folder: Folder) -> None:
+    say(folder, "honest")
+    data = Path(folder.outbound).read_bytes()
+    Path(folder.outbound).write_bytes(data.replace(b"in_reply_to", b"\x80n_reply_to"))
+    with pytest.raises(Damaged, match="not UTF-8"):
+        read(folder)
+
+
 # -- what lies there ------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -97,9 +97,18 @@ def test_what_a_hook_is_told_is_read_or_refused(told: Any) -> None:
         hooks.edited_paths(encoded(told), "/")
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, bytes]:
+class Written(NamedTuple):
     """A file that the inside of a box has written."""
+
+    folder: Folder
+    good: bytes
+
+    def __repr__(self) -> str:
+        return "Written(…)"  # shown whole, a failure would be hidden behind it
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     folder = Folder(str(tmp_path_factory.mktemp("box")))
     os.mkdir(folder.inside)
     os.mkdir(folder.outside)
@@ -107,7 +116,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, bytes]:
     files = inside.Files(folder.top)
     with files.writing() as connection:
         files.put(connection, "chat", {"text": "hello"})
-    return folder, Path(folder.outbound).read_bytes()
+    return Written(folder, Path(folder.outbound).read_bytes())
 
 
 @given(
@@ -116,7 +125,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, bytes]:
 )
 @few
 def test_a_file_from_a_box_is_read_or_refused(
-    changes: list[tuple[int, int]], kept: int, written: tuple[Folder, bytes]
+    changes: list[tuple[int, int]], kept: int, written: Written
 ) -> None:
     folder, good = written
     torn = bytearray(good)
@@ -135,9 +144,7 @@ def test_a_file_from_a_box_is_read_or_refused(
     | st.text(st.characters(exclude_categories=["Cs"]), max_size=9),
 )
 @few
-def test_a_row_from_a_box_is_read_or_refused(
-    column: str, value: Any, written: tuple[Folder, bytes]
-) -> None:
+def test_a_row_from_a_box_is_read_or_refused(column: str, value: Any, written: Written) -> None:
     folder, good = written
     Path(folder.outbound).write_bytes(good)
     with (

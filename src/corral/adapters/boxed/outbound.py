@@ -126,6 +126,8 @@ def read(folder: Folder, *, taken: int, above: int) -> Snapshot:
         raise Damaged("reading it takes for ever") from None
     except apsw.Error as error:
         raise Damaged(f"it cannot be read ({type(error).__name__})") from None
+    except UnicodeDecodeError:
+        raise Damaged("it holds text that is not UTF-8") from None
 
 
 # -- the bytes ------------------------------------------------------------------------------------
