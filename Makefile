@@ -8,6 +8,10 @@ NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
 OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \
 	|| { unshare -rn true 2>/dev/null && echo 'unshare -rn tests/real/offline'; })
 
+# Debian's, where root may install it.
+apt_get = { [ "$$(id -u)" = 0 ] && command -v apt-get && { apt-get install -qq -y $(1) \
+	|| { apt-get update -qq && apt-get install -qq -y $(1); }; }; } >/dev/null 2>&1
+
 .PHONY: help setup demo test test-real up check lint types layers docs site pictures docs-check audit bench bench-peers \
 	torture fmt clean
 
@@ -27,16 +31,22 @@ setup: .venv/ready ## make .venv with all that development needs
 demo: setup ## the story in a minute, in a temporary home
 	@$(BIN)/python -m corral.demo
 
-test: setup .venv/browser ## every test, on SQLite and on a PostgreSQL that it starts itself
+test: setup .venv/browser .venv/bubblewrap ## every test, on SQLite and on a PostgreSQL that it starts itself
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 # One that is there, Debian's, or playwright's own.
 .venv/browser: .venv/ready
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
-		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-			&& apt-get install -qq -y chromium >/dev/null 2>&1; } \
+		|| $(call apt_get,chromium) \
 		|| $(BIN)/playwright install chromium >/dev/null 2>&1 \
 		|| echo "no browser could be installed: the tests of the pages in one are skipped"
+	@touch $@
+
+# What keeps agents in their sandboxes.
+.venv/bubblewrap: .venv/ready
+	@command -v bwrap >/dev/null \
+		|| $(call apt_get,bubblewrap) \
+		|| echo "no bubblewrap could be installed: the tests of sandboxes that need it are skipped"
 	@touch $@
 
 test-real: .venv-real/ready ## the tests with real agent CLIs and a real chat server, loopback only

@@ -115,13 +115,15 @@ def test_a_plain_command_answers_with_what_it_prints(home: Home) -> None:
 
 
 def test_an_answer_outlives_whoever_asked(home: Home) -> None:
-    home.json("agent", "create", "ada", "--provider", "scripted", "--json")
-    with home.begin("chat", "--once", "sleep 1; say still here") as asking:
+    answers = "until [ -e go ]; do sleep 0.05; done; echo still here"
+    home.json("agent", "create", "ada", "--command", f"sh -c '{answers}'", "--json")
+    with home.begin("chat", "--once", "are you there?") as asking:
         until(
-            lambda: home.json("ps", "--json") or None,
+            lambda: home.json("ps", "--state", "running", "--json") or None,
             "the agent runs",
         )
         os.kill(asking.pid, signal.SIGKILL)
+    (home.work / "go").touch()
     until(lambda: home.json("ps", "--json") == [] or None, "the agent has ended")
     said = home.corral("chat", input=b"\n")
     assert said.stdout.decode().splitlines() == ["still here"]
