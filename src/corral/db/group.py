@@ -91,7 +91,7 @@ class Line:
 
     def lead_at_once(self) -> bool:
         """Take the lead when nobody has it and nobody waits for it."""
-        return not self.waiting and self._lead.acquire(blocking=False)
+        return not self.waiting and self._lead.acquire(False)
 
     def join(self, job: Job) -> bool:
         """Wait until the job was run by another thread (False) or has the lead (True)."""
@@ -100,7 +100,7 @@ class Line:
         if not self._lead.locked():
             self._hand_over_if_free()
         try:
-            # Given by its name, the number would cost twice as much.
+            # By position: given by its name, the number would cost twice as much.
             if not job.gate.acquire(True, LONGEST_SLEEP):
                 self._wait(job)
         except BaseException:  # Ctrl-C while waiting
@@ -175,7 +175,7 @@ class Line:
             self._hand_over_if_free()
 
     def _hand_over_if_free(self) -> None:
-        while self.waiting and self._lead.acquire(blocking=False):
+        while self.waiting and self._lead.acquire(False):
             try:
                 job = self.waiting.popleft()
             except IndexError:  # taken meanwhile by nobody but the leader we wanted to help

@@ -372,14 +372,20 @@ class SqliteDatabase(Database):
 
     # -- care -----------------------------------------------------------------------------------
 
-    def check(self, *, thorough: bool) -> list[Finding]:
+    @contextmanager
+    def _looking(self) -> Iterator[apsw.Connection]:
+        """A connection for one look that may take long."""
         link = self._connect_reader()
         try:
-            return check_file(link.connection, thorough=thorough)
+            yield link.connection
         except apsw.Error as error:
             self._raise(error)
         finally:
             link.connection.close()
+
+    def check(self, *, thorough: bool) -> list[Finding]:
+        with self._looking() as connection:
+            return check_file(connection, thorough=thorough)
 
     def backup(self, target: Path) -> None:
         try:
@@ -423,13 +429,8 @@ class SqliteDatabase(Database):
         return reading(self._connect_reader().connection)
 
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
-        link = self._connect_reader()
-        try:
-            return run_query(link.connection, sql, limit=limit, timeout_ms=timeout_ms)
-        except apsw.Error as error:
-            self._raise(error)
-        finally:
-            link.connection.close()
+        with self._looking() as connection:
+            return run_query(connection, sql, limit=limit, timeout_ms=timeout_ms)
 
     def _raise(self, error: apsw.Error, path: Path | None = None) -> NoReturn:
         raise translate(error, path or self.path) from error
