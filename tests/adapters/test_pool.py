@@ -129,6 +129,12 @@ def test_a_folder_in_the_place_of_a_file_and_links_in_the_place_of_folders(
     assert (outside / "a.py").read_text() == "a = 1\n"
 
 
+def test_nobody_else_may_look_into_the_pools(repository: Path, kept: Pool) -> None:
+    put(repository, made(repository, "one"), kept)
+    for folder in (Path(kept.folder), Path(kept.folder).parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+
+
 def test_it_is_at_the_commit_that_is_asked_for(repository: Path, kept: Pool) -> None:
     first = git(repository, "rev-parse", "main")
     put(repository, made(repository, "one"), kept)

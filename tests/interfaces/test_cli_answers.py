@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from corral.adapters import keepers
-from corral.interfaces.cli import main, running
+from corral.config import home, make_private_folder
+from corral.interfaces.cli import main, render, running
 from corral.kernel.text import printable
 from tests.support.cli import Cli
 
@@ -20,6 +22,7 @@ BAD_INPUT = {
     "a missing argument": (["mail", "put", "agent:a"], 2, "BODY"),
     "an unknown id": (["mail", "show", "let_999"], 3, NO_LETTER),
     "a malformed id": (["project", "show", "prj_!!"], 2, "is no id of this kind"),
+    "a path in the place of a number": (["lock", "release", "a.py"], 2, "`corral lock list`"),
     "an id of nothing": (["race", "show", "race_1"], 2, "`corral race list`"),
     "a wrong mailbox": (["mail", "put", "nobody", "x"], 2, "is no mailbox"),
     "a wrong duration": (["timer", "set", "agent:a", "x", "--in", "soon"], 2, "is no duration"),
@@ -53,6 +56,12 @@ BAD_INPUT = {
         "did you mean mail.max_attempts?",
     ),
     "a setting of the wrong type": (["setting", "set", "mail.max_attempts", "many"], 2, "int"),
+    "a setting out of its bounds": (
+        ["setting", "set", "runs.keep_ms", "1ms"],
+        2,
+        "cannot be 1ms: it goes from 1m to 3650d.",
+    ),
+    "a back-up that is not there": (["db", "restore", "/none/x"], 2, "mend the path"),
     "a body that is no JSON": (["mail", "put", "agent:a", "{", "--as-json"], 2, "is not JSON"),
     "a file that is not there": (["mail", "put", "agent:a", "@/none/x"], 2, "cannot be read"),
     "a NUL byte": (["mail", "put", "agent:a", "a\0b"], 2, "holds a NUL byte"),
@@ -200,6 +209,39 @@ def test_text_from_outside_cannot_steer_the_terminal(cli: Cli) -> None:
     assert "\x07" not in shown
     assert "[bold]not markup[/bold]" in shown
     assert printable("a\x1bb\nc") == "a\\x1bb⏎c"
+
+
+def test_a_state_has_a_colour_and_a_name_that_is_called_so_has_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Console(force_terminal=True, color_system="standard", width=80)
+    monkeypatch.setattr(render, "console", lambda: terminal)
+    columns = [("STATE", lambda row: row[0]), ("NAME", lambda row: row[1])]
+    render.write_table([("failed", "broken"), ("running", "failed")], columns)
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("\x1b[31mfailed")
+    assert first.endswith("\x1b[0m  broken")
+    assert second == "\x1b[32mrunning\x1b[0m  failed"
+
+
+def test_a_run_in_line_says_what_it_waits_for(cli: Cli) -> None:
+    cli("run", "-d", "--label", "gpu", "--name", "train", "--", "true")
+    told = cli("show", "train").out
+    assert "waits for a slot on any machine with gpu; `corral node list`" in told
+
+
+def test_a_back_up_says_what_is_not_in_it(home_cli: Cli, tmp_path: Path) -> None:
+    assert home_cli("db", "backup", str(tmp_path / "one")).out.count("copy") == 0
+    make_private_folder(home() / "runs")
+    assert f"{home() / 'runs'}; copy that, too" in home_cli("db", "backup", str(tmp_path / "2")).out
+
+
+def test_a_back_up_that_is_not_there_makes_no_store(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    said = Cli(capsys, f"sqlite:///{tmp_path}/new.db")("db", "restore", "/none/x")
+    assert said.code == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:

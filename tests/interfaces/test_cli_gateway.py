@@ -1,5 +1,6 @@
 """Channels, places, wirings, destinations and messages on the command line, and real talks."""
 
+import io
 import json
 import os
 import signal
@@ -80,6 +81,20 @@ def test_a_channel_is_added_wired_tried_and_removed(
     assert cli.json("channel", "remove", "chat")["state"] == "removed"
     assert cli.json("channel", "list") == []
     assert [each["id"] for each in cli.json("channel", "list", "--all")] == [channel["id"]]
+
+
+def test_a_talk_at_a_terminal_says_how_to_leave_it(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    cli.json("agent", "create", "ada", "--provider", "scripted")
+    for stdin, told in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr("sys.stdin", stdin)
+        said = cli("chat")
+        assert (said.code, "with ada" in said.err and "Ctrl-D ends" in said.err) == (0, told)
 
 
 def test_a_talk_needs_somebody_to_talk_to(cli: Cli) -> None:

@@ -1,6 +1,7 @@
 """`corral import` of other tools' databases, as people call it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -70,5 +71,9 @@ def test_what_was_brought_in_can_be_looked_at(cli: Cli, tmp_path: Path) -> None:
         assert "Traceback" not in said.err, id
         assert said.code in (0, 2, 3), (id, said.err)
     assert cli("ps", "-a").code == 0
-    assert cli("race", "list").code == 0
+    assert "corral import rows" in cli("import", "list").out
+    race = next(id for id in shown if id.startswith("rac"))
+    told = cli("race", "show", race).out
+    assert "of another tool, without a repository" in told
+    assert not re.search(r"from [ ;]|from$|\(\)", told, re.M), "no empty places"
     assert json.loads(cli("ps", "--json").out) == [], "nothing runs"

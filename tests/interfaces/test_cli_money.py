@@ -84,6 +84,17 @@ def test_stats_come_as_a_table_with_bars_as_json_and_as_csv(cli: Cli, shared: Co
     assert day["runs"] == 5
 
 
+def test_runs_whose_machine_went_away_are_counted_where_there_are_any(
+    cli: Cli, shared: Corral
+) -> None:
+    add_run(shared, "completed", model="a")
+    assert "INTERRUPTED" not in cli("stats").out
+    add_run(shared, "interrupted", model="a")
+    titles, counts, *_ = cli("stats", "--by", "model").out.splitlines()
+    at = titles.index("INTERRUPTED")
+    assert counts[at:].split()[0] == "1"
+
+
 def test_stats_of_nothing_say_so(cli: Cli) -> None:
     assert cli("stats").out == "No run has ended yet.\n"
     assert cli.json("stats") == []

@@ -119,6 +119,7 @@ def test_bad_input_is_one_sentence_and_the_right_exit_code(cli: Cli, team: Path)
         answer = fails(cli, code, *words)
         assert answer.err.count("\n") == 1, answer.err
         assert "Traceback" not in answer.err
+    assert "(line 1, column 13)" in fails(cli, 2, "task", "declare", "bad.yaml").err
     assert cli.json("task", "list") == []
 
 

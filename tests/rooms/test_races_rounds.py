@@ -156,8 +156,11 @@ def test_a_second_choice_needs_a_person_to_overrule_and_both_are_kept(
         end(store, held, attempt, 0)
     race = settle(store, race, held)
     store.races._select(race.id, "1")
-    with pytest.raises(IllegalMove):
+    with pytest.raises(IllegalMove, match=r"has its winner.*race next.*--overrule") as refused:
         store.races._select(race.id, "2")
+    assert "overrule" in refused.value.details["allowed"]
+    with pytest.raises(NotFound, match=r"names no attempt .*in round 1, its latest"):
+        store.races._select(race.id, "9")
     race = store.races._select(race.id, "2", overrule=True, reason="looked again")
     assert race.latest.winner_id == attempts(race)[1].id
     assert [choice.verb for choice in race.latest.choices] == ["select", "overrule"]

@@ -221,7 +221,7 @@ def test_what_cannot_be_moved_is_refused_and_goes_on(
         store.db.move(new)
     store.nodes.leave(node)
     run = running(store)
-    with pytest.raises(Refused, match=f"{run.id} still run.*corral stop"):
+    with pytest.raises(Refused, match=f"Still running.*: {run.id};.*corral stop"):
         store.db.move(new)
     store.runs.lose(run.id, reason="gone")
     assert store.db.stay() is False
@@ -238,7 +238,7 @@ def test_a_run_that_began_at_the_last_moment_is_seen_behind_the_fence(
         running(store)
 
     monkeypatch.setattr(relocation.Move, "prepare", start_meanwhile)
-    with pytest.raises(Refused, match="still run"):
+    with pytest.raises(Refused, match="Still running"):
         store.db.move(place("sqlite"))
     store.mail.put("agent:ada", "it goes on here")
 

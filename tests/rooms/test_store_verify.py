@@ -1,6 +1,7 @@
 """The thorough look: what it finds, and that it finds nothing where nothing is wrong."""
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -298,6 +299,10 @@ def test_an_output_that_is_not_what_was_sealed_is_found(
     (fault,) = found
     assert (fault.check, fault.state) == ("outputs", "broken")
     assert run in fault.message
+    (asked,) = re.findall(r'`corral db sql "(.+)"`', fault.message)
+    ((head, tail),) = store.db.sql(asked).rows
+    assert (head, tail) == (store.outputs.get(run).head, store.outputs.get(run).tail)
+    assert "some text" in head
 
 
 def test_an_output_that_nobody_sealed_and_that_is_gone_is_found(store: Corral) -> None:

@@ -20,7 +20,7 @@ from corral.library import Corral
 from corral.library.catalogue import declared
 from tests.support.buttons import as_part, leaf_through
 from tests.support.lived_in import HOSTILE, LivedIn
-from tests.support.runs import add_run
+from tests.support.runs import add_run, queued
 from tests.support.served import Served
 from tests.web.conftest import House
 
@@ -222,6 +222,16 @@ def test_the_record_is_paged_to_its_beginning(served: Served) -> None:
     with served.client() as client:
         text = "".join(leaf_through(client, "/events?kind=letter"))
     assert re.findall(r'href="/show/(let_\d+)"', text) == letters[::-1]
+
+
+def test_a_run_in_line_has_not_begun_and_says_what_it_waits_for(served: Served) -> None:
+    run = queued(served.store, host=None, labels=["gpu", "big"])
+    with served.client() as client:
+        row = client.get("/runs").text.partition(f'<tr id="{run.id}">')[2].partition("</tr>")[0]
+        page = client.get(f"/runs/{run.id}").text
+    assert f'data-label="began"><span class="none">{rendering.UNKNOWN}</span>' in row
+    assert "a slot on any machine with big, gpu" in page
+    assert f"<dt>Tokens in</dt><dd>{rendering.UNKNOWN}</dd>" in page, "what is not known is no zero"
 
 
 def test_a_conversation_is_paged_back_to_its_first_turn(served: Served) -> None:

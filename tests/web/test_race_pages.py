@@ -135,7 +135,7 @@ def test_an_error_of_an_action_is_a_sentence(track: Track) -> None:
     refused("start", "The prompt is empty", project=raced.project)
     refused("start", "The project is empty", prompt="x")
     track.store.races.select(race.id, "1")
-    refused("select", "Cannot select", id=race.id, attempt="1")
+    refused("select", "has its winner", id=race.id, attempt="1")
     refused("graft", "is the winner itself", id=race.id, attempt="1", **{"pick:made": "on"})
     refused("merge", "There is no branch nowhere", id=race.id, into="nowhere")
 

@@ -144,11 +144,12 @@ def _write_all(
 def _put_in_place(
     part: Path, target: Path, made: Manifest, existing: Literal["refuse", "replace"]
 ) -> None:
+    is_export = os.path.lexists(target) and _manifest(target) is not None and not verify(target)
     if not os.path.lexists(target):
         os.rename(part, target)
-    elif _manifest(target) == made and not verify(target):
+    elif is_export and _manifest(target) == made:
         return
-    elif existing == "replace" and _manifest(target) is not None and not verify(target):
+    elif is_export and existing == "replace":
         old = target.with_name(f".{target.name}.{uuid4().hex}.old")
         with _in_use(target):
             os.rename(target, old)
@@ -158,8 +159,9 @@ def _put_in_place(
         raise Refused(
             f"{target} is there already, and is not as an export left it; choose another place, or "
             "move it away."
-            if existing == "replace"
-            else f"{target} is there already; choose another place, or have it replaced.",
+            if existing == "replace" or not is_export
+            else f"{target} is there already; choose another place, or replace that export with "
+            "--replace.",
             target=str(target),
         )
     sync(target.parent)

@@ -14,12 +14,14 @@ import os
 import stat
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
 from corral.adapters import git
 from corral.adapters.checkouts import Checkout, common_dir
 from corral.adapters.leftovers import delete
+from corral.config import make_private_folder
 
 WHOSE = "repository"  # the file beside the entries that names the repository
 TAKEN = ".taken-"  # the start of the name of an entry that somebody is at
@@ -86,7 +88,7 @@ def keep(folder: str, names: Container[bytes], repository: str, pool: Pool) -> b
     if pool.most < 1:
         return False
     try:
-        os.makedirs(pool.folder, mode=0o700, exist_ok=True)
+        make_private_folder(Path(pool.folder))
         with _held(pool.folder):
             if len(_entries(pool.folder)) >= pool.most:
                 return False

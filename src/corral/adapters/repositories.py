@@ -63,7 +63,11 @@ def snapshot(
     if not os.path.isdir(folder):
         raise Refused(f"{folder} is no folder.", dir=folder)
     if git_dir == folder or git_dir.startswith(os.path.join(folder, "")):
-        raise Refused(f"{git_dir} is inside of {folder}; nothing is written there.", dir=git_dir)
+        raise Refused(
+            f"{git_dir}, where its files would be copied to, is inside of {folder}; start in a "
+            "folder below that one, or set CORRAL_HOME to one outside of it.",
+            dir=git_dir,
+        )
     if is_in_git(folder):
         raise Refused(f"{folder} is in a git repository already; use that.", dir=folder)
     _make_private(git_dir, left_out)

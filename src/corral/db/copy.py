@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def check_backup(path: Path) -> None:
     """Refuse what is no back-up of Corral's, or of a newer Corral."""
     if not path.is_file():
-        raise Invalid(f"There is no back-up at {path}.", path=str(path))
+        raise Invalid(f"There is no back-up at {path}; mend the path.", path=str(path))
     try:
         file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:

@@ -148,7 +148,8 @@ def run_survives_kills(stage: Stage) -> None:
     (done,) = stage.until(lambda: stage.corral("ps", "-a", "--state", "completed"))
     turns = stage.corral("session", "turns", run["session_id"])
     for turn in turns:
-        stage.tell(f"{turn['number']:>3} {turn['role']:<10} {turn['content'][:60]}")
+        said = turn["content"][:60] or turn["tool_name"] or ""
+        stage.tell(f"{turn['number']:>3} {turn['role']:<10} {said}")
     stage.prove(
         "resumed, it goes on in the same conversation and finishes",
         done["session_id"] == run["session_id"] and (stage.project / "done.txt").exists(),
@@ -252,10 +253,9 @@ def race_loses_its_driver(stage: Stage) -> None:
     race = stage.corral("race", "wait", started["id"])
     (round,) = race["rounds"]
     for attempt in round["attempts"]:
-        stage.tell(
-            f"{attempt['number']} {attempt['state']:<9} passed: {attempt['passed']}, "
-            f"rank: {attempt['rank']}, score: {attempt['score']}"
-        )
+        passed = {True: "passes", False: "does not pass", None: "-"}[attempt["passed"]]
+        rank = f", rank {attempt['rank']}" if attempt["rank"] else ""
+        stage.tell(f"{attempt['number']} {attempt['state']:<9}  {passed}{rank}")
     states = [(attempt["state"], attempt["passed"]) for attempt in round["attempts"]]
     stage.prove(
         "another goes on with it: two pass their check, one does not, one has failed",
@@ -343,7 +343,7 @@ def the_record(stage: Stage) -> None:
     stage.chapter("9. The record")
     events = stage.corral("events")
     for event in events:
-        stage.tell(f"{event['id']:<7} {event['kind']:<9} {event['verb']:<9} {event['subject']}")
+        stage.tell(f"{event['id']:<8} {event['kind']:<12} {event['verb']:<9} {event['subject']}")
     sound = stage.corral("db", "verify")
     stage.prove(
         "after all that killing the store is sound",

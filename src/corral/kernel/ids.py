@@ -16,6 +16,8 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u to m
 LENGTH = 26
 
 # Two characters are ten bits, so thirteen look-ups spell an id.
+# What is numbered in the order in which it came, and the noun that lists it.
+_NUMBERED = {"chg": "charge", "lck": "lock", "let": "mail", "msg": "message"}
 _PAIRS = [a + b for a in ALPHABET for b in ALPHABET]
 _SHIFTS = range(120, -1, -10)
 
@@ -82,8 +84,9 @@ def number_of(prefix: str, typed: str | int) -> int:
     """The sequence number in `let_184`; plain `184` will do."""
     digits = str(typed).strip().removeprefix(prefix + "_")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+        shown = f", and `corral {_NUMBERED[prefix]} list` shows them" if prefix in _NUMBERED else ""
         raise Invalid(
-            f"{str(typed)!r} is no id of this kind; such ids look like {prefix}_184.",
+            f"{str(typed)!r} is no id of this kind; such ids look like {prefix}_184{shown}.",
             value=str(typed),
         )
     return int(digits)

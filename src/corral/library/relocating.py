@@ -110,8 +110,8 @@ def _refuse_while_used(database: Database) -> None:
     if going:
         others = f" and {len(going) - 3} more" if len(going) > 3 else ""
         raise Refused(
-            f"{', '.join(going[:3])}{others} still run and write to this store; wait until they "
-            f"are over, or stop them (`corral stop {going[0]}`).",
+            f"Still running, and writing to this store: {', '.join(going[:3])}{others}; wait until "
+            f"that is over, or stop it (`corral stop {going[0]}`).",
             runs=going,
         )
 

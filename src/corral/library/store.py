@@ -37,6 +37,15 @@ def replace_damaged(url: str | None, file: str | Path) -> Path:
     return aside
 
 
+def backup_at(file: str | Path) -> Path:
+    """A back-up's whole path; refused when there is none, or it is not sound."""
+    from corral.db.copy import check_backup
+
+    path = Path(file).expanduser().absolute()
+    check_backup(path)
+    return path
+
+
 def _unused(path: Path) -> Path:
     """The path itself or, when it is taken, one with a number behind it."""
     names = (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 10_000)))
@@ -116,10 +125,9 @@ class Store(Room):
         Refused while runs are going that the back-up does not know: nobody would learn what became
         of them. What a SQLite store held before is kept in a file beside it, whose path comes back.
         """
-        from corral.db.copy import check_backup, current_copy
+        from corral.db.copy import current_copy
 
-        source = Path(file).expanduser().absolute()
-        check_backup(source)
+        source = backup_at(file)
         kept = None
         with current_copy(source) as current:
             self._refuse_to_forget_live_runs(current)
@@ -146,8 +154,8 @@ class Store(Room):
         if going:
             others = f" and {len(going) - 3} more" if len(going) > 3 else ""
             raise Refused(
-                f"The back-up does not know of {', '.join(going[:3])}{others}, which still run; "
-                f"wait until they are over, or stop them (`corral stop {going[0]}`).",
+                f"Still running, and unknown to the back-up: {', '.join(going[:3])}{others}; wait "
+                f"until that is over, or stop it (`corral stop {going[0]}`).",
                 runs=going,
             )
 

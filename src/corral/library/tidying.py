@@ -24,9 +24,9 @@ def look(home: Path, *, fix: bool = False) -> list[Finding]:
     """The findings of a home that is there."""
     return [
         _open_to_others(home, fix),
-        _told("daemon files", "of daemons that are gone", _daemons(home), fix),
-        _told("keepers' sockets", "of keepers that are gone", _sockets(home), fix),
-        _told("unfinished files", "of processes that are gone", _unfinished(home), fix),
+        _told("daemon files", "by daemons that are gone", _daemons(home), fix),
+        _told("keepers' sockets", "by keepers that are gone", _sockets(home), fix),
+        _told("unfinished files", "by processes that are gone", _unfinished(home), fix),
     ]
 
 
@@ -41,9 +41,9 @@ def _told(check: str, what: str, left: Iterator[Path], fix: bool) -> Finding:
         return Finding(check, "ok", "None is left behind.")
     named = ", ".join(map(str, found[:MOST_NAMED])) + (", …" if len(found) > MOST_NAMED else "")
     if not fix:
-        words = f"{len(found)} {what} are left: {named}; `corral doctor --fix` removes them."
+        words = f"Left {what}: {named}; `corral doctor --fix` removes it."
         return Finding(check, "warning", words)
-    return Finding(check, "ok", f"{len(found)} {what} were left, and are removed: {named}.")
+    return Finding(check, "ok", f"Left {what}, and removed: {named}.")
 
 
 def _open_to_others(home: Path, fix: bool) -> Finding:

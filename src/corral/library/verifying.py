@@ -142,7 +142,7 @@ def _output(database: Database, row: Output) -> Fault | None:
             return (
                 "broken",
                 f"The {stream} of {row.id} in {folder} {why}; put the file there from a copy of "
-                f"that folder, `corral show {row.id}` has its head and tail.",
+                f"that folder. {row.ends_kept}",
             )
     return None
 
@@ -207,7 +207,7 @@ def _run_folders(database: Database, told: Told) -> Iterator[Fault]:
     if unknown:
         yield (
             "warning",
-            f"{len(unknown):,} folders in {root} are of no run of this store, as {unknown[0]}; "
+            f"Folders in {root} of no run of this store: {len(unknown):,}, as {unknown[0]}; "
             f"unless another store has this home, `rm -r {root / unknown[0]}` removes it.",
         )
 

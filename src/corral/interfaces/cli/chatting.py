@@ -61,6 +61,8 @@ class Talk:
         if place is not None:
             self._look(place)
         prompt = f"{self._user}> " if sys.stdin.isatty() else ""
+        if prompt:
+            click.echo(f"You talk with {self._agent}; /help says more, Ctrl-D ends.", err=True)
         while True:
             try:
                 line = input(prompt)

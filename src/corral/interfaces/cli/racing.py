@@ -148,6 +148,7 @@ ATTEMPTS = [
 
 WAY = ("WAY", lambda attempt: way(attempt.variation))
 MAX_WAY = 24
+IMPORTED = "of another tool, without a repository"
 
 
 def show(app: App, race: "Race") -> None:
@@ -156,7 +157,8 @@ def show(app: App, race: "Race") -> None:
         app.show(race)
         return
     write_line(f"{race.id} {race.state}: {race.name}")
-    write_line(f"from {race.base_commit[:12]} in {race.repository}{_money(race)}{_kept_by(race)}")
+    begun = f"from {race.base_commit[:12]} in {race.repository}" if race.base_commit else IMPORTED
+    write_line(f"{begun}{_money(race)}{_kept_by(race)}")
     for round in race.rounds:
         write_line("")
         write_line(headline(round))
@@ -200,13 +202,14 @@ def way(variation: str | None) -> str:
 
 
 def headline(round: "Round") -> str:
-    text = f"Round {round.number} {round.state}, from {round.base_commit[:12]}"
+    begun = f", from {round.base_commit[:12]}" if round.base_commit else ""
+    text = f"Round {round.number} {round.state}{begun}"
     if round.winner_id is None:
         return text + (f": {round.reason}" if round.reason else "")
     winner = next(each for each in round.attempts if each.id == round.winner_id)
     why = f": {round.reason}" if round.reason else ""
-    commit = (round.winner_commit or "")[:12]
-    return f"{text}; {winner.number} won ({commit}), chosen by {round.decided_by}{why}"
+    commit = f" ({round.winner_commit[:12]})" if round.winner_commit else ""
+    return f"{text}; {winner.number} won{commit}, chosen by {round.decided_by}{why}"
 
 
 def next_step(race: "Race") -> str:

@@ -84,6 +84,7 @@ LEFT_OUT = (
     "PRIORITY",
     "SHARE",
     "TIMED OUT",
+    "INTERRUPTED",
     "CANCELLED",
     "SIGNED WITH",
     "CACHED",
@@ -125,7 +126,12 @@ def write_table(records: Sequence[Any], columns: "Columns") -> None:
             title, overflow="fold" if wraps else "ellipsis", no_wrap=not wraps, width=width
         )
     for row in rows:
-        table.add_row(*(Text(text, style=STYLES.get(text, "")) for text in row))
+        table.add_row(
+            *(
+                Text(text, style=STYLES.get(text, "") if title == "STATE" else "")
+                for (title, _), text in zip(columns, row, strict=True)
+            )
+        )
     _print(table)
 
 
@@ -208,9 +214,12 @@ STYLES = {
     "active": "green",
     "broken": "bold red",
     "closed": "dim",
+    "crashed": "red",
     "dead": "bold red",
     "done": "dim",
     "expired": "yellow",
+    "failed": "red",
+    "interrupted": "red",
     "lost": "bold red",
     "ok": "green",
     "open": "green",
@@ -218,6 +227,8 @@ STYLES = {
     "paused": "yellow",
     "refused": "yellow",
     "retired": "dim",
+    "running": "green",
+    "timed_out": "red",
     "unknown": "bold yellow",
     "up": "green",
     "warning": "yellow",

@@ -53,7 +53,15 @@ def read_list(file: str) -> Any:
     try:
         return _plain_values(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a 99th month, say
-        raise Invalid(f"{file} is neither JSON nor YAML: {' '.join(str(error).split())}.") from None
+        raise Invalid(f"{file} is neither JSON nor YAML: {_said_of_yaml(error)}.") from None
+
+
+def _said_of_yaml(error: Exception) -> str:
+    """What is wrong and where, in one line."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())
+    return f"{problem} (line {mark.line + 1}, column {mark.column + 1})"
 
 
 def _plain_values(text: str) -> Any:

@@ -70,6 +70,12 @@ class Output(msgspec.Struct, frozen=True):
     sealed_at: int | None
     deleted_at: int | None
 
+    @property
+    def ends_kept(self) -> str:
+        """Where its ends are to be seen without its files."""
+        asked = f"SELECT head, tail FROM outputs WHERE run_id = '{self.id}'"
+        return f'How it begins and ends is kept: `corral db sql "{asked}"`.'
+
 
 class LogLine(msgspec.Struct, frozen=True):
     id: str

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from corral.db.moves import move
 from corral.db.tx import Tx
-from corral.kernel.errors import Conflict, Invalid, Refused
+from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.money import check_micros
 from corral.kernel.page import check_limit
 from corral.kernel.text import check_int, clean_text, encode_json
@@ -65,6 +65,16 @@ def select(
             "with --overrule.",
             id=found.id,
             attempt=chosen.id,
+        )
+    if round.state is RoundState.COMPLETED and not overrule:
+        raise IllegalMove(
+            f"Round {round.number} of {found.id} has its winner; go on with `corral race next "
+            f"{found.id}`, or choose another one with `corral race select {found.id} "
+            "ROUND.NUMBER --overrule`.",
+            id=round.id,
+            verb="select",
+            state=round.state,
+            allowed=sql.ROUNDS.moves.allowed_from(round.state),
         )
     kept = commit or chosen.commit
     if kept is None:

@@ -41,8 +41,8 @@ def find_attempt(race: Race, typed: str | int) -> Attempt:
     if len(found) != 1 or len(text) > MAX_NAME:
         many = "several attempts" if len(found) > 1 else "no attempt"
         raise NotFound(
-            f"{text[:MAX_NAME]!r} names {many} of {race.id}; name one by its number, as 2 or as "
-            "ROUND.NUMBER, or by its id.",
+            f"{text[:MAX_NAME]!r} names {many} of {race.id}; name one by its number in round "
+            f"{race.latest.number}, its latest, or as ROUND.NUMBER, or by its id.",
             id=race.id,
             attempt=text[:MAX_NAME],
         )

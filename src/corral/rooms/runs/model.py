@@ -128,7 +128,7 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def what(self) -> str:
         """What it does, in a line: its title, or its command line."""
-        return self.title or " ".join([self.command, *self.args])
+        return self.title or " ".join(filter(None, [self.command, *self.args]))
 
     @property
     def is_live(self) -> bool:

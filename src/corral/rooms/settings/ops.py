@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from corral.db.tx import Tx
+from corral.kernel.clock import format_duration
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
@@ -142,9 +143,18 @@ def _check_value(name: str, value: Any) -> Any:
         return checked
     if not numbers or len(numbers) > 100 or any(not low <= number <= high for number in numbers):
         raise Invalid(
-            f"{name} cannot be {value!r}: it goes from {low} to {high}.", name=name, value=value
+            f"{name} cannot be {_shown(name, value)}: it goes from {_shown(name, low)} to "
+            f"{_shown(name, high)}.",
+            name=name,
+            value=value,
         )
     return checked
+
+
+def _shown(name: str, value: Any) -> str:
+    """A value as people write it: durations as 1h30m."""
+    is_time = name.endswith("_ms") and isinstance(value, int) and value >= 0
+    return format_duration(value) if is_time else repr(value)
 
 
 def _check_scope(scope: str) -> None:

@@ -25,7 +25,8 @@ def command() -> None:
 def list_(app: App, thread: str | None, after: str | None, limit: int) -> None:
     """Checkpoints, newest first."""
     page = app.store.checkpoints.list(thread=thread, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="No framework has kept anything here.")
+    of = "" if thread is None else f" of {thread}"
+    app.show_page(page, COLUMNS, empty=f"No checkpoint{of} is kept here.")
 
 
 @command.command()

@@ -71,11 +71,20 @@ def verify(app: App) -> int:
 @click.argument("file", type=click.Path(path_type=Path))
 @pass_app
 def backup(app: App, file: Path) -> None:
-    """Write the whole store into FILE, while others go on working."""
+    """Write the whole store into FILE, while others go on working.
+
+    Files in the home (what runs wrote, attachments, worktrees) are not in it: copy them, too.
+    """
     with busy(app, "Copying …"):
         written = app.store.db.backup(file)
     size = written.stat().st_size
-    app.say(f"{written} holds it all ({size:,} bytes).", {"file": str(written), "bytes": size})
+    runs = config.home() / "runs"
+    has_files = app.store.db.path is not None and runs.is_dir()  # a server has them in the store
+    beside = f" What runs wrote is in {runs}; copy that, too." if has_files else ""
+    app.say(
+        f"{written} holds the whole store ({size:,} bytes).{beside}",
+        {"file": str(written), "bytes": size},
+    )
 
 
 @command.command()
@@ -84,6 +93,9 @@ def backup(app: App, file: Path) -> None:
 @pass_app
 def restore(app: App, file: Path, yes: bool) -> None:
     """Replace all that the store holds by what is in FILE."""
+    from corral.library.store import backup_at
+
+    backup_at(file)  # first: a store that is not there yet is made by opening it
     if _is_damaged(app):
         from corral.library.store import replace_damaged
 

@@ -131,7 +131,7 @@ def rows(app: App, id: str | None, kept: bool, after: str | None, limit: int) ->
 @paging
 @pass_app
 def list_imports(app: App, after: str | None, limit: int) -> None:
-    """The files that were brought in."""
+    """The transcripts that were brought in; `rows` tells of databases."""
     app.show_page(
         app.store.imports.list(after=after, limit=limit),
         [
@@ -142,5 +142,6 @@ def list_imports(app: App, after: str | None, limit: int) -> None:
             ("READ", lambda row: render.ago(row.updated_at)),
             ("PATH", lambda row: row.path),
         ],
-        empty="Nothing was brought in yet; try `corral import claude`.",
+        empty="No transcript was brought in yet; try `corral import claude`. `corral import rows` "
+        "shows what came from databases.",
     )

@@ -7,7 +7,7 @@ from corral.interfaces.cli import render
 from corral.interfaces.cli.app import App, Columns, Verb, paging, pass_app
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd
-from corral.rooms.runs.model import Run
+from corral.rooms.runs.model import Run, RunState
 
 
 def shown_state(run: Any) -> str:
@@ -36,7 +36,7 @@ def _columns(app: App, *, live: bool) -> Columns:
         ("STATE", shown_state),
         ("NAME", lambda run: run.name),
         ("AGENT", lambda run: _who(app, run)),
-        ("WHAT", lambda run: run.what),
+        ("WHAT", lambda run: run.what or None),
         ("PID", lambda run: run.pid),
         ("STARTED", lambda run: _age(run.started_at)),
         ("ENDED", lambda run: _age(run.ended_at)),
@@ -52,7 +52,7 @@ def run_fields(app: App) -> Columns:
         ("id", lambda run: run.id),
         ("name", lambda run: run.name),
         ("state", lambda run: f"{run.state}, {run.attention}" if run.attention else run.state),
-        ("reason", lambda run: run.reason),
+        ("reason", lambda run: run.reason or _waits_for(app, run)),
         ("exit", _exit),
         ("what", lambda run: run.title),
         ("command", lambda run: shlex.join([run.command, *run.args])),
@@ -70,6 +70,18 @@ def run_fields(app: App) -> Columns:
         ("memory", lambda run: f"{run.peak_bytes >> 20:,} MiB" if run.peak_bytes else None),
         ("process", lambda run: f"{run.pid} on {run.host}" if run.pid else None),
     )
+
+
+def _waits_for(app: App, run: Run) -> str | None:
+    """What a run in line waits for: its time, or a machine that has room and may take it."""
+    if run.state is not RunState.QUEUED:
+        return None
+    if run.due_at > render.now():
+        return f"starts {render.ago(run.due_at)}"
+    asked = app.store.runs.launch_of(run.id)
+    labels = f" with {', '.join(asked.labels)}" if asked.labels else ""
+    where = f"on {asked.host}" if asked.host else "on any machine"
+    return f"waits for a slot {where}{labels}; `corral node list` shows who may take it"
 
 
 def _agent(app: App, run: Run) -> str | None:

@@ -44,7 +44,10 @@ def command(app: App, by: str, since: int | None, as_csv: bool) -> None:
         _write_csv(rows)
         return
     most = max((row.runs for row in rows), default=0)
-    app.show_all(rows, _columns(by, most), empty="No run has ended yet.")
+    columns = _columns(by, most)
+    if not any(row.interrupted for row in rows):
+        columns = [column for column in columns if column[0] != "INTERRUPTED"]
+    app.show_all(rows, columns, empty="No run has ended yet.")
     if rows and not app.json:
         write_line("")
         write_line(LEGEND)
@@ -77,6 +80,7 @@ def _columns(by: str, most: int) -> list[Any]:
         ("FAILED", lambda row: row.failed),
         ("CRASHED", lambda row: row.crashed),
         ("TIMED OUT", lambda row: row.timed_out),
+        ("INTERRUPTED", lambda row: row.interrupted),
         ("CANCELLED", lambda row: row.cancelled),
         ("MEDIAN", lambda row: _duration(row.median_ms)),
         ("P95", lambda row: _duration(row.p95_ms)),

@@ -6,7 +6,7 @@ import click
 
 from corral.adapters import daemons
 from corral.interfaces.cli.app import App, Verb, pass_app
-from corral.interfaces.cli.render import ago, write_line, write_table
+from corral.interfaces.cli.render import ago, moment, write_line, write_table
 
 LOOPS = [
     ("LOOP", lambda loop: loop["name"]),
@@ -60,7 +60,7 @@ def _write(
     elif told is None:
         write_line(f"The daemon (pid {daemon.pid}) does not answer at {daemon.url}.")
     else:
-        write_line(f"Up since {ago(daemon.started_at)} (pid {daemon.pid}): {daemon.link}")
+        write_line(f"Up since {moment(daemon.started_at)} (pid {daemon.pid}): {daemon.link}")
     if told is not None and "error" in told:
         write_line(f"It is not well: {told['error']['message']}")
     status = (told or {}).get("status")
