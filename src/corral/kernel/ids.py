@@ -15,9 +15,10 @@ from corral.kernel.errors import Invalid
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u to misread
 LENGTH = 26
 
-# Two characters are ten bits, so thirteen look-ups spell an id.
 # What is numbered in the order in which it came, and the noun that lists it.
 _NUMBERED = {"chg": "charge", "lck": "lock", "let": "mail", "msg": "message"}
+
+# Two characters are ten bits, so thirteen look-ups spell an id.
 _PAIRS = [a + b for a in ALPHABET for b in ALPHABET]
 _SHIFTS = range(120, -1, -10)
 
