@@ -411,3 +411,74 @@ def test_a_place_without_any_store_is_made(store: Corral, tmp_path: Path, clock:
     assert stat.S_IMODE((tmp_path / "made" / "new.db").stat().st_mode) == 0o600
     with opened(store.address, clock) as moved:
         assert len(moved.mail.list().items) == 1
+
+
+# -- several at once -------------------------------------------------------------------------------
+
+
+@EACH_WAY
+def test_one_at_a_time_moves_a_store_or_gives_that_up(
+    place: Place, clock: SetClock, source: str, target: str
+) -> None:
+    """Two would fill and clear one another's copy, and leave behind what was accepted."""
+    old, new, elsewhere = place(source), place(target), place("sqlite")
+    with opened(old, clock) as store, opened(old, clock) as other:
+        store.mail.put("agent:ada", "kept")
+        refused = []
+
+        def meddle(table: str, done: int, total: int) -> None:
+            for step in (other.db.stay, lambda: other.db.move(new)):
+                with pytest.raises(Refused, match=r"Another process moves .* at this moment"):
+                    step()
+                refused.append(table)
+            with pytest.raises(StoreUnavailable, match="on its way"):
+                other.mail.put("agent:ada", "left behind")
+
+        store.db.move(new, told=meddle)
+        assert refused
+    with opened(new, clock) as store:
+        assert [letter.body for letter in store.mail.list().items] == ["kept"]
+        store.db.move(elsewhere)  # whoever is done lets go of it
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_of_two_stores_that_go_to_one_place_the_second_is_refused(
+    place: Place, clock: SetClock, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    old, rival, new = place("sqlite"), place("sqlite"), place(target)
+    open_schema = relocation.open_schema
+    with opened(old, clock) as store, opened(rival, clock) as other:
+        store.mail.put("agent:ada", "ours")
+        other.mail.put("agent:ada", "theirs")
+        faster = relocation.Move(other._database, lambda: connect(new, actor="rival"))
+
+        def look_too_early(database: Any) -> None:
+            open_schema(database)
+            monkeypatch.setattr(relocation, "open_schema", open_schema)
+            faster.prepare()
+
+        monkeypatch.setattr(relocation, "open_schema", look_too_early)
+        with pytest.raises(Refused, match="is being filled from"):
+            store.db.move(new)
+        faster.close()
+        store.mail.put("agent:ada", "it goes on here")
+        other.db.move(new)
+    with opened(new, clock) as moved:
+        assert [letter.body for letter in moved.mail.list().items] == ["theirs"]
+
+
+def test_a_file_that_is_taken_away_meanwhile_is_not_switched_to(
+    place: Place, clock: SetClock
+) -> None:
+    old, new = place("sqlite"), place("sqlite")
+    with opened(old, clock) as store:
+        store.mail.put("agent:ada", "kept")
+
+        def take_away(table: str, done: int, total: int) -> None:
+            if done == total:
+                Path(new.removeprefix("sqlite:///")).unlink(missing_ok=True)
+
+        with pytest.raises(Refused, match="is not what was filled"):
+            store.db.move(new, told=take_away)
+        assert store.db.stay() is True
+        assert [letter.body for letter in store.mail.list().items] == ["kept"]

@@ -4,18 +4,22 @@ The source is fenced first and stays as it is; so whatever dies on the way, the 
 on from the rows that were copied, and nothing can have been written that is not. The target lets
 nobody in until every table is compared, row by row in order. Then it is open, and only then is the
 source shut for good, with a sign where its content went. In between nobody can write to either.
+One at a time moves a store or gives its move up: two would fill, clear and unfence one another's.
 """
 
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from corral.db import fencing
 from corral.db.database import Database, Told
+from corral.db.lockfile import LockFile
 from corral.db.migrate import newest, open_schema
 from corral.db.pouring import BATCH, pour, raise_sequences
 from corral.db.schema import TableDoc
@@ -56,13 +60,34 @@ def seek(database: Database) -> Relocation | None:
     return find(database) if database.schema_version() % fencing.AWAY == newest() else None
 
 
+@contextmanager
+def alone(database: Any) -> Iterator[None]:
+    """Held by whoever moves a store or gives its move up; a dead one lets go of it."""
+    path: Path | None = getattr(database, "path", None)
+    with database.moving() if path is None else _locked(f"{path}-move") as held:
+        if not held:
+            raise Refused(
+                f"Another process moves {database.url} at this moment; wait until it is done."
+            )
+        yield
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[bool]:
+    with closing(LockFile(path)) as file:
+        yield file.try_lock()
+
+
 class Move:
     """One store's move. `open_target` opens the place that it goes to, whatever is there."""
 
     def __init__(self, source: Database, open_target: Open) -> None:
         self.source = source
         self._open_target = open_target
-        self.target = open_target()
+        with ExitStack() as held:
+            held.enter_context(alone(source))
+            self.target = open_target()
+            self._held = held.pop_all()
         found = find(source)
         self._known = found if found and found.phase == "leaving" else None
         """What the source says of a move from it that was begun before."""
@@ -81,6 +106,7 @@ class Move:
 
     def close(self) -> None:
         self.target.close()
+        self._held.close()
 
     # -- before anything is fenced --------------------------------------------------------------
 
@@ -101,14 +127,14 @@ class Move:
             # Half of an earlier copy, or what was moved from there to here: neither is anybody's.
             self._clear_target(keep=found.phase == "gone")
         elif found is not None and found.phase != "arrived":
-            raise Refused(
-                f"{self.target.url} {_SAID[found.phase]} {found.url}; take another one.",
-                url=found.url,
-            )
+            raise self._taken(found)
         open_schema(self.target)
         self.target.write(self._begin_to_arrive)
 
     def _begin_to_arrive(self, tx: Tx) -> None:
+        found = tx.one(_FIND)
+        if found is not None and found.phase != "arrived":  # another store was faster
+            raise self._taken(found)
         for table in fencing.content():
             if tx.run(Statement(f"SELECT 1 FROM {table.name} LIMIT 1")):
                 raise Refused(
@@ -118,6 +144,12 @@ class Move:
                 )
         tx.run(_ENTER, phase="arriving", url=self.source.pointer, move=self.id, now=tx.now)
         fencing.shut(tx, newest())
+
+    def _taken(self, found: Relocation) -> Refused:
+        return Refused(
+            f"{self.target.url} {_SAID[found.phase]} {found.url}; take another one.",
+            url=found.url,
+        )
 
     def _clear_target(self, *, keep: bool) -> None:
         path: Path | None = getattr(self.target, "path", None)
@@ -236,7 +268,19 @@ class Move:
         assert arrived is not None
         if arrived.phase == "arriving":
             self.target.write(arrive, durable=True)
+        self._look_again()
         self.source.write(go, durable=True)
+
+    def _look_again(self) -> None:
+        """See that what was filled is what everybody will open: a file may be gone by now."""
+        with closing(self._open_target()) as target:
+            there = seek(target)
+        if there is None or (there.move, there.phase) != (self.id, "arrived"):
+            raise Refused(
+                f"{self.target.url} is not what was filled: somebody took that away meanwhile. "
+                "Nothing is lost; `corral db move --cancel` lets this store go on.",
+                url=self.target.url,
+            )
 
 
 _SAID = {

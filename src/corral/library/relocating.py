@@ -7,7 +7,7 @@ import msgspec
 from corral import config
 from corral.db import connect
 from corral.db.database import Database, Told, silent
-from corral.db.relocation import Move, find, seek
+from corral.db.relocation import Move, alone, find, seek
 from corral.db.relocation import stay as remain
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
 from corral.library.outputs import bring, is_whole, sealed
@@ -67,6 +67,11 @@ def _bring_outputs(database: Database) -> None:
 
 def stay(database: Database) -> bool:
     """Take down the fence, unless the other place is in use already; False: there is none."""
+    with alone(database):
+        return _stay(database)
+
+
+def _stay(database: Database) -> bool:
     found = find(database)
     if found is None or found.phase != "leaving":
         return False
