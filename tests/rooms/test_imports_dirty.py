@@ -10,6 +10,7 @@ from corral.library import Corral
 from corral.library.foreign.report import Taken
 from tests.support import foreign
 from tests.support.invariants import check_store
+from tests.support.keys import KEY
 from tests.support.store import contents, rows
 
 RUN = {"pid": 1, "project_id": 1, "status": "completed", "started_at": 1_770_000_000}
@@ -48,6 +49,7 @@ def test_broken_values_are_kept_as_they_were_and_told(store: Corral, tmp_path: P
         {"started_at": "soon"},
         {"exit_code": "three"},
         {"started_at": 9_999_999_999_999},
+        {"exit_code": b"1.0e999"},
     )
     taken = store.imports.take("agent-yes", path)
     assert told(taken) == {
@@ -55,10 +57,10 @@ def test_broken_values_are_kept_as_they_were_and_told(store: Corral, tmp_path: P
         "runs: status has a value that nobody knows": 1,
         "runs: project_id names a row that is not there": 1,
         "runs: started_at is no moment": 1,
-        "runs: exit_code is no number that can be": 1,
+        "runs: exit_code is no number that can be": 2,
         "runs: started_at is in the future": 1,
     }
-    assert rows(store, "SELECT count(*) FROM runs") == [(6,)]
+    assert rows(store, "SELECT count(*) FROM runs") == [(7,)]
     assert rest_of(store, "2") == {"status": "levitating"}
     assert rest_of(store, "4") == {"started_at": "soon"}
     assert {trouble.example for trouble in taken.troubles} == set("123456")
@@ -156,6 +158,14 @@ def test_secrets_are_blanked_wherever_they_stand(store: Corral, tmp_path: Path) 
     taken = store.imports.take("agents", path)
     assert taken.secrets == 2
     assert secret not in str(contents(store))
+
+
+def test_a_key_in_brackets_upon_brackets_is_blanked_too(store: Corral, tmp_path: Path) -> None:
+    path = foreign.MAKERS["agents"](tmp_path)
+    deep = "[" * 5_000 + f'"{KEY}"' + "]" * 5_000
+    foreign.change(path, f"UPDATE \"Message\" SET content = '{deep}'")
+    assert store.imports.take("agents", path).secrets
+    assert KEY not in str(contents(store))
 
 
 def test_a_place_that_is_taken_here_is_told_and_the_row_is_kept(

@@ -92,7 +92,7 @@ def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
             size=len(encoded),
             limit=most,
         )
-    if len(encoded) > MAX_DEPTH and _is_too_deep(encoded):
+    if len(encoded) > MAX_DEPTH and is_too_deep(encoded):
         raise Invalid(f"{what} is nested too deeply; flatten it.", field=what, limit=MAX_DEPTH)
     if b"\\u0000" in encoded and _any(value, lambda part: isinstance(part, str) and "\0" in part):
         raise Invalid(f"{what} holds a NUL byte; remove it.", field=what)
@@ -125,7 +125,7 @@ def printable(text: str, *, kept: str = "") -> str:
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]')
 
 
-def _is_too_deep(encoded: bytes) -> bool:
+def is_too_deep(encoded: bytes) -> bool:
     """Whether JSON is nested deeper than MAX_DEPTH."""
     if encoded.count(b"[") + encoded.count(b"{") <= MAX_DEPTH:
         return False

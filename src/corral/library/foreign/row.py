@@ -260,7 +260,7 @@ def plain(value: Value) -> Any:
 def _number(value: Value) -> float | None:
     if isinstance(value, bytes):
         try:
-            return float(value) if b"." in value else int(value)
+            value = float(value) if b"." in value else int(value)
         except ValueError:
             return None
     if isinstance(value, float) and not math.isfinite(value):
