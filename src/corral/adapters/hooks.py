@@ -60,11 +60,11 @@ def moment_of(event: str) -> str | None:
 def edited_paths(told: bytes, cwd: str) -> list[str]:
     """The files that a tool is to change, or has changed; ValueError when that makes no sense."""
     try:
-        words = msgspec.json.decode(told, type=Words)
+        words = msgspec.convert(_decoded(told), Words)
         given = words.tool_input if words.tool_input is not None else words.toolArgs
         if isinstance(given, str):  # Copilot CLI hands over text that holds JSON
             is_json = given.lstrip().startswith("{")
-            given = msgspec.json.decode(given) if is_json else {"input": given}
+            given = _decoded(given) if is_json else {"input": given}
     except (msgspec.MsgspecError, RecursionError) as error:  # these are no ValueErrors
         raise ValueError(str(error)) from None
     if not isinstance(given, dict):
@@ -73,6 +73,18 @@ def edited_paths(told: bytes, cwd: str) -> list[str]:
     base = os.path.join(words.cwd or cwd, *(_workdir(given)))
     found = [*_patched(given), *(_named(given) if tool in _EDITS else ())]
     return [os.path.join(base, path) for path in dict.fromkeys(found)]
+
+
+def _decoded(told: bytes | str) -> Any:
+    """What JSON says, also with half a character in it: a CLI cuts an emoji in two, and that must
+    take no file past the hook."""
+    try:
+        return msgspec.json.decode(told)
+    except (msgspec.DecodeError, UnicodeError):
+        import json
+
+        text = told if isinstance(told, str) else told.decode("utf-8", "surrogateescape")
+        return json.loads(text)
 
 
 def _workdir(given: dict[str, Any]) -> Iterator[str]:
