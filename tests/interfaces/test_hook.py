@@ -36,7 +36,9 @@ def folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Hook:
     def called(provider: str, event: str, told: object = "") -> Said:
         text = told if isinstance(told, str) else json.dumps(told)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "surrogatepass"))))
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "surrogatepass")))
+        )
         code = hook.run([provider, event])
         said = capsys.readouterr()
         return Said(code, said.out, said.err)

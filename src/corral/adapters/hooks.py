@@ -76,15 +76,14 @@ def edited_paths(told: bytes, cwd: str) -> list[str]:
 
 
 def _decoded(told: bytes | str) -> Any:
-    """What JSON says, also with half a character in it: a CLI cuts an emoji in two, and that must
-    take no file past the hook."""
+    """What JSON says; half a character in it must take no file past the hook."""
     try:
         return msgspec.json.decode(told)
     except (msgspec.DecodeError, UnicodeError):
-        import json
+        from corral.kernel.text import in_whole_characters
 
-        text = told if isinstance(told, str) else told.decode("utf-8", "surrogateescape")
-        return json.loads(text)
+        given = told.encode("utf-8", "replace") if isinstance(told, str) else told
+        return msgspec.json.decode(in_whole_characters(given))
 
 
 def _workdir(given: dict[str, Any]) -> Iterator[str]:

@@ -101,6 +101,15 @@ def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
     return encoded.decode()
 
 
+def in_whole_characters(json: bytes) -> bytes:
+    """JSON of another program, with what is no character in its texts replaced: whoever cuts a text
+    may cut an emoji in two. ValueError, or RecursionError, when it is no JSON."""
+    from json import dumps, loads
+
+    told = loads(json.decode("utf-8", "replace"))
+    return dumps(told, ensure_ascii=False).encode("utf-8", "replace")
+
+
 _WORD = re.compile(r"[^\W_]+")
 
 
