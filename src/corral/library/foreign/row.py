@@ -17,6 +17,7 @@ from corral.kernel.clock import DAY
 from corral.kernel.errors import CorralError
 from corral.kernel.ids import past_id
 from corral.kernel.text import MAX_NAME, MAX_TEXT, abridged, encode_json
+from corral.rooms.charges.ops import MOST_TOKENS
 
 T = TypeVar("T")
 _MOST = 1 << 53
@@ -141,6 +142,10 @@ class Row:
                 self.keep(name, "is no number that can be")
             return None
         return int(number)
+
+    def tokens(self, name: str) -> int:
+        """A number of tokens that can be charged; 0 where none is told."""
+        return self.whole(name, least=0, most=MOST_TOKENS) or 0
 
     def flag(self, name: str) -> bool:
         self.read.add(name)
