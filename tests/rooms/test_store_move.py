@@ -443,28 +443,42 @@ def test_one_at_a_time_moves_a_store_or_gives_that_up(
 
 @pytest.mark.parametrize("target", ENGINES)
 def test_of_two_stores_that_go_to_one_place_the_second_is_refused(
-    place: Place, clock: SetClock, monkeypatch: pytest.MonkeyPatch, target: str
+    place: Place, clock: SetClock, target: str
 ) -> None:
     old, rival, new = place("sqlite"), place("sqlite"), place(target)
-    open_schema = relocation.open_schema
     with opened(old, clock) as store, opened(rival, clock) as other:
         store.mail.put("agent:ada", "ours")
-        other.mail.put("agent:ada", "theirs")
-        faster = relocation.Move(other._database, lambda: connect(new, actor="rival"))
 
-        def look_too_early(database: Any) -> None:
-            open_schema(database)
-            monkeypatch.setattr(relocation, "open_schema", open_schema)
-            faster.prepare()
+        def meddle(table: str, done: int, total: int) -> None:
+            with pytest.raises(Refused, match=r"Another process moves .* at this moment"):
+                other.db.move(new)
 
-        monkeypatch.setattr(relocation, "open_schema", look_too_early)
-        with pytest.raises(Refused, match="is being filled from"):
-            store.db.move(new)
-        faster.close()
-        store.mail.put("agent:ada", "it goes on here")
-        other.db.move(new)
+        store.db.move(new, told=meddle)
+        other.mail.put("agent:ada", "it goes on here")
     with opened(new, clock) as moved:
-        assert [letter.body for letter in moved.mail.list().items] == ["theirs"]
+        assert [letter.body for letter in moved.mail.list().items] == ["ours"]
+
+
+@pytest.mark.parametrize("name", ["link", "hard link"])
+def test_a_file_does_not_move_to_itself_by_another_name(
+    place: Place, clock: SetClock, tmp_path: Path, name: str
+) -> None:
+    old, link = Path(place("sqlite").removeprefix("sqlite:///")), tmp_path / "link.db"
+    link.symlink_to(old) if name == "link" else link.hardlink_to(old)
+    with opened(f"sqlite:///{old}", clock) as store:
+        with pytest.raises(Invalid, match="where the store is already"):
+            store.db.move(f"sqlite:///{link}")
+        store.mail.put("agent:ada", "it goes on")
+
+
+def test_a_database_does_not_move_to_itself_by_another_name_of_its_server(
+    place: Place, clock: SetClock
+) -> None:
+    old = place("postgres")
+    with opened(old, clock) as store:
+        with pytest.raises(Refused, match="where this store is already"):
+            store.db.move(old.replace("127.0.0.1", "localhost"))
+        store.mail.put("agent:ada", "it goes on")
 
 
 def test_a_file_that_is_taken_away_meanwhile_is_not_switched_to(

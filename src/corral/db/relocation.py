@@ -25,7 +25,7 @@ from corral.db.pouring import BATCH, pour, raise_sequences
 from corral.db.schema import TableDoc
 from corral.db.statement import Query, Row, Statement
 from corral.db.tx import Tx
-from corral.kernel.errors import Conflict, Refused, StoreUnavailable
+from corral.kernel.errors import Conflict, Invalid, Refused, StoreUnavailable
 
 Open = Callable[[], Database]
 
@@ -60,15 +60,19 @@ def seek(database: Database) -> Relocation | None:
     return find(database) if database.schema_version() % fencing.AWAY == newest() else None
 
 
+_WAIT = "wait until it is done"
+# The lock of a server's database is one, by whichever name of the server it is asked for.
+_ANOTHER_NAME = f"{_WAIT}, or give another URL if that is where this store is already"
+
+
 @contextmanager
-def alone(database: Any) -> Iterator[None]:
-    """Held by whoever moves a store or gives its move up; a dead one lets go of it."""
+def alone(database: Any, what_then: str = _WAIT) -> Iterator[None]:
+    """Held by whoever moves a store, from or to where it is, or gives its move up; a dead one lets
+    go of it."""
     path: Path | None = getattr(database, "path", None)
     with database.moving() if path is None else _locked(f"{path}-move") as held:
         if not held:
-            raise Refused(
-                f"Another process moves {database.url} at this moment; wait until it is done."
-            )
+            raise Refused(f"Another process moves {database.url} at this moment; {what_then}.")
         yield
 
 
@@ -87,6 +91,10 @@ class Move:
         with ExitStack() as held:
             held.enter_context(alone(source))
             self.target = open_target()
+            held.callback(lambda: self.target.close())
+            if self._is_itself:
+                raise Invalid(f"{source.url} is where the store is already; give another URL.")
+            held.enter_context(alone(self.target, _ANOTHER_NAME))
             self._held = held.pop_all()
         found = find(source)
         self._known = found if found and found.phase == "leaving" else None
@@ -104,8 +112,16 @@ class Move:
         found = find(self.target)
         return found is not None and (found.move, found.phase) == (self.id, "arrived")
 
+    @property
+    def _is_itself(self) -> bool:
+        """Whether it would go to where it is, perhaps by a link to its file."""
+        path: Path | None = getattr(self.source, "path", None)
+        there: Path | None = getattr(self.target, "path", None)
+        if path is None or there is None:
+            return self.source.pointer == self.target.pointer
+        return path.samefile(there)
+
     def close(self) -> None:
-        self.target.close()
         self._held.close()
 
     # -- before anything is fenced --------------------------------------------------------------
@@ -127,14 +143,14 @@ class Move:
             # Half of an earlier copy, or what was moved from there to here: neither is anybody's.
             self._clear_target(keep=found.phase == "gone")
         elif found is not None and found.phase != "arrived":
-            raise self._taken(found)
+            raise Refused(
+                f"{self.target.url} {_SAID[found.phase]} {found.url}; take another one.",
+                url=found.url,
+            )
         open_schema(self.target)
         self.target.write(self._begin_to_arrive)
 
     def _begin_to_arrive(self, tx: Tx) -> None:
-        found = tx.one(_FIND)
-        if found is not None and found.phase != "arrived":  # another store was faster
-            raise self._taken(found)
         for table in fencing.content():
             if tx.run(Statement(f"SELECT 1 FROM {table.name} LIMIT 1")):
                 raise Refused(
@@ -144,12 +160,6 @@ class Move:
                 )
         tx.run(_ENTER, phase="arriving", url=self.source.pointer, move=self.id, now=tx.now)
         fencing.shut(tx, newest())
-
-    def _taken(self, found: Relocation) -> Refused:
-        return Refused(
-            f"{self.target.url} {_SAID[found.phase]} {found.url}; take another one.",
-            url=found.url,
-        )
 
     def _clear_target(self, *, keep: bool) -> None:
         path: Path | None = getattr(self.target, "path", None)

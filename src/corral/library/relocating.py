@@ -36,8 +36,6 @@ def move(database: Database, url: str, told: Told | None) -> Moved:
 
     going = Move(database, open_target)
     try:
-        if going.target.pointer == database.pointer:
-            raise Invalid(f"{database.url} is where the store is already; give another URL.")
         if not going.begun:
             _refuse_while_used(database)
             if going.target.keeps_output:
