@@ -65,9 +65,7 @@ def _header(path: Path) -> bytes:
 def _refuse_endless(path: Path) -> None:
     """Nobody reads a pipe, a socket or a device, which have no end and may never begin."""
     if path.exists() and not path.is_file():
-        raise Invalid(
-            f"{path} is no SQLite database; give the tool's own file.", path=str(path)
-        )
+        raise Invalid(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
 
 
 def _unreadable(path: Path, error: OSError) -> Refused:
