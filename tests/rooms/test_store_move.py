@@ -268,6 +268,23 @@ def test_a_copy_that_differs_is_not_switched_to(
         assert [letter.body for letter in moved.mail.list().items] == ["true", "again"]
 
 
+def test_a_move_that_fails_says_that_the_store_waits_for_it(
+    store: Corral, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.mail.put("agent:ada", "before")
+    pour, new = relocation.pour, place("sqlite")
+
+    def fail(*_: Any) -> None:
+        raise StoreUnavailable("There is no room left. Nothing was changed.", reason="full")
+
+    monkeypatch.setattr(relocation, "pour", fail)
+    with pytest.raises(StoreUnavailable, match=r"no room left\. Nobody writes .* --cancel") as told:
+        store.db.move(new)
+    assert told.value.reason == "full"
+    monkeypatch.setattr(relocation, "pour", pour)
+    assert store.db.move(new).rows
+
+
 # -- killed ----------------------------------------------------------------------------------------
 
 

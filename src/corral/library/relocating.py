@@ -48,11 +48,22 @@ def move(database: Database, url: str, told: Told | None) -> Moved:
             except Refused:
                 remain(database)
                 raise
-        rows = going.copy(told or silent)
-        going.switch()
+        try:
+            rows = going.copy(told or silent)
+            going.switch()
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                f"{error.message.removesuffix(_UNTOUCHED)} Nobody writes to {database.url} until "
+                f"the same `corral db move` is done; `corral db move --cancel` gives it up.",
+                **error.details,
+            ) from error
         return Moved(going.target.url, len(rows), sum(rows.values()))
     finally:
         going.close()
+
+
+_UNTOUCHED = " Nothing was changed."
+"""What an engine says of its transaction; of a move it is not true."""
 
 
 def _bring_outputs(database: Database) -> None:
