@@ -285,6 +285,31 @@ def test_a_move_that_fails_says_that_the_store_waits_for_it(
     assert store.db.move(new).rows
 
 
+@pytest.mark.parametrize("target", ENGINES)
+def test_what_was_moved_away_is_a_back_up_should_the_new_place_be_lost(
+    place: Place, clock: SetClock, target: str
+) -> None:
+    old, new, other = place("sqlite"), place(target), place(target)
+    with opened(old, clock) as store:
+        store.mail.put("agent:ada", "kept")
+        store.db.move(new)
+    with opened(other, clock) as store:
+        store.db.restore(old.removeprefix("sqlite:///"))
+        assert [letter.body for letter in store.mail.list().items] == ["kept"]
+        store.mail.put("agent:ada", "it goes on")
+        check_store(store)
+
+
+def test_half_of_a_move_is_no_back_up(store: Corral, place: Place) -> None:
+    new = place("sqlite")
+
+    def look(*_: Any) -> None:
+        with pytest.raises(Invalid, match="half of a store"):
+            store.db.restore(new.removeprefix("sqlite:///"))
+
+    store.db.move(new, told=look)
+
+
 # -- killed ----------------------------------------------------------------------------------------
 
 
