@@ -483,6 +483,30 @@ def test_one_at_a_time_moves_a_store_or_gives_that_up(
         store.db.move(elsewhere)  # whoever is done lets go of it
 
 
+def test_nothing_is_restored_into_a_store_that_is_on_its_way(
+    place: Place, clock: SetClock, url: str, tmp_path: Path
+) -> None:
+    """What was restored would be left behind, with nothing that says where the rest went."""
+    new, kept = place("sqlite"), tmp_path / "kept.db"
+    with opened(url, clock) as store, opened(url, clock) as other:
+        store.mail.put("agent:ada", "first")
+        store.db.backup(kept)
+        store.mail.put("agent:ada", "second")
+
+        def restore(table: str, done: int, total: int) -> None:
+            with pytest.raises(Refused, match="Another process moves"):
+                other.db.restore(kept)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            store.db.move(new, told=restore)
+        with pytest.raises(Refused, match=r"on its way to .* --cancel"):
+            other.db.restore(kept)
+        store.db.move(new)
+    with opened(url, clock) as store:
+        assert [letter.body for letter in store.mail.list().items] == ["first", "second"]
+
+
 @pytest.mark.parametrize("target", ENGINES)
 def test_of_two_stores_that_go_to_one_place_the_second_is_refused(
     place: Place, clock: SetClock, target: str

@@ -82,6 +82,24 @@ def _locked(path: str) -> Iterator[bool]:
         yield file.try_lock()
 
 
+@contextmanager
+def staying(database: Database) -> Iterator[None]:
+    """Nobody begins to move the store meanwhile; Refused when somebody has."""
+    with alone(database):
+        found = find(database)
+        if found is not None and found.phase == "leaving":
+            raise _on_its_way(found)
+        yield
+
+
+def _on_its_way(found: Relocation) -> Refused:
+    return Refused(
+        f"This store is on its way to {found.url}; finish that with `corral db move {found.url}`, "
+        "or give it up with `corral db move --cancel`.",
+        url=found.url,
+    )
+
+
 class Move:
     """One store's move. `open_target` opens the place that it goes to, whatever is there."""
 
@@ -130,11 +148,7 @@ class Move:
         """Make the target ready to be filled, or go on with it; refuse what holds anything else."""
         known = self._known
         if known and known.url != self.target.pointer:
-            raise Refused(
-                f"This store is on its way to {known.url}; finish that with `corral db move "
-                f"{known.url}`, or give it up with `corral db move --cancel`.",
-                url=known.url,
-            )
+            raise _on_its_way(known)
         found = seek(self.target)
         if found is not None and found.move == self.id and found.phase != "gone":
             return
