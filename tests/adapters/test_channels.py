@@ -172,9 +172,18 @@ def test_a_webhook_takes_in_what_is_signed_and_nothing_else() -> None:
         ({notify.SIGNATURE.lower(): "t=x,v1=y"}, body, NOW),
         (signed("hush", b"[]"), b"[]", NOW),
         (signed("hush", b'{"event_id": "1"}'), b'{"event_id": "1"}', NOW),
+        (signed("hush", b"\xff"), b"\xff", NOW),
+        (signed("hush", b"[" * 5_000), b"[" * 5_000, NOW),
     ):
         with pytest.raises(Unwelcome):
             hook.accept(headers, sent, now)
+
+
+@pytest.mark.parametrize("half", [rb"\ud83d", b"\xf0\x9f"])
+def test_a_webhook_takes_in_half_a_character(half: bytes) -> None:
+    body = b'{"event_id": "1", "place": "p", "sender": "s", "text": "cut %s"}' % half
+    (event,) = Webhook({}, {"secret": "hush"}).accept(signed("hush", body), body, NOW).events
+    assert event.text in ("cut ?", "cut \ufffd")
 
 
 def test_a_webhook_sends_signed_json_with_its_key() -> None:

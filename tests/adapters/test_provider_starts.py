@@ -270,6 +270,16 @@ def test_records_are_looked_for_where_each_keeps_them(name: str, tmp_path: Path)
     assert provider.transcript(tmp_path, "*") is None
 
 
+@pytest.mark.parametrize("trap", ["pipe", "device"])
+def test_an_agent_that_puts_a_trap_in_the_place_of_its_record_holds_nobody_up(
+    tmp_path: Path, trap: str
+) -> None:
+    path = tmp_path / f".claude/projects/demo/{SESSION}.jsonl"
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path) if trap == "pipe" else path.symlink_to("/dev/zero")
+    assert registry.find("claude").transcript(tmp_path, SESSION) is None
+
+
 def test_a_record_whose_name_does_not_tell_the_session_is_not_guessed(tmp_path: Path) -> None:
     path = tmp_path / ".gemini/tmp/demo/chats/session-2026-11-16T00-08-0b9cb0b4.jsonl"
     path.parent.mkdir(parents=True)

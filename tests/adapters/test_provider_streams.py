@@ -119,6 +119,15 @@ def test_nul_bytes_do_not_reach_the_store() -> None:
     assert parser_for("claude").feed(line) == [Said("assistant", "a\ufffdb")]
 
 
+@pytest.mark.parametrize("half", [rb"\ud83d", b"\xf0\x9f"])
+def test_half_a_character_loses_no_line(half: bytes) -> None:
+    """Where a CLI cuts a text, it may cut an emoji; what it cost stands on the same line."""
+    line = b'{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"a%s b"}]}}'
+    ((said),) = parser_for("claude").feed(line % half)
+    assert isinstance(said, Said)
+    assert said.content in ("a? b", "a\ufffd b")
+
+
 def test_a_huge_answer_is_shortened_and_says_so() -> None:
     line = b'{"type":"item.completed","item":{"type":"agent_message","text":"%s"}}' % (b"x" * 10**6)
     (said,) = parser_for("codex").feed(line)

@@ -138,7 +138,7 @@ def test_everything_that_is_made_is_for_the_user_alone(tmp_path: Path) -> None:
         os.umask(before)
     files = {
         f"a/b/corral.db{end}"
-        for end in ("", "-wal", "-shm", "-line", "-line-door", ".before-restore")
+        for end in ("", "-wal", "-shm", "-line", "-line-door", "-move", ".before-restore")
     }
     assert modes == {"a": "0o700", "a/b": "0o700", "a/copy.db": "0o600"} | dict.fromkeys(
         files, "0o600"

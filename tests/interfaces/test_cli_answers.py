@@ -55,6 +55,16 @@ BAD_INPUT = {
         2,
         "did you mean mail.max_attempts?",
     ),
+    "a setting in brackets upon brackets": (
+        ["setting", "set", "mail.max_attempts", "[" * 5_000],
+        2,
+        "int",
+    ),
+    "a body in brackets upon brackets": (
+        ["mail", "put", "agent:ada", "--as-json", "[" * 5_000],
+        2,
+        "not JSON",
+    ),
     "a setting of the wrong type": (["setting", "set", "mail.max_attempts", "many"], 2, "int"),
     "a setting out of its bounds": (
         ["setting", "set", "runs.keep_ms", "1ms"],

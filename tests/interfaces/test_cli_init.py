@@ -1,6 +1,7 @@
 """`corral init`, and what `corral team` refuses."""
 
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,13 @@ def test_a_project_is_as_its_file_tells_and_what_it_tells_is_all_kept_or_nothing
         code, _, said = home_cli("init", str(project))
         assert (code, words in said) == (2, True), said
         assert home_cli.json("project", "show", first["id"])["command"] == "claude"
+
+
+def test_a_pipe_in_the_place_of_its_file_is_not_waited_for(home_cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / ".corral").mkdir()
+    os.mkfifo(tmp_path / ".corral/config.toml")
+    said = home_cli("init", str(tmp_path))
+    assert (said.code, "no plain file" in said.err) == (4, True), said.err
 
 
 def test_anothers_skill_of_that_name_is_left_alone(home_cli: Cli, tmp_path: Path) -> None:

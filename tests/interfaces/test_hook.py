@@ -36,7 +36,9 @@ def folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Hook:
     def called(provider: str, event: str, told: object = "") -> Said:
         text = told if isinstance(told, str) else json.dumps(told)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "surrogatepass")))
+        )
         code = hook.run([provider, event])
         said = capsys.readouterr()
         return Said(code, said.out, said.err)
@@ -323,3 +325,14 @@ def test_one_path_that_makes_no_sense_takes_no_other_past_the_hook(
 )
 def test_a_patch_is_read_as_its_tool_reads_it(folder: Path, call: Hook, told: Any) -> None:
     assert call("codex", "pre-tool-use", told).code == 2
+
+
+@pytest.mark.parametrize("half", [r"\ud83d", "\udc9a"])
+def test_half_a_character_in_what_is_written_takes_no_file_past_the_hook(
+    folder: Path, call: Hook, half: str
+) -> None:
+    told = json.dumps(use("Edit", file_path="src/a.py", new_string="HALF"))
+    assert call("claude", "pre-tool-use", told.replace("HALF", half)).code == 2
+    arguments = json.dumps({"path": "src/a.py", "text": "HALF"}).replace("HALF", half)
+    asked = {"toolName": "edit", "toolArgs": arguments, "cwd": str(folder)}
+    assert "deny" in call("copilot", "preToolUse", json.dumps(asked)).out

@@ -97,6 +97,23 @@ def test_what_is_no_message_is_answered_as_such_and_the_next_one_is_served(
     assert server.ask("ping", id=8) == {"jsonrpc": "2.0", "id": 8, "result": {}}
 
 
+HALVES = [rb"\ud83d", b"\xf0\x9f"]
+"""Of an emoji, as programs write it that cut texts: spelled out, and as it is."""
+
+
+def remembering(text: bytes) -> bytes:
+    asked = b'{"name":"remember","arguments":{"text":"cut %s"}}' % text
+    return b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":%s}' % asked
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_half_a_character_is_replaced_and_the_call_answered(server: Lines, half: bytes) -> None:
+    server.send(remembering(half))
+    told = server.next()
+    assert told["id"] == 7, "its client would wait for ever"
+    assert not told["result"].get("isError"), told
+
+
 def test_a_notice_gets_no_answer_whatever_it_is(server: Lines) -> None:
     for method in ("notifications/initialized", "notifications/cancelled", "tools/call", "x"):
         server.send({"jsonrpc": "2.0", "method": method})
@@ -269,6 +286,8 @@ def test_the_same_command_serves_an_agent_that_has_only_the_daemons_address(
         assert server.call("whoami")["agent"] == "ada"
         sent = server.call("send", to="bob", text="from afar")
         assert served.store.mail.get(sent["letter"]).sender == "agent:ada"
+        server.send(remembering(HALVES[0]))
+        assert server.next()["id"] == 7
         told = server.ask("tools/call", name="whoami", _meta=MODERN)["result"]
         assert told["resultType"] == "complete"
         assert server.ask("no/such", _meta=MODERN)["error"]["code"] == -32601

@@ -4,12 +4,14 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from corral.library import Corral
 from corral.library.foreign.report import Taken
 from tests.support import foreign
 from tests.support.invariants import check_store
+from tests.support.keys import KEY
 from tests.support.store import contents, rows
 
 RUN = {"pid": 1, "project_id": 1, "status": "completed", "started_at": 1_770_000_000}
@@ -48,6 +50,7 @@ def test_broken_values_are_kept_as_they_were_and_told(store: Corral, tmp_path: P
         {"started_at": "soon"},
         {"exit_code": "three"},
         {"started_at": 9_999_999_999_999},
+        {"exit_code": b"1.0e999"},
     )
     taken = store.imports.take("agent-yes", path)
     assert told(taken) == {
@@ -55,10 +58,10 @@ def test_broken_values_are_kept_as_they_were_and_told(store: Corral, tmp_path: P
         "runs: status has a value that nobody knows": 1,
         "runs: project_id names a row that is not there": 1,
         "runs: started_at is no moment": 1,
-        "runs: exit_code is no number that can be": 1,
+        "runs: exit_code is no number that can be": 2,
         "runs: started_at is in the future": 1,
     }
-    assert rows(store, "SELECT count(*) FROM runs") == [(6,)]
+    assert rows(store, "SELECT count(*) FROM runs") == [(7,)]
     assert rest_of(store, "2") == {"status": "levitating"}
     assert rest_of(store, "4") == {"started_at": "soon"}
     assert {trouble.example for trouble in taken.troubles} == set("123456")
@@ -104,6 +107,37 @@ def test_rows_with_the_same_key_or_none_are_all_kept(store: Corral, tmp_path: Pa
     assert rows(store, "SELECT count(*) FROM runs") == [(3,)]
     again = store.imports.take("agent-yes", path)
     assert (again.new, again.changed) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [float("inf"), float("inf"), 1e20, 1e20],
+        [b"\xff", "\\xff", b"\xff", "\\0", "\0"],
+        [1, "1", 1.0, b"1"],
+        [None, None, "", ""],
+    ],
+)
+@pytest.mark.parametrize("encoding", ["UTF-8", "UTF-16"])
+def test_keys_of_any_kind_that_are_spelled_alike_are_all_kept(
+    store: Corral, tmp_path: Path, ids: list[Any], encoding: str
+) -> None:
+    file = apsw.Connection(str(tmp_path / "s.db"))
+    file.pragma("encoding", encoding)
+    schema = foreign.AGENT_YES.replace("id INTEGER PRIMARY KEY AUTOINCREMENT, pid", "id, pid")
+    file.execute(schema)
+    given = [{**RUN, "id": each} for each in ids]
+    foreign.fill(file, {"projects": foreign.AGENT_YES_ROWS["projects"][:1], "runs": given})
+    file.close()
+    taken = store.imports.take("agent-yes", tmp_path / "s.db")
+    assert (taken.new, rows(store, "SELECT count(*) FROM runs")) == (len(ids) + 1, [(len(ids),)])
+    assert store.imports.take("agent-yes", tmp_path / "s.db").new == 0
+
+
+def test_more_tokens_than_there_can_be_are_kept_as_they_were(store: Corral, tmp_path: Path) -> None:
+    path = foreign.MAKERS["agents"](tmp_path)
+    foreign.change(path, 'UPDATE "Run" SET "tokensUsed" = 253402300800000')
+    assert told(store.imports.take("agents", path))["run: tokensused is no number that can be"]
 
 
 def test_what_belongs_to_something_that_is_missing_is_kept_as_it_was(
@@ -158,6 +192,14 @@ def test_secrets_are_blanked_wherever_they_stand(store: Corral, tmp_path: Path) 
     assert secret not in str(contents(store))
 
 
+def test_a_key_in_brackets_upon_brackets_is_blanked_too(store: Corral, tmp_path: Path) -> None:
+    path = foreign.MAKERS["agents"](tmp_path)
+    deep = "[" * 5_000 + f'"{KEY}"' + "]" * 5_000
+    foreign.change(path, f"UPDATE \"Message\" SET content = '{deep}'")
+    assert store.imports.take("agents", path).secrets
+    assert KEY not in str(contents(store))
+
+
 def test_a_place_that_is_taken_here_is_told_and_the_row_is_kept(
     store: Corral, tmp_path: Path
 ) -> None:
@@ -173,8 +215,6 @@ def test_a_place_that_is_taken_here_is_told_and_the_row_is_kept(
 @pytest.mark.parametrize("tool", ["flightdeck", "nanoclaw"])
 def test_every_text_may_be_broken_at_once(store: Corral, tool: str, tmp_path: Path) -> None:
     path = foreign.MAKERS[tool](tmp_path)
-    import apsw
-
     file = apsw.Connection(str(path))
     for table, (key, *names) in _columns(file).items():
         for name in names:

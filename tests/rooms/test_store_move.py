@@ -268,6 +268,48 @@ def test_a_copy_that_differs_is_not_switched_to(
         assert [letter.body for letter in moved.mail.list().items] == ["true", "again"]
 
 
+def test_a_move_that_fails_says_that_the_store_waits_for_it(
+    store: Corral, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.mail.put("agent:ada", "before")
+    pour, new = relocation.pour, place("sqlite")
+
+    def fail(*_: Any) -> None:
+        raise StoreUnavailable("There is no room left. Nothing was changed.", reason="full")
+
+    monkeypatch.setattr(relocation, "pour", fail)
+    with pytest.raises(StoreUnavailable, match=r"no room left\. Nobody writes .* --cancel") as told:
+        store.db.move(new)
+    assert told.value.reason == "full"
+    monkeypatch.setattr(relocation, "pour", pour)
+    assert store.db.move(new).rows
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_what_was_moved_away_is_a_back_up_should_the_new_place_be_lost(
+    place: Place, clock: SetClock, target: str
+) -> None:
+    old, new, other = place("sqlite"), place(target), place(target)
+    with opened(old, clock) as store:
+        store.mail.put("agent:ada", "kept")
+        store.db.move(new)
+    with opened(other, clock) as store:
+        store.db.restore(old.removeprefix("sqlite:///"))
+        assert [letter.body for letter in store.mail.list().items] == ["kept"]
+        store.mail.put("agent:ada", "it goes on")
+        check_store(store)
+
+
+def test_half_of_a_move_is_no_back_up(store: Corral, place: Place) -> None:
+    new = place("sqlite")
+
+    def look(*_: Any) -> None:
+        with pytest.raises(Invalid, match="half of a store"):
+            store.db.restore(new.removeprefix("sqlite:///"))
+
+    store.db.move(new, told=look)
+
+
 # -- killed ----------------------------------------------------------------------------------------
 
 
@@ -411,3 +453,112 @@ def test_a_place_without_any_store_is_made(store: Corral, tmp_path: Path, clock:
     assert stat.S_IMODE((tmp_path / "made" / "new.db").stat().st_mode) == 0o600
     with opened(store.address, clock) as moved:
         assert len(moved.mail.list().items) == 1
+
+
+# -- several at once -------------------------------------------------------------------------------
+
+
+@EACH_WAY
+def test_one_at_a_time_moves_a_store_or_gives_that_up(
+    place: Place, clock: SetClock, source: str, target: str
+) -> None:
+    """Two would fill and clear one another's copy, and leave behind what was accepted."""
+    old, new, elsewhere = place(source), place(target), place("sqlite")
+    with opened(old, clock) as store, opened(old, clock) as other:
+        store.mail.put("agent:ada", "kept")
+        refused = []
+
+        def meddle(table: str, done: int, total: int) -> None:
+            for step in (other.db.stay, lambda: other.db.move(new)):
+                with pytest.raises(Refused, match=r"Another process moves .* at this moment"):
+                    step()
+                refused.append(table)
+            with pytest.raises(StoreUnavailable, match="on its way"):
+                other.mail.put("agent:ada", "left behind")
+
+        store.db.move(new, told=meddle)
+        assert refused
+    with opened(new, clock) as store:
+        assert [letter.body for letter in store.mail.list().items] == ["kept"]
+        store.db.move(elsewhere)  # whoever is done lets go of it
+
+
+def test_nothing_is_restored_into_a_store_that_is_on_its_way(
+    place: Place, clock: SetClock, url: str, tmp_path: Path
+) -> None:
+    """What was restored would be left behind, with nothing that says where the rest went."""
+    new, kept = place("sqlite"), tmp_path / "kept.db"
+    with opened(url, clock) as store, opened(url, clock) as other:
+        store.mail.put("agent:ada", "first")
+        store.db.backup(kept)
+        store.mail.put("agent:ada", "second")
+
+        def restore(table: str, done: int, total: int) -> None:
+            with pytest.raises(Refused, match="Another process moves"):
+                other.db.restore(kept)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            store.db.move(new, told=restore)
+        with pytest.raises(Refused, match=r"on its way to .* --cancel"):
+            other.db.restore(kept)
+        store.db.move(new)
+    with opened(url, clock) as store:
+        assert [letter.body for letter in store.mail.list().items] == ["first", "second"]
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_of_two_stores_that_go_to_one_place_the_second_is_refused(
+    place: Place, clock: SetClock, target: str
+) -> None:
+    old, rival, new = place("sqlite"), place("sqlite"), place(target)
+    with opened(old, clock) as store, opened(rival, clock) as other:
+        store.mail.put("agent:ada", "ours")
+
+        def meddle(table: str, done: int, total: int) -> None:
+            with pytest.raises(Refused, match=r"Another process moves .* at this moment"):
+                other.db.move(new)
+
+        store.db.move(new, told=meddle)
+        other.mail.put("agent:ada", "it goes on here")
+    with opened(new, clock) as moved:
+        assert [letter.body for letter in moved.mail.list().items] == ["ours"]
+
+
+@pytest.mark.parametrize("name", ["link", "hard link"])
+def test_a_file_does_not_move_to_itself_by_another_name(
+    place: Place, clock: SetClock, tmp_path: Path, name: str
+) -> None:
+    old, link = Path(place("sqlite").removeprefix("sqlite:///")), tmp_path / "link.db"
+    link.symlink_to(old) if name == "link" else link.hardlink_to(old)
+    with opened(f"sqlite:///{old}", clock) as store:
+        with pytest.raises(Invalid, match="where the store is already"):
+            store.db.move(f"sqlite:///{link}")
+        store.mail.put("agent:ada", "it goes on")
+
+
+def test_a_database_does_not_move_to_itself_by_another_name_of_its_server(
+    place: Place, clock: SetClock
+) -> None:
+    old = place("postgres")
+    with opened(old, clock) as store:
+        with pytest.raises(Refused, match="where this store is already"):
+            store.db.move(old.replace("127.0.0.1", "localhost"))
+        store.mail.put("agent:ada", "it goes on")
+
+
+def test_a_file_that_is_taken_away_meanwhile_is_not_switched_to(
+    place: Place, clock: SetClock
+) -> None:
+    old, new = place("sqlite"), place("sqlite")
+    with opened(old, clock) as store:
+        store.mail.put("agent:ada", "kept")
+
+        def take_away(table: str, done: int, total: int) -> None:
+            if done == total:
+                Path(new.removeprefix("sqlite:///")).unlink(missing_ok=True)
+
+        with pytest.raises(Refused, match="is not what was filled"):
+            store.db.move(new, told=take_away)
+        assert store.db.stay() is True
+        assert [letter.body for letter in store.mail.list().items] == ["kept"]

@@ -74,6 +74,16 @@ def test_what_is_repeated_under_its_key_is_still_one_letter(store: Corral) -> No
     assert store.mail.put("agent:ben", WORDS, key="once").id == first.id
 
 
+@pytest.mark.parametrize("depth", [90, 700, 5_000])
+def test_a_key_in_brackets_upon_brackets_is_taken_out(store: Corral, depth: int) -> None:
+    """Whoever writes it: a message in a chat must not be what its channel cannot get past."""
+    turn = store.sessions.append(
+        store.sessions.open(), "user", "[" * depth + f'"{KEY}"' + "]" * depth
+    )
+    assert turn.content is not None
+    assert turn.content.strip("[]").strip('"') == "[redacted]"
+
+
 def test_nothing_is_said_where_nothing_was_taken_out(store: Corral, taken: Any) -> None:
     _, fields = taken(lambda: store.mail.put("agent:ben", "ask-me about risk-free gh_p things"))
     assert fields == []

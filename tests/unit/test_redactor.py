@@ -139,6 +139,31 @@ def test_a_key_is_found_whatever_border_runs_through_it(name: str) -> None:
     assert one_by_one + redactor.finish() == b"a [redacted] b"
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"\x1b[31m",
+        b"\x1b[01;31m\x1b[K",
+        b"\x1b[38;2;255;255;255m",
+        b"\x1b(B",
+        rb"\u001b[0;32m",
+        rb"\033[31m",
+        b"token%3D",
+        b"token%3a",
+        rb"token\u003d",
+        rb"token\x3d",
+        b"token=3D",
+        rb"\f",
+    ],
+)
+def test_a_key_is_found_behind_what_only_ends_like_a_word(before: bytes) -> None:
+    """A colour, or a sign that is spelled out as in JSON, a URL or a mail."""
+    for key in KEYS.values():
+        data = before + key + b" behind"
+        for border in range(0, len(data), 3):
+            assert in_pieces(data, [border], []) == before + REDACTED + b" behind"
+
+
 def test_a_private_key_without_its_end_is_taken_out_too() -> None:
     cut = BLOCK[: BLOCK.index(b"-----END")]
     assert in_pieces(b"a " + cut.rstrip(), [], []) == b"a [redacted]"

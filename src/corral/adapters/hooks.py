@@ -60,11 +60,11 @@ def moment_of(event: str) -> str | None:
 def edited_paths(told: bytes, cwd: str) -> list[str]:
     """The files that a tool is to change, or has changed; ValueError when that makes no sense."""
     try:
-        words = msgspec.json.decode(told, type=Words)
+        words = msgspec.convert(_decoded(told), Words)
         given = words.tool_input if words.tool_input is not None else words.toolArgs
         if isinstance(given, str):  # Copilot CLI hands over text that holds JSON
             is_json = given.lstrip().startswith("{")
-            given = msgspec.json.decode(given) if is_json else {"input": given}
+            given = _decoded(given) if is_json else {"input": given}
     except (msgspec.MsgspecError, RecursionError) as error:  # these are no ValueErrors
         raise ValueError(str(error)) from None
     if not isinstance(given, dict):
@@ -73,6 +73,17 @@ def edited_paths(told: bytes, cwd: str) -> list[str]:
     base = os.path.join(words.cwd or cwd, *(_workdir(given)))
     found = [*_patched(given), *(_named(given) if tool in _EDITS else ())]
     return [os.path.join(base, path) for path in dict.fromkeys(found)]
+
+
+def _decoded(told: bytes | str) -> Any:
+    """What JSON says; half a character in it must take no file past the hook."""
+    try:
+        return msgspec.json.decode(told)
+    except (msgspec.DecodeError, UnicodeError):
+        from corral.kernel.text import in_whole_characters
+
+        given = told.encode("utf-8", "replace") if isinstance(told, str) else told
+        return msgspec.json.decode(in_whole_characters(given))
 
 
 def _workdir(given: dict[str, Any]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from corral.kernel.text import is_too_deep
 from corral.kernel.words import WHOLE, is_word, may_hold_key, no_place
 
 # Shorter values are ordinary words too often to be taken out of everything that anybody writes.
@@ -152,10 +153,10 @@ class Redaction:
 
 
 def _decoded(text: str) -> Any:
-    """What JSON says; None when it is none, or no more than a word."""
-    if text[:1] not in ("{", "[", '"'):
+    """What JSON says; None when it is none, no more than a word, or too deep to be kept as JSON."""
+    if text[:1] not in ("{", "[", '"') or is_too_deep(text.encode("utf-8", "surrogatepass")):
         return None
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from corral.db import relocation
-from corral.db.fencing import content
+from corral.db.fencing import AWAY, content
 from corral.db.migrate import newest, open_schema
 from corral.db.pouring import pour, raise_sequences
 from corral.db.sqlite import APPLICATION_ID, SqliteDatabase
@@ -38,7 +38,9 @@ def check_backup(path: Path) -> None:
         file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             marked = file.pragma("application_id") == APPLICATION_ID
-            version = file.pragma("user_version")
+            version = int(file.pragma("user_version"))
+            if version > AWAY and _phase(file) == "gone":
+                version -= AWAY  # it holds all that it had when it was moved
             sound = file.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
         finally:
             file.close()
@@ -48,6 +50,8 @@ def check_backup(path: Path) -> None:
         raise Invalid(
             f"{path} is no sound back-up of a Corral store; take another one.", path=str(path)
         )
+    if version > AWAY:
+        raise Invalid(f"{path} holds half of a store that is moved there; take another one.")
     if version > newest():
         raise Invalid(f"{path} was made by a newer Corral; upgrade this one first.", path=str(path))
 
@@ -58,6 +62,7 @@ def current_copy(source: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="corral-") as folder:
         copy = Path(folder) / "copy.db"
         _copy_file(source, copy)
+        _reopen(copy)
         database = SqliteDatabase(copy, clock=SystemClock(), actor="corral")
         try:
             open_schema(database)
@@ -67,6 +72,22 @@ def current_copy(source: Path) -> Iterator[Path]:
         finally:
             database.close()
         yield copy
+
+
+def _phase(file: apsw.Connection) -> str:
+    return str(file.execute("SELECT phase FROM relocation").get)
+
+
+def _reopen(copy: Path) -> None:
+    """Let a copy be opened of a store that was moved away."""
+    file = apsw.Connection(str(copy))
+    try:
+        version = int(file.pragma("user_version"))
+        if version > AWAY:
+            file.execute("UPDATE relocation SET phase = 'leaving'")
+            file.pragma("user_version", version - AWAY)
+    finally:
+        file.close()
 
 
 def _copy_file(source: Path, target: Path) -> None:

@@ -36,6 +36,7 @@ from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
 R = TypeVar("R")
 
 MIGRATION_LOCK = 0x436F7272
+MOVE_LOCK = MIGRATION_LOCK + 1
 OLDEST_SERVER = 130_000  # transaction numbers of 64 bits came with it
 MAX_CONNECTIONS = 32
 CONNECT_SECONDS = 5
@@ -357,6 +358,16 @@ class PostgresDatabase(Database):
         try:
             link.run(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
             yield
+        finally:
+            link.connection.close()
+
+    @contextmanager
+    def moving(self) -> Iterator[bool]:
+        """Whether nobody else moves this store, from any machine; nobody does until the end."""
+        link = self._connect()
+        try:
+            yield bool(link.run(f"SELECT pg_try_advisory_lock({MOVE_LOCK})")[0][0])
+            link.run("SELECT pg_advisory_unlock_all()")  # to close it takes the server a moment
         finally:
             link.connection.close()
 

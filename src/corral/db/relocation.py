@@ -4,24 +4,28 @@ The source is fenced first and stays as it is; so whatever dies on the way, the 
 on from the rows that were copied, and nothing can have been written that is not. The target lets
 nobody in until every table is compared, row by row in order. Then it is open, and only then is the
 source shut for good, with a sign where its content went. In between nobody can write to either.
+One at a time moves a store or gives its move up: two would fill, clear and unfence one another's.
 """
 
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from corral.db import fencing
 from corral.db.database import Database, Told
+from corral.db.lockfile import LockFile
 from corral.db.migrate import newest, open_schema
 from corral.db.pouring import BATCH, pour, raise_sequences
 from corral.db.schema import TableDoc
 from corral.db.statement import Query, Row, Statement
 from corral.db.tx import Tx
-from corral.kernel.errors import Conflict, Refused, StoreUnavailable
+from corral.kernel.errors import Conflict, Invalid, Refused, StoreUnavailable
 
 Open = Callable[[], Database]
 
@@ -56,13 +60,60 @@ def seek(database: Database) -> Relocation | None:
     return find(database) if database.schema_version() % fencing.AWAY == newest() else None
 
 
+_WAIT = "wait until it is done"
+# The lock of a server's database is one, by whichever name of the server it is asked for.
+_ANOTHER_NAME = f"{_WAIT}, or give another URL if that is where this store is already"
+
+
+@contextmanager
+def alone(database: Any, what_then: str = _WAIT) -> Iterator[None]:
+    """Held by whoever moves a store, from or to where it is, or gives its move up; a dead one lets
+    go of it."""
+    path: Path | None = getattr(database, "path", None)
+    with database.moving() if path is None else _locked(f"{path}-move") as held:
+        if not held:
+            raise Refused(f"Another process moves {database.url} at this moment; {what_then}.")
+        yield
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[bool]:
+    with closing(LockFile(path)) as file:
+        yield file.try_lock()
+
+
+@contextmanager
+def staying(database: Database) -> Iterator[None]:
+    """Nobody begins to move the store meanwhile; Refused when somebody has."""
+    with alone(database):
+        found = find(database)
+        if found is not None and found.phase == "leaving":
+            raise _on_its_way(found)
+        yield
+
+
+def _on_its_way(found: Relocation) -> Refused:
+    return Refused(
+        f"This store is on its way to {found.url}; finish that with `corral db move {found.url}`, "
+        "or give it up with `corral db move --cancel`.",
+        url=found.url,
+    )
+
+
 class Move:
     """One store's move. `open_target` opens the place that it goes to, whatever is there."""
 
     def __init__(self, source: Database, open_target: Open) -> None:
         self.source = source
         self._open_target = open_target
-        self.target = open_target()
+        with ExitStack() as held:
+            held.enter_context(alone(source))
+            self.target = open_target()
+            held.callback(lambda: self.target.close())
+            if self._is_itself:
+                raise Invalid(f"{source.url} is where the store is already; give another URL.")
+            held.enter_context(alone(self.target, _ANOTHER_NAME))
+            self._held = held.pop_all()
         found = find(source)
         self._known = found if found and found.phase == "leaving" else None
         """What the source says of a move from it that was begun before."""
@@ -79,8 +130,17 @@ class Move:
         found = find(self.target)
         return found is not None and (found.move, found.phase) == (self.id, "arrived")
 
+    @property
+    def _is_itself(self) -> bool:
+        """Whether it would go to where it is, perhaps by a link to its file."""
+        path: Path | None = getattr(self.source, "path", None)
+        there: Path | None = getattr(self.target, "path", None)
+        if path is None or there is None:
+            return self.source.pointer == self.target.pointer
+        return path.samefile(there)
+
     def close(self) -> None:
-        self.target.close()
+        self._held.close()
 
     # -- before anything is fenced --------------------------------------------------------------
 
@@ -88,11 +148,7 @@ class Move:
         """Make the target ready to be filled, or go on with it; refuse what holds anything else."""
         known = self._known
         if known and known.url != self.target.pointer:
-            raise Refused(
-                f"This store is on its way to {known.url}; finish that with `corral db move "
-                f"{known.url}`, or give it up with `corral db move --cancel`.",
-                url=known.url,
-            )
+            raise _on_its_way(known)
         found = seek(self.target)
         if found is not None and found.move == self.id and found.phase != "gone":
             return
@@ -236,7 +292,19 @@ class Move:
         assert arrived is not None
         if arrived.phase == "arriving":
             self.target.write(arrive, durable=True)
+        self._look_again()
         self.source.write(go, durable=True)
+
+    def _look_again(self) -> None:
+        """See that what was filled is what everybody will open: a file may be gone by now."""
+        with closing(self._open_target()) as target:
+            there = seek(target)
+        if there is None or (there.move, there.phase) != (self.id, "arrived"):
+            raise Refused(
+                f"{self.target.url} is not what was filled: somebody took that away meanwhile. "
+                "Nothing is lost; `corral db move --cancel` lets this store go on.",
+                url=self.target.url,
+            )
 
 
 _SAID = {

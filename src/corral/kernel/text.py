@@ -92,13 +92,22 @@ def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
             size=len(encoded),
             limit=most,
         )
-    if len(encoded) > MAX_DEPTH and _is_too_deep(encoded):
+    if len(encoded) > MAX_DEPTH and is_too_deep(encoded):
         raise Invalid(f"{what} is nested too deeply; flatten it.", field=what, limit=MAX_DEPTH)
     if b"\\u0000" in encoded and _any(value, lambda part: isinstance(part, str) and "\0" in part):
         raise Invalid(f"{what} holds a NUL byte; remove it.", field=what)
     if b"null" in encoded and _holds_no_number(value):
         raise Invalid(f"{what} holds a number that JSON does not have; leave it out.", field=what)
     return encoded.decode()
+
+
+def in_whole_characters(json: bytes) -> bytes:
+    """JSON of another program, with what is no character in its texts replaced: whoever cuts a text
+    may cut an emoji in two. ValueError, or RecursionError, when it is no JSON."""
+    from json import dumps, loads
+
+    told = loads(json.decode("utf-8", "replace"))
+    return dumps(told, ensure_ascii=False).encode("utf-8", "replace")
 
 
 _WORD = re.compile(r"[^\W_]+")
@@ -125,7 +134,7 @@ def printable(text: str, *, kept: str = "") -> str:
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]')
 
 
-def _is_too_deep(encoded: bytes) -> bool:
+def is_too_deep(encoded: bytes) -> bool:
     """Whether JSON is nested deeper than MAX_DEPTH."""
     if encoded.count(b"[") + encoded.count(b"{") <= MAX_DEPTH:
         return False

@@ -7,7 +7,7 @@ import msgspec
 from corral import config
 from corral.db import connect
 from corral.db.database import Database, Told, silent
-from corral.db.relocation import Move, find, seek
+from corral.db.relocation import Move, alone, find, seek
 from corral.db.relocation import stay as remain
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
 from corral.library.outputs import bring, is_whole, sealed
@@ -36,8 +36,6 @@ def move(database: Database, url: str, told: Told | None) -> Moved:
 
     going = Move(database, open_target)
     try:
-        if going.target.pointer == database.pointer:
-            raise Invalid(f"{database.url} is where the store is already; give another URL.")
         if not going.begun:
             _refuse_while_used(database)
             if going.target.keeps_output:
@@ -50,11 +48,22 @@ def move(database: Database, url: str, told: Told | None) -> Moved:
             except Refused:
                 remain(database)
                 raise
-        rows = going.copy(told or silent)
-        going.switch()
+        try:
+            rows = going.copy(told or silent)
+            going.switch()
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                f"{error.message.removesuffix(_UNTOUCHED)} Nobody writes to {database.url} until "
+                f"the same `corral db move` is done; `corral db move --cancel` gives it up.",
+                **error.details,
+            ) from error
         return Moved(going.target.url, len(rows), sum(rows.values()))
     finally:
         going.close()
+
+
+_UNTOUCHED = " Nothing was changed."
+"""What an engine says of its transaction; of a move it is not true."""
 
 
 def _bring_outputs(database: Database) -> None:
@@ -67,6 +76,11 @@ def _bring_outputs(database: Database) -> None:
 
 def stay(database: Database) -> bool:
     """Take down the fence, unless the other place is in use already; False: there is none."""
+    with alone(database):
+        return _stay(database)
+
+
+def _stay(database: Database) -> bool:
     found = find(database)
     if found is None or found.phase != "leaving":
         return False

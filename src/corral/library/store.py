@@ -126,10 +126,11 @@ class Store(Room):
         of them. What a SQLite store held before is kept in a file beside it, whose path comes back.
         """
         from corral.db.copy import current_copy
+        from corral.db.relocation import staying
 
         source = backup_at(file)
         kept = None
-        with current_copy(source) as current:
+        with staying(self._database), current_copy(source) as current:
             self._refuse_to_forget_live_runs(current)
             if self.path is not None:
                 kept = _unused(self.path.with_name(f"{self.path.name}.before-restore"))

@@ -28,6 +28,7 @@ from corral.adapters.channels.contract import (
     Unwelcome,
 )
 from corral.kernel.clock import MINUTE, SystemClock
+from corral.kernel.text import in_whole_characters
 
 OLDEST_MS = 5 * MINUTE
 
@@ -93,8 +94,8 @@ class Webhook(Plain):
         if abs(now - int(seconds) * 1_000) > OLDEST_MS:
             raise Unwelcome("its signature is too old, or of a clock that goes wrong")
         try:
-            said = msgspec.json.decode(body, type=Said)
-        except msgspec.DecodeError as error:
+            said = msgspec.json.decode(in_whole_characters(body), type=Said)
+        except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise Unwelcome(str(error)) from None
         kind = Kind.ANSWER if said.question else Kind.TEXT
         return Accepted([Incoming(kind=kind, **msgspec.structs.asdict(said))])

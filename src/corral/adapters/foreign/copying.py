@@ -33,6 +33,8 @@ BUSY_MS = 5_000
 def copy_of(path: Path, folder: Path) -> Path:
     """A consistent copy of a database in an empty folder of our own."""
     header = _header(path)
+    for end in ("-wal", "-journal"):
+        _refuse_endless(_beside(path, end))
     target = folder / "copy.db"
     if header[18:20] == b"\x02\x02" or _beside(path, "-wal").exists():
         _copy_files(path, target, "-wal")
@@ -46,8 +48,7 @@ def _header(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise Invalid(f"{path} is a folder; give the database in it.", path=str(path))
-        if path.is_fifo():  # to open one is to wait for whoever writes into it
-            raise Invalid(f"{path} is no SQLite database; give the tool's own file.")
+        _refuse_endless(path)
         with path.open("rb") as file:
             header = file.read(_HEADER)
     except FileNotFoundError:
@@ -59,6 +60,12 @@ def _header(path: Path) -> bytes:
     if len(header) < _HEADER or not header.startswith(MAGIC):
         raise Invalid(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
     return header
+
+
+def _refuse_endless(path: Path) -> None:
+    """Nobody reads a pipe, a socket or a device, which have no end and may never begin."""
+    if path.exists() and not path.is_file():
+        raise Invalid(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
 
 
 def _unreadable(path: Path, error: OSError) -> Refused:

@@ -99,22 +99,27 @@ class Foreign:
         whole = len(named) == len(key) and bool(key)
         place = self._place(table)
         twins = self._twins(table, named, place) if whole and place else {}
-        chosen = ", ".join(_as_bytes(column) for column in columns)
+        keys = [_as_key(column) for column in named] if whole else []
+        chosen = ", ".join([*keys, *(_as_bytes(column) for column in columns)])
         first = place or "NULL"
         ordered = place or ", ".join(map(_quoted, named)) or "1"
         sql = f"SELECT {first}, {chosen} FROM {_quoted(self._names[table])} ORDER BY {ordered}"
         lowered = [column.lower() for column in columns]
-        piece: list[Found] = []
+        piece: dict[str, Found] = {}
         size = 0
         for row in self._connection.execute(sql):
-            values = dict(zip(lowered, map(self._in_utf8, row[1:]), strict=True))
-            piece.append(_found(values, key if whole else (), row[0], twins))
+            told = [*map(self._in_utf8, row[1:])]
+            values = dict(zip(lowered, told[len(keys) :], strict=True))
+            found = _found(values, told[: len(keys)], row[0], twins)
+            if found.key in piece:  # two keys that are spelled alike, as bytes that are no text
+                found = _twin(found.key, row[0], values)
+            piece[found.key] = found
             size += sum(len(value) for value in row if isinstance(value, bytes))
             if len(piece) >= PIECE_ROWS or size >= PIECE_BYTES:
-                yield piece
-                piece, size = [], 0
+                yield [*piece.values()]
+                piece, size = {}, 0
         if piece:
-            yield piece
+            yield [*piece.values()]
 
     def _in_utf8(self, value: Any) -> Any:
         if self._encoding is None or not isinstance(value, bytes):
@@ -137,26 +142,28 @@ class Foreign:
 
     def _twins(self, table: str, key: Sequence[str], place: str) -> dict[str, int]:
         """Keys that several rows have, each with the place of the first one."""
-        listed = ", ".join(f"CAST({_quoted(column)} AS BLOB)" for column in key)
+        listed = ", ".join(map(_as_key, key))
         sql = (
             f"SELECT min({place}), {listed} FROM {_quoted(self._names[table])}"
             f" GROUP BY {listed} HAVING count(*) > 1"
         )
-        return {_key_of(row[1:]): int(row[0]) for row in self._connection.execute(sql)}
+        found: Any = self._connection.execute(sql)
+        return {_key_of([*map(self._in_utf8, row[1:])]): int(row[0]) for row in found}
 
 
 def _found(
-    values: dict[str, Value], key: Sequence[str], place: int | None, twins: dict[str, int]
+    values: dict[str, Value], parts: Sequence[Value], place: int | None, twins: dict[str, int]
 ) -> Found:
-    if not key:
+    if not parts:
         return Found(f"#{place}" if place is not None else _whole(values), False, values)
-    parts = [values[column] for column in key]
     name = _key_of(parts)
-    if any(part is None for part in parts):
-        return Found(f"{name}#{place}", True, values)
-    if name in twins and twins[name] != place:
-        return Found(f"{name}#{place}", True, values)
+    if any(part is None for part in parts) or (name in twins and twins[name] != place):
+        return _twin(name, place, values)
     return Found(name, False, values)
+
+
+def _twin(name: str, place: int | None, values: dict[str, Value]) -> Found:
+    return Found(f"{name}#{_whole(values) if place is None else place}", True, values)
 
 
 def _whole(values: dict[str, Value]) -> str:
@@ -187,6 +194,11 @@ def _text_of(part: Any) -> str:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _as_key(column: str) -> str:
+    # As SQLite spells it, wherever it is asked for: Python writes large numbers in another way.
+    return f"CAST({_quoted(column)} AS BLOB)"
 
 
 def _as_bytes(column: str) -> str:

@@ -12,8 +12,26 @@ from typing import NamedTuple
 
 Pattern = re.Pattern[bytes]
 
-# Not in the middle of a word, or behind a line end that is spelled out, as in JSON.
-_START = rb"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
+# Not in the middle of a word; or behind something that only ends like one: a sign that is spelled
+# out, as in JSON, a URL or a mail, and what sets a colour, itself or spelled out.
+_START = (
+    b"(?:"
+    + b"|".join(
+        (
+            rb"(?<![A-Za-z0-9_-])",
+            rb"(?<=\\[bfnrt])",
+            rb"(?<=\\u[0-9A-Fa-f]{4})",
+            rb"(?<=\\x[0-9A-Fa-f]{2})",
+            rb"(?<=%[0-9A-Fa-f]{2})",
+            rb"(?<==3D)",
+            rb"(?<=\x1b[0-~])",
+            rb"(?<=\x1b[ -/][0-~])",
+            rb"(?<=\[[mJK])",
+            *(rb"(?<=\[[0-9:;<=>?]{%d}[A-Za-z])" % length for length in range(1, 20)),
+        )
+    )
+    + b")"
+)
 
 # How far back a pattern looks from the first byte that it replaces.
 CONTEXT = 64
@@ -94,15 +112,19 @@ def _shape(
     back: int = 0,
     kind: type[Shape] = Shape,
 ) -> Shape:
+    begins = prefix or re.escape(needle)
     return kind(
         needle,
         _rarest(needle),
         back,
-        re.compile(prefix or re.escape(needle)),
+        re.compile(begins),
         re.compile(_START + pattern),
         re.compile(_START + rb"(?:" + could + rb")\Z"),
         re.compile(tail) if tail else None,
-        re.compile(rb"(?=" + _START + rb"(?:" + pattern + rb"|(?:" + could + rb")\Z))"),
+        # Its first letters first: to tell whether it begins there takes longer.
+        re.compile(
+            rb"(?=" + begins + rb")" + _START + rb"(?=" + pattern + rb"|(?:" + could + rb")\Z)"
+        ),
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 from corral.adapters.output.lines import Line
 from corral.adapters.providers.facts import Fact, Logged, Said, Used
 from corral.kernel.clock import Clock, SystemClock
+from corral.kernel.text import in_whole_characters
 
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import Parser
@@ -95,7 +96,10 @@ def decode(line: bytes) -> dict[str, Any] | None:
     try:
         value = msgspec.json.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+        try:
+            value = msgspec.json.decode(in_whole_characters(line))
+        except (ValueError, msgspec.MsgspecError, RecursionError):
+            return None
     return value if isinstance(value, dict) else None
 
 

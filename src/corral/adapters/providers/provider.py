@@ -161,7 +161,8 @@ class Cli:
         files = self.transcript_files
         if files is None or "{}" not in files or not SESSION.fullmatch(session):
             return None
-        return next(iter(home.glob(files.format(session))), None)
+        # A pipe in its place, or a link to a device, would be read for ever.
+        return next((path for path in home.glob(files.format(session)) if path.is_file()), None)
 
     def model(self, home: Path, session: str) -> str | None:
         return None

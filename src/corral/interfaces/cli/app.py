@@ -402,5 +402,5 @@ def read_body(given: str, as_json: bool) -> Any:
 
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise Invalid(f"The body is not JSON: {error}.") from None

@@ -14,6 +14,7 @@ import msgspec
 from corral.adapters.wire import Wire
 from corral.interfaces.mcp.protocol import INTERNAL_ERROR, Answer, Failure, Message, refusal
 from corral.kernel.errors import CorralError
+from corral.kernel.text import in_whole_characters
 
 
 class Afar:
@@ -42,7 +43,7 @@ def _headers(message: Message) -> dict[str, str]:
 def _with_key(line: bytes, message: Message) -> bytes:
     if message.tool is None or not message.tool.writes:
         return line
-    whole: dict[str, Any] = msgspec.json.decode(line)
+    whole: dict[str, Any] = msgspec.json.decode(in_whole_characters(line))
     arguments = whole["params"].get("arguments") or {}
     if not isinstance(arguments, dict) or arguments.get("idempotency_key"):
         return line

@@ -108,6 +108,21 @@ _params = msgspec.json.Decoder(Params).decode
 def read(line: bytes) -> Message:
     """Understand a message; Failure says what is wrong with it."""
     try:
+        return _read(line)
+    except Failure as failure:
+        if failure.code != PARSE_ERROR:
+            raise
+        from corral.kernel.text import in_whole_characters
+
+        try:
+            return _read(in_whole_characters(line))
+        except (ValueError, RecursionError):
+            raise failure from None
+
+
+def _read(line: bytes) -> Message:
+    try:
+        line.decode()  # what is kept for later is not looked at yet
         found = _envelope(line)
     except msgspec.ValidationError as error:
         raise Failure(INVALID_REQUEST, f"This is no JSON-RPC message: {error}.") from None

@@ -132,7 +132,7 @@ def typed_value(name: str, text: str) -> Any:
         return _number(name, text)
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return text
 
 

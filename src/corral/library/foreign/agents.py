@@ -74,7 +74,7 @@ def _run(row: Row) -> Iterable[Thing]:
     at = row.born("startedat")
     state = row.choice("status", _ENDS, "interrupted")
     session = row.ref("sessionid")
-    tokens = row.whole("tokensused", least=0)
+    tokens = row.tokens("tokensused")
     cost = row.micros("cost")
     made = things.run(
         row,
@@ -89,9 +89,7 @@ def _run(row: Row) -> Iterable[Thing]:
     yield from made
     if tokens or cost:
         run_id = made[0].values["id"]
-        yield things.charge(
-            at, run_id=run_id, session_id=session, input=tokens or 0, cost_micros=cost
-        )
+        yield things.charge(at, run_id=run_id, session_id=session, input=tokens, cost_micros=cost)
 
 
 def _log(row: Row) -> Iterable[Thing]:

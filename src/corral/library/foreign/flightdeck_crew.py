@@ -170,10 +170,10 @@ def _plan(row: Row) -> Iterable[Thing]:
 
 def _charge(row: Row) -> Iterable[Thing]:
     figures = {
-        "input": row.whole("input_tokens", least=0) or 0,
-        "output": row.whole("output_tokens", least=0) or 0,
-        "cache_read": row.whole("cache_read_tokens", least=0) or 0,
-        "cache_write": row.whole("cache_write_tokens", least=0) or 0,
+        "input": row.tokens("input_tokens"),
+        "output": row.tokens("output_tokens"),
+        "cache_read": row.tokens("cache_read_tokens"),
+        "cache_write": row.tokens("cache_write_tokens"),
         "cost_micros": row.micros("cost_usd"),
     }
     if not any(figures.values()):

@@ -17,6 +17,7 @@ from corral.kernel.clock import DAY
 from corral.kernel.errors import CorralError
 from corral.kernel.ids import past_id
 from corral.kernel.text import MAX_NAME, MAX_TEXT, abridged, encode_json
+from corral.rooms.charges.ops import MOST_TOKENS
 
 T = TypeVar("T")
 _MOST = 1 << 53
@@ -142,6 +143,10 @@ class Row:
             return None
         return int(number)
 
+    def tokens(self, name: str) -> int:
+        """A number of tokens that can be charged; 0 where none is told."""
+        return self.whole(name, least=0, most=MOST_TOKENS) or 0
+
     def flag(self, name: str) -> bool:
         self.read.add(name)
         value = self._values.get(name)
@@ -260,7 +265,7 @@ def plain(value: Value) -> Any:
 def _number(value: Value) -> float | None:
     if isinstance(value, bytes):
         try:
-            return float(value) if b"." in value else int(value)
+            value = float(value) if b"." in value else int(value)
         except ValueError:
             return None
     if isinstance(value, float) and not math.isfinite(value):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from corral.adapters.foreign.database import Foreign, Found
-from corral.adapters.redaction import clean_of_secrets
+from corral.adapters.redaction import Redaction, clean_of_secrets
 from corral.db.intake import put_many
 from corral.db.moves import StateTable, import_many
 from corral.db.tx import Tx
@@ -43,6 +43,7 @@ from corral.rooms.tasks import taking as tasks
 
 MOST_IDS = 20_000
 _BETWEEN = "\n\n"
+_REDACTION = Redaction()
 
 
 class Part(NamedTuple):
@@ -276,7 +277,7 @@ class Taking:
             for thing in each.things:
                 for name, value in thing.values.items():
                     if isinstance(value, str):
-                        thing.values[name] = _cleaned(value)
+                        thing.values[name] = _REDACTION.clean(value)
             clean = clean_of_secrets(each.row.rest)
             each.row.rest.clear()
             each.row.rest.update(clean)
@@ -414,14 +415,3 @@ def _texts(made: Sequence[Made]) -> Iterator[str]:
             yield from (value for value in thing.values.values() if isinstance(value, str))
         if each.row.rest:
             yield _encoded(each.row.rest)
-
-
-def _cleaned(text: str) -> str:
-    """A text without secrets; one that is JSON stays it."""
-    if text[:1] in "[{":
-        try:
-            return _encoded(clean_of_secrets(msgspec.json.decode(text)))
-        except msgspec.DecodeError:
-            pass
-    cleaned: str = clean_of_secrets(text)
-    return cleaned

@@ -44,7 +44,7 @@ def parse_value(name: str, text: str) -> Any:
         return parts if " " in text.strip() or "," in text else parts[0]
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return text
 
 
