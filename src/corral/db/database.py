@@ -219,6 +219,10 @@ class Database(ABC):
         """Held by the one process that migrates; others wait."""
 
     @abstractmethod
+    def moving(self) -> AbstractContextManager[bool]:
+        """Whether nobody else moves this store; nobody does until the end. A dead one lets go."""
+
+    @abstractmethod
     def run_migration(self, number: int, statements: list[str]) -> None:
         """Run a migration's statements in one transaction, inside `migrating`."""
 

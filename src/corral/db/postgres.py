@@ -363,7 +363,6 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def moving(self) -> Iterator[bool]:
-        """Whether nobody else moves this store, from any machine; nobody does until the end."""
         link = self._connect()
         try:
             yield bool(link.run(f"SELECT pg_try_advisory_lock({MOVE_LOCK})")[0][0])

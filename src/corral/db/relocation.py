@@ -13,13 +13,11 @@ from contextlib import ExitStack, closing, contextmanager
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from corral.db import fencing
 from corral.db.database import Database, Told
-from corral.db.lockfile import LockFile
 from corral.db.migrate import newest, open_schema
 from corral.db.pouring import BATCH, pour, raise_sequences
 from corral.db.schema import TableDoc
@@ -66,20 +64,12 @@ _ANOTHER_NAME = f"{_WAIT}, or give another URL if that is where this store is al
 
 
 @contextmanager
-def alone(database: Any, what_then: str = _WAIT) -> Iterator[None]:
-    """Held by whoever moves a store, from or to where it is, or gives its move up; a dead one lets
-    go of it."""
-    path: Path | None = getattr(database, "path", None)
-    with database.moving() if path is None else _locked(f"{path}-move") as held:
+def alone(database: Database, what_then: str = _WAIT) -> Iterator[None]:
+    """Held by whoever moves a store, from or to where it is, or gives its move up."""
+    with database.moving() as held:
         if not held:
             raise Refused(f"Another process moves {database.url} at this moment; {what_then}.")
         yield
-
-
-@contextmanager
-def _locked(path: str) -> Iterator[bool]:
-    with closing(LockFile(path)) as file:
-        yield file.try_lock()
 
 
 @contextmanager

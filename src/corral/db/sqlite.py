@@ -1,7 +1,7 @@
 """SQLite through APSW: one file, many processes, many threads."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -10,6 +10,7 @@ import apsw
 from corral.db import filesystem
 from corral.db.database import Database, Finding, Listener, Probe, RowsOf, Table, Work
 from corral.db.group import MAX_BATCH, Job, Line, Spoilt
+from corral.db.lockfile import LockFile
 from corral.db.sqlite_care import check_file, copy_whole, reading, run_query
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_link import Link
@@ -335,6 +336,11 @@ class SqliteDatabase(Database):
                 self._end_turn()
         finally:
             self._line.pass_on()
+
+    @contextmanager
+    def moving(self) -> Iterator[bool]:
+        with closing(LockFile(f"{self.path}-move")) as file:
+            yield file.try_lock()
 
     def run_migration(self, number: int, statements: list[str]) -> None:
         assert self._writer is not None, "inside migrating() only"
