@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 
 from corral.adapters import git
-from corral.adapters.checkouts import Tree
+from corral.adapters.checkouts import Checkout, Tree, checkout_in, common_dir
 from corral.kernel.errors import Refused
 
 SECONDS = 120.0
@@ -97,10 +97,10 @@ class Trial:
     def __init__(self, top: str, folder: str) -> None:
         self._top = top
         self._folder = folder
-        own = git.told(top, "rev-parse", "--git-path", "objects").decode().strip()
+        self._common = common_dir(top)
         objects = os.path.join(folder, "objects")
         os.mkdir(objects)
-        others = [os.path.realpath(os.path.join(top, own))]
+        others = [os.path.join(self._common, "objects")]
         if before := os.environ.get("GIT_ALTERNATE_OBJECT_DIRECTORIES"):
             others.append(before)
         self._objects = {
@@ -109,22 +109,26 @@ class Trial:
         }
 
     def state_of(self, tree: Tree) -> str:
-        """A commit of a worktree as it is now, with all that is not committed yet."""
-        if not git.told(tree.folder, "status", "--porcelain", "--untracked-files=normal").strip():
+        """A commit of a worktree as it is now, with all that is not committed yet. Where it belongs
+        is asked of the repository: what stands in it may be an agent's."""
+        # The main one is not among those that are linked: its git folder is the repository's.
+        found = checkout_in(self._common, tree.folder)
+        found = found or Checkout(tree.folder, self._common, self._common)
+        looked = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty")
+        if not found.told(*looked).strip():
             return tree.head
         index = os.path.join(self._folder, "index")
-        own = git.told(tree.folder, "rev-parse", "--git-path", "index").decode().strip()
         with suppress(FileNotFoundError):
-            shutil.copyfile(os.path.join(tree.folder, own), index)
+            shutil.copyfile(os.path.join(found.own, "index"), index)
         apart = self._objects | {"GIT_INDEX_FILE": index}
         try:
-            git.told(tree.folder, "add", "--all", environment=apart)
-            made = git.told(tree.folder, "write-tree", environment=apart).decode().strip()
+            found.told("add", "--all", **apart)
+            made = found.told("write-tree", **apart).decode().strip()
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(index)
-        nobody = apart | git.NOBODY
-        return git.commit_tree(tree.folder, made, [tree.head], "as it is now", environment=nobody)
+        whole = found.environment | apart | git.NOBODY
+        return git.commit_tree(tree.folder, made, [tree.head], "as it is now", environment=whole)
 
     def conflicts(self, one: str, other: str) -> list[str]:
         """The files in which two commits cannot be merged without a person."""
