@@ -125,7 +125,8 @@ def _is_up(store: str) -> Refused:
 
 
 def command(options: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "corral.serve", *options]
+    # -P: nothing is loaded from the folder in which it is started.
+    return [sys.executable, "-P", "-m", "corral.serve", *options]
 
 
 def environment(address: str) -> dict[str, str]:

@@ -53,7 +53,8 @@ class Hold:
         """Why the run is to end; None: nobody wants it to."""
         self.is_dismissed = False
         """Whether another keeper has the same agent now."""
-        self._is_parked = False
+        self.is_parked = False
+        """Whether it waits for its provider's quota, and is nobody's."""
         self._lease_ms = LEASE_MS
         self._heard_at = time.monotonic()
         self.is_heard = True
@@ -101,7 +102,7 @@ class Hold:
             self.run = self._store.runs.start(self.run.id, holding)
         else:
             self.run = self._store.runs.restart(self.run, holding, after, quick_failures=quick)
-        self._is_parked = False
+        self.is_parked = False
         if after is None:
             self._learn_lease()
 
@@ -136,7 +137,7 @@ class Hold:
         not see that the lease has run out.
         """
         self._plan_beat()
-        if self._is_parked:
+        if self.is_parked:
             return  # it is nobody's, and a refusal would say no more than that
         self.is_heard = True
         try:
@@ -203,11 +204,22 @@ class Hold:
             self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind)
         self.stop_wanted = self.run.stop_reason or ending.REASONS[kind]
 
-    def park(self, until: int, reason: str) -> None:
-        """Give the run back until its provider's quota is there again."""
+    def park(self, until: int, reason: str) -> bool:
+        """Give the run back until its provider's quota is there again; False when somebody wanted
+        it to end at this very moment, or others have it."""
         why = clean_of_secrets(reason, self._secrets)
-        self.run = self._store.runs.park(self.run, until=until, reason=why)
-        self._is_parked = True
+        say = partial(self._say_parked, until, why)
+        try:
+            insist(say, patience=PATIENCE, longest_pause=LONGEST_PAUSE)
+        except Conflict:
+            self.run = self._store.runs.get(self.run.id)
+            self._hear(self.run)
+            return False
+        self.is_parked = True
+        return True
+
+    def _say_parked(self, until: int, reason: str) -> None:
+        self.run = self._store.runs.park(self.run, until=until, reason=reason)
 
     def end(self, end: End, output_bytes: int, verdict: tuple[str, str] | None) -> None:
         """Say how it ended; `verdict` is a recovery's, for an end that nobody saw."""
