@@ -39,7 +39,7 @@ class Delivery(msgspec.Struct, frozen=True):
     letter_id: str
     state: str
     """done; waiting: it failed and is tried again at `due_at`; dead: it failed too often; refused:
-    it was a test, and failed."""
+    it was a test, and failed, or is no letter of an alert."""
     error: str | None
     due_at: int | None
 
@@ -120,9 +120,13 @@ def _deliver_next(store: Corral, alert: Alert, owner: str) -> Delivery | None:
     if not letters:
         return None
     letter = letters[0]
-    error = _tell(store, alert, letter)
     try:
-        said = store.mail.ack(letter) if error is None else store.mail.fail(letter, error)
+        if not isinstance(letter.body, dict) or "kind" not in letter.body:
+            error: str | None = "it is no letter of an alert: somebody put it there"
+            said = store.mail.refuse(letter, error)
+        else:
+            error = _tell(store, alert, letter)
+            said = store.mail.ack(letter) if error is None else store.mail.fail(letter, error)
     except Conflict:
         return None  # somebody dropped it, or took it over, while it was being told
     return Delivery(
