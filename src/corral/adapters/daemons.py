@@ -181,8 +181,10 @@ def end(daemon: Daemon, *, seconds: float, at_once: bool = False) -> bool:
 def ask(daemon: Daemon) -> dict[str, Any] | None:
     """How a daemon says that it is; None when it does not answer."""
     import http.client
+    from urllib.parse import urlsplit
 
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=ANSWER_SECONDS)
+    where = urlsplit(daemon.url).hostname or "127.0.0.1"
+    connection = http.client.HTTPConnection(where, daemon.port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", "/healthz", headers={"Authorization": f"Bearer {daemon.token}"})
         told: dict[str, Any] = msgspec.json.decode(connection.getresponse().read())
