@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 
 from corral.adapters import git
-from corral.adapters.checkouts import Checkout, Tree, checkout_in, common_dir
+from corral.adapters.checkouts import Tree, checkout_at, common_dir
 from corral.kernel.errors import Refused
 
 SECONDS = 120.0
@@ -111,24 +111,22 @@ class Trial:
     def state_of(self, tree: Tree) -> str:
         """A commit of a worktree as it is now, with all that is not committed yet. Where it belongs
         is asked of the repository: what stands in it may be an agent's."""
-        # The main one is not among those that are linked: its git folder is the repository's.
-        found = checkout_in(self._common, tree.folder)
-        found = found or Checkout(tree.folder, self._common, self._common)
+        found = checkout_at(self._common, tree.folder)
         looked = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty")
         if not found.told(*looked).strip():
             return tree.head
         index = os.path.join(self._folder, "index")
         with suppress(FileNotFoundError):
             shutil.copyfile(os.path.join(found.own, "index"), index)
-        apart = self._objects | {"GIT_INDEX_FILE": index}
+        apart = found.environment | self._objects | {"GIT_INDEX_FILE": index}
         try:
-            found.told("add", "--all", **apart)
-            made = found.told("write-tree", **apart).decode().strip()
+            git.told(tree.folder, "add", "--all", environment=apart)
+            made = git.told(tree.folder, "write-tree", environment=apart).decode().strip()
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(index)
-        whole = found.environment | apart | git.NOBODY
-        return git.commit_tree(tree.folder, made, [tree.head], "as it is now", environment=whole)
+        nobody = apart | git.NOBODY
+        return git.commit_tree(tree.folder, made, [tree.head], "as it is now", environment=nobody)
 
     def conflicts(self, one: str, other: str) -> list[str]:
         """The files in which two commits cannot be merged without a person."""

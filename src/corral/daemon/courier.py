@@ -19,6 +19,7 @@ LEASE_MS = 2 * MINUTE
 # Of one alert in one round, so that one busy alert does not keep the others waiting.
 ROUND = 20
 LONGEST_SLEEP = 30.0
+STRANGE = "it is no letter of an alert: somebody put it there"
 
 
 class Courier(Plain):
@@ -122,8 +123,8 @@ def _deliver_next(store: Corral, alert: Alert, owner: str) -> Delivery | None:
     letter = letters[0]
     try:
         if not isinstance(letter.body, dict) or "kind" not in letter.body:
-            error: str | None = "it is no letter of an alert: somebody put it there"
-            said = store.mail.refuse(letter, error)
+            error: str | None = STRANGE
+            said = store.mail.refuse(letter, STRANGE)
         else:
             error = _tell(store, alert, letter)
             said = store.mail.ack(letter) if error is None else store.mail.fail(letter, error)

@@ -38,8 +38,8 @@ def register(
         for name, value in (("command", command), ("prompt", prompt))
         if value is not KEEP
     }
-    if given.get("command"):
-        command_words(given["command"])
+    if new_command := given.get("command"):
+        command_words(new_command)
     new = {
         "id": tx.new_id("prj"),
         "dir": real,
