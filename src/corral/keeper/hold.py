@@ -7,8 +7,8 @@ store is there again; what need not be said is left out.
 
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,21 +178,28 @@ class Hold:
             self.is_dismissed = found.is_live
         self.stop_wanted = self.stop_wanted or "taken over"
 
+    @contextmanager
+    def _if_there(self) -> Iterator[None]:
+        """What is only said when the store is there; one that is away is waited for no longer than
+        with a heartbeat."""
+        with suppress(CorralError), self._store.waiting_at_most(self._pause):
+            yield
+
     def call_for(self, attention: Attention | None) -> None:
         """Say what somebody should see to."""
-        with suppress(CorralError):
+        with self._if_there():
             self.run = self._store.runs.call_for(self.run, attention)
             self._store.alerts.see_to_delivery()
 
     def describe(self, found: dict[str, Any]) -> None:
         """Write down what the run found where it runs."""
-        with suppress(CorralError):
+        with self._if_there():
             self._store.runs.describe(self.run, found)
             self._store.runs.tell(self.run, provider_version=found["provider_version"])
 
     def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
         """A line in the run's log, for those who look later; it never ends the run."""
-        with suppress(CorralError):
+        with self._if_there():
             message, metadata = clean_of_secrets((message, metadata), self._secrets)
             self._store.outputs.log(self.run.id, level, message, metadata=metadata)
 
@@ -200,7 +207,7 @@ class Hold:
 
     def ask_to_stop(self, kind: Stop) -> None:
         """A limit, or a signal, wants the run to end; the store says so first."""
-        with suppress(CorralError):
+        with self._if_there():
             self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind)
         self.stop_wanted = self.run.stop_reason or ending.REASONS[kind]
 
