@@ -36,9 +36,12 @@ def main() -> None:
     if sys.argv[1:2] == ["hook"] and not {"--help", "-h", "--store", "--json"} & {*sys.argv}:
         _run_hook()
     if sys.argv[1:2] == ["run"] and "--help" not in sys.argv:
+        from contextlib import suppress
+
         from corral.adapters import keepers
 
-        keepers.early = keepers.StartingKeeper()  # it loads while the words are being understood
+        with suppress(OSError):  # no process, no descriptor: whoever needs it tries, and says so
+            keepers.early = keepers.StartingKeeper()  # it loads while the words are understood
     if sys.argv[1:] == ["mcp"]:
         # Agents start it with each of their runs, and some do not wait for a slow one.
         from corral.kernel.loading import load_msgspec

@@ -122,7 +122,7 @@ class Serving:
     def _describe(self, listening: socket.socket) -> Daemon:
         store = self._store
         port = int(listening.getsockname()[1])
-        shown = self._options.bind if self._options.bind not in _EVERYWHERE else "127.0.0.1"
+        shown = _EVERYWHERE.get(self._options.bind, self._options.bind)
         token_file = file_of(store.db.url, ".token")
         home = sha256(f"{process.host()} {token_file}".encode()).hexdigest()[:12]
         store.tokens.in_file(token_file, name=f"home-{home}")
@@ -171,13 +171,19 @@ class Serving:
             self._server.should_exit = True
 
 
-_EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 (only when it is asked for)
+# Addresses that mean all of them, and the one by which this machine calls itself then.
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104 (when asked for)
 
 
 def _listen(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        listening = socket.create_server((address, port), family=family, backlog=BACKLOG)
+        listening = socket.create_server(
+            (address, port),
+            family=family,
+            backlog=BACKLOG,
+            dualstack_ipv6=address == "::" and socket.has_dualstack_ipv6(),
+        )
         # Connections inherit it: an answer is two packets, and the second must not wait 40 ms.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening

@@ -45,6 +45,26 @@ def test_a_branch_with_nothing_of_its_own_is_moved_forward_with_its_files(
     assert merged(repository, work).outcome == "already"
 
 
+def test_a_worktree_that_took_the_branch_and_turned_its_git_away_runs_nothing_of_its_own(
+    repository: Path, tmp_path: Path
+) -> None:
+    work = attempt(repository, "one", {"README": "better\n"})
+    git(repository, "switch", "-qc", "dev")
+    worktrees.make(str(repository), str(tmp_path / "two"), "corral/two")
+    taken, mark = tmp_path / "two", tmp_path / "run-by-another"
+    git(taken, "switch", "-q", "main")
+    evil = tmp_path / "evil"
+    git(repository, "clone", "-q", "--bare", str(repository), str(evil))
+    git(evil, "symbolic-ref", "HEAD", "refs/heads/main")
+    for setting in ("core.fsmonitor", "filter.out.clean", "filter.out.smudge"):
+        git(evil, "config", setting, f"touch {mark}; cat")
+    git(evil, "config", "core.bare", "false")
+    write(taken, {".git": f"gitdir: {evil}\n", ".gitattributes": "* filter=out\n"})
+    assert merged(repository, work).outcome == "merged"
+    assert git(repository, "rev-parse", "main") == work
+    assert not mark.exists()
+
+
 def test_a_disk_that_fills_while_files_are_written_leaves_the_checkout_as_it_was(
     small_disk: Path, tmp_path: Path
 ) -> None:

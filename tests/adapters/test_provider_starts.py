@@ -187,7 +187,7 @@ def test_any_command_gets_the_prompt_twice_and_nothing_else() -> None:
         ("codex", ["codex-acp"]),
         ("gemini", ["gemini", "--acp"]),
         ("opencode", ["opencode", "acp"]),
-        ("scripted", [sys.executable, "-m", "corral.demo.agent", "--acp"]),
+        ("scripted", [sys.executable, "-P", "-m", "corral.demo.agent", "--acp"]),
     ],
 )
 def test_how_the_agent_client_protocol_is_begun(name: str, args: list[str]) -> None:

@@ -72,3 +72,15 @@ def test_a_dependency_has_a_lower_bound_and_is_used(requirement: str) -> None:
 def test_what_is_imported_is_named() -> None:
     named = {module_of(requirement) for requirement in wanted()}
     assert imported() - named - COMES_ALONG == set()
+
+
+def test_corral_calls_itself_without_loading_from_the_folder_that_it_is_called_in() -> None:
+    """A project may have a `queue.py`, and an agent may write one: `-P` keeps it out."""
+    called = re.compile(r"(sys\.executable|self\.program).{0,3},? \"?-m\W")
+    wrong = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in (ROOT / "src").rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if called.search(line)
+    ]
+    assert not wrong

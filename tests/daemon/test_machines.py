@@ -196,14 +196,21 @@ def test_a_machine_that_is_cut_off_stops_what_another_may_have(
     both = Two(machine, at=by_proxy)
     both.two.corral("down")
     run = both.ask("sleep", "600", labels=["gpu"])
+    with both.two.store() as store:  # one that speaks, and of whom much is to be kept meanwhile
+        prompt = "; ".join(["say a word", "sleep 0.2"] * 500)
+        talks = store.runs.ask(
+            agent="scripted", prompt=prompt, project=str(both.two.work), restarts=2, labels=["gpu"]
+        )
     bound = both.ask("sleep", "600", host="one")
     first, stays = both.on(run.id, "one"), both.on(bound.id, "one")
+    second = both.on(talks.id, "one")
     both.two.up("--label", "gpu")
     cut_off.close()
-    assert first.pid is not None
-    old = first.pid
     # By its lease of 3 s, and not when the patience with a server that went away has ended.
-    until(lambda: not lives(old), "it is ended where nobody can be asked", PATIENCE)
+    for each in (first, second):
+        old = each.pid
+        assert old is not None
+        until(lambda old=old: not lives(old), "it is ended where nobody can be asked", PATIENCE)
     assert stays.pid is not None
     assert lives(stays.pid), "what no other machine may have goes on"
     both.on(run.id, "two", 60)

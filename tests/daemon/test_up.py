@@ -114,6 +114,20 @@ def test_what_can_never_work_is_refused(one: Machine, options: list[str], code: 
     assert one.status()["daemon"] is None
 
 
+@pytest.mark.parametrize("address", ["127.0.0.2", "::1"])
+def test_wherever_it_listens_it_is_found_and_its_link_opens_the_door(
+    one: Machine, address: str
+) -> None:
+    try:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        socket.create_server((address, 0), family=family).close()
+    except OSError as error:
+        pytest.skip(f"this machine has no {address}: {error}")
+    one.up("--bind", address)
+    assert one.status()["health"]["ok"]
+    assert httpx.get(one.link).status_code == 303
+
+
 def test_in_front_it_says_its_link_and_ends_with_the_terminal(one: Machine) -> None:
     with one.begin("up", "--port", "0", "--foreground") as daemon:
         assert daemon.stderr is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from corral.__main__ import main as main_of_corral
 from corral.adapters import keepers
 from corral.config import home, make_private_folder
 from corral.interfaces.cli import main, render, running
@@ -78,6 +79,9 @@ BAD_INPUT = {
     "invalid UTF-8": (["mail", "put", "agent:a", "\udcff"], 2, "not valid UTF-8"),
     "a body of 10 MB": (["mail", "put", "agent:a", "x" * 10_000_000], 2, "1,048,576 are allowed"),
     "a directory that is not there": (["project", "register", "/none/such"], 2, "no directory"),
+    "a size that is none": (["run", "--keep", "²", "--", "true"], 2, "is no size"),
+    "a restart that is none": (["run", "--restart", "on-failure:²", "--", "true"], 2, "restart"),
+    "a hunk that is none": (["race", "graft", "r", "1", "--hunk", "a#²"], 2, "no hunk"),
     "a cursor of another list": (["mail", "list", "--after", "zzz"], 2, "is no cursor"),
 }
 
@@ -280,6 +284,22 @@ def test_shell_completion_is_printed_and_knows_the_verbs(home_cli: Cli, shell: s
             timeout=30,
         )
         assert (done.stdout, done.stderr) == ("dead drop\n", "")
+
+
+def test_where_no_process_can_be_started_that_is_said(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(sys, "executable", "/none/python")
+    for _ in range(3):
+        said = cli("run", "-d", "--", "true")
+        assert (said.code, said.out) == (4, "")
+        assert "No process could be started" in said.err
+    assert len(os.listdir("/proc/self/fd")) == before
+    monkeypatch.setattr(sys, "argv", ["corral", "run", *cli._store, "--", "true"])
+    with pytest.raises(SystemExit) as ended:  # also where it is started before all else
+        main_of_corral()
+    assert ended.value.code == 4
 
 
 def test_of_a_lost_keeper_only_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,6 +225,35 @@ def test_the_daemon_tells_two_who_are_at_work_once_and_of_two_others_again(
     assert not store.mail.list(mailbox="agent:away").items
 
 
+def test_what_is_left_for_git_in_a_worktree_is_no_program_of_the_forecast(
+    store: Corral, folder: Path
+) -> None:
+    mark = folder.parent / "run-by-another"
+    project = store.projects.register(folder)
+    evil = folder.parent / "ann" / "evil"
+    for name in ("ann", "bobby"):
+        tree = add_tree(folder, name)
+        agent = store.agents.create(name)
+        asked = queued(store, agent_id=agent.id, cwd=str(tree), project_id=project.id)
+        store.runs.launch(store.runs.start(asked.id, held(len(name), host=process.host())))
+        (tree / "a.py").write_text(f"{name}\n")
+        (tree / ".gitattributes").write_text("* filter=out\n")
+    git(folder, "clone", "-q", str(folder), str(evil))
+    for setting in ("core.fsmonitor", "filter.out.clean"):
+        git(evil, "config", setting, f"touch {mark}; cat")
+    for name in ("ann", "bobby"):  # from now on each says that it belongs to another repository
+        own = evil / ".git" / "worktrees" / name
+        own.mkdir(parents=True)
+        (own / "commondir").write_text("../..\n")
+        (own / "gitdir").write_text(f"{folder.parent / name / '.git'}\n")
+        (own / "HEAD").write_text("ref: refs/heads/main\n")
+        (folder.parent / name / ".git").write_text(f"gitdir: {own}\n")
+    assert Forecaster().round(store) == 1, "by the project's own repository"
+    (clash,) = store.locks.forecast(folder)
+    assert "a.py" in clash.files
+    assert not mark.exists()
+
+
 def test_a_repository_in_trouble_does_not_stop_the_forecaster(store: Corral, folder: Path) -> None:
     for name in ("ann", "bobby"):
         at_work(store, name, add_tree(folder, name))

@@ -144,6 +144,11 @@ def test_several_of_a_kind_are_asked_for_at_once(either: Corral) -> None:
     assert either.insights.names([]) == {}
 
 
+def test_what_nobody_chose_may_be_said_to_be_nothing(either: Corral, tmp_path: Path) -> None:
+    asked = either.runs.ask(command=["true"], project=str(tmp_path), dir=None, name=None)
+    assert asked.cwd == str(tmp_path)
+
+
 def test_a_run_and_what_it_wrote(either: Corral, store: Corral) -> None:
     asked = queued(store)
     wrote = b"one\ntwo\n\xff\x00three\n" + b"x" * 200_000

@@ -1,14 +1,17 @@
 """The scripted agent from end to end: what it says, spends, asks and runs into is in the store."""
 
 import json
+import os
 import signal
 import time
 from typing import Any
 
 import pytest
 
+from corral.keeper.hold import Hold
 from corral.rooms.runs.model import Attention, Mode, Run, RunState
-from tests.support.keeping import Home, until
+from tests.support.keeping import Home, lives, until
+from tests.support.runs import running
 
 on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 both_languages = pytest.mark.parametrize("acp", [(), ("--acp",)], ids=["stream", "acp"])
@@ -131,6 +134,23 @@ def test_a_budget_that_is_used_up_refuses_the_next_run(home: Home) -> None:
     home.nobody_left()
 
 
+def test_what_lies_in_the_folder_is_loaded_by_nobody(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by the keeper and the agent, nor by the commands that they leave things to."""
+    for name in ("queue", "secrets", "msgspec", "corral"):
+        (home.work / f"{name}.py").write_text("raise SystemExit('loaded from the folder')\n")
+    monkeypatch.chdir(home.work)  # keepers are started where the command was typed
+    told = home.folder / "told"
+    with home.store() as store:
+        store.alerts.add(["finished"], target_kind="command", target=f"tee {told}")
+        asked = store.runs.ask(agent="scripted", prompt="say hello; spend 1000 500 gpt-5")
+        store.runs.start_queued()
+    ended = home.ended(asked.id)
+    assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), home.output(ended)
+    until(told.exists, "it was told")
+
+
 @on_both_engines
 def test_a_quota_parks_the_run_and_it_goes_on_at_the_reset(home: Home) -> None:
     began = time.time() * 1_000
@@ -153,6 +173,25 @@ def test_a_parked_run_can_be_stopped(home: Home) -> None:
     home.in_state(run.id, RunState.QUEUED)
     assert home.recover() == []  # it is not due
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+
+
+def test_a_parked_run_stays_so_when_its_keeper_is_told_to_end(home: Home) -> None:
+    run = home.asked("scripted", "quota 3600")
+    parked = home.in_state(run.id, RunState.QUEUED)
+    assert parked.keeper_pid is not None
+    os.kill(parked.keeper_pid, signal.SIGTERM)  # as the machine does when it is shut down
+    until(lambda: not lives(parked.keeper_pid or 0), "its keeper has ended")
+    now = home.get(run.id)
+    assert (now.state, now.attention) == (RunState.QUEUED, Attention.PARKED)
+    assert not (home.folder_of(run) / "keeper.error").exists()
+
+
+def test_a_run_that_is_stopped_as_it_is_parked_ends(home: Home) -> None:
+    with home.store() as store:
+        hold = Hold(store, going := running(store))
+        store.runs.begin_to_stop(going.id)
+        assert not hold.park(store.now() + 60_000, "the quota is used up")
+        assert (hold.stop_wanted, hold.is_parked) == ("stopped", False)
 
 
 @pytest.mark.parametrize(("answer", "told"), [("yes", "Answered: yes"), ("no", "Nobody answered.")])

@@ -248,3 +248,18 @@ def test_the_host_believes_none_of_it_in_a_real_sandbox_either(home: Home, kind:
             ]
             assert letter.state == "waiting"
             assert "not believed" in str(letter.last_error)
+
+
+def test_what_it_leaves_for_git_in_its_work_is_run_by_nobody(home: Home, kind: Kind) -> None:
+    mark = home.folder / "run-by-another"
+    script = f"""
+        git init -q . && echo x > file && git add file
+        git config core.fsmonitor 'touch {mark}; false'
+        git config filter.out.clean 'touch {mark}; cat'
+        echo '* filter=out' > .gitattributes
+        touch file
+        echo done
+    """
+    with agent(home, kind, script):
+        assert [ask(home, "go"), ask(home, "again")] == [["done"], ["done"]]
+    assert not mark.exists()

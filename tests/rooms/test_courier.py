@@ -64,6 +64,18 @@ def test_a_webhook_is_signed_and_its_signature_can_be_checked(
     assert deliver_once(store, "me") == []
 
 
+def test_what_somebody_else_put_into_its_mailbox_is_refused_and_holds_up_nobody(
+    store: Corral, receiver: Receiver
+) -> None:
+    first, second = webhook(store, receiver.url), webhook(store, receiver.url)
+    strange = [store.mail.put(first.mailbox, body).id for body in ("hello", {"a": 1})]
+    crash(store)
+    told = [each for _ in range(3) for each in deliver_once(store, "me")]
+    assert {each.letter_id for each in told if each.state == "refused"} == {*strange}
+    assert {each.alert_id for each in told if each.state == "done"} == {first.id, second.id}
+    assert len(receiver.posted) == 2
+
+
 def test_without_a_secret_there_is_no_signature(store: Corral, receiver: Receiver) -> None:
     webhook(store, receiver.url)
     crash(store)

@@ -138,6 +138,22 @@ def test_a_run_and_what_it_is_started_with_are_one(store: Corral) -> None:
     ]
 
 
+@pytest.mark.parametrize("command", ["sh -c 'no end", " "])
+def test_a_command_that_makes_no_words_is_refused_when_it_is_given(
+    store: Corral, tmp_path: Path, command: str
+) -> None:
+    project = store.projects.register(tmp_path, command="true")
+    agent = store.agents.create("ada", command="true")
+    for give in (
+        lambda: store.projects.register(tmp_path, command=command),
+        lambda: store.agents.create("bob", command=command),
+        lambda: store.agents.edit("ada", command=command),
+    ):
+        with pytest.raises(Invalid, match="command"):
+            give()
+    assert (store.projects.get(project.id), store.agents.get(agent.id)) == (project, agent)
+
+
 def test_a_sandbox_that_nobody_knows_is_refused(store: Corral, tmp_path: Path) -> None:
     with refuses(store, Invalid):
         store.runs.ask(command=["true"], project=str(tmp_path), sandbox="box")

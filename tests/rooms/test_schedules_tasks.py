@@ -8,6 +8,7 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, SetClock
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.rooms.schedules.model import Past, Schedule, verdict
+from corral.rooms.sessions import forgetting
 from tests.support.channels import Chat, Runner
 from tests.support.store import record, refuses, rows, unchanged
 
@@ -61,6 +62,22 @@ def test_a_task_wakes_a_session_of_its_own_and_keeps_what_became_of_it(
         each for each in store.sessions.turns(str(run.session_id)).items if each.role == "assistant"
     ]
     assert turn.content == "all is well"
+
+
+def test_a_script_whose_session_was_forgotten_fails_and_holds_up_no_other(
+    store: Corral, clock: SetClock
+) -> None:
+    store.agents.create("ada", provider="scripted")
+    made = daily(store, script="true")
+    session = made.mailbox.removeprefix("session:")
+    store._database.write(lambda tx: forgetting.forget(tx, session))
+    come(store, clock)
+    while (again := store.schedules.next_script()) is not None:  # as any that fails, a few times
+        clock.at = max(clock.at, again)
+        store.schedules.run_script(owner="c")
+    (seen,) = past(store, made)
+    assert seen.state == "failed"
+    assert session in (seen.reason or "")
 
 
 def test_a_task_that_a_staying_run_is_given_knows_that_run(

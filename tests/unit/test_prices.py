@@ -67,6 +67,16 @@ def test_a_table_that_does_not_answer_is_a_refusal(monkeypatch: pytest.MonkeyPat
         ask(question)
 
 
+def test_what_lies_in_the_folder_is_not_loaded_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("queue", "secrets", "msgspec", "corral"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('loaded from the folder')\n")
+    monkeypatch.chdir(tmp_path)
+    (told,) = ask([Question(1_000, 500, model="gpt-5", provider="codex", at=AT)])
+    assert told.cost_micros == 6_250
+
+
 def test_a_process_of_its_own_answers_line_by_line() -> None:
     questions = [
         {"model": "gpt-5", "provider": "codex", "input": 1_000, "output": 500, "at": AT},

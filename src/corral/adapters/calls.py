@@ -22,7 +22,8 @@ def _start(address: str, words: Sequence[str]) -> int:
     environment = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "corral", *words],
+        # -P: nothing is loaded from the folder in which it is started.
+        [sys.executable, "-P", "-m", "corral", *words],
         environment | {"CORRAL_STORE": address},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

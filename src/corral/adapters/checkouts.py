@@ -128,6 +128,11 @@ def checkout_in(common: str, folder: str) -> Checkout | None:
     return None
 
 
+def checkout_at(common: str, folder: str) -> Checkout:
+    """Any worktree of a repository, its main one too: that one's git folder is the repository's."""
+    return checkout_in(common, folder) or Checkout(real(folder), common, common)
+
+
 def real(folder: str) -> str:
     """A folder's name as git writes it: links are followed above it."""
     above, name = os.path.split(os.path.abspath(folder))

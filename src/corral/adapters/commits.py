@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 
 from corral.adapters import git
-from corral.adapters.checkouts import Tree
+from corral.adapters.checkouts import Tree, checkout_at, common_dir
 from corral.kernel.errors import Refused
 
 SECONDS = 120.0
@@ -97,10 +97,10 @@ class Trial:
     def __init__(self, top: str, folder: str) -> None:
         self._top = top
         self._folder = folder
-        own = git.told(top, "rev-parse", "--git-path", "objects").decode().strip()
+        self._common = common_dir(top)
         objects = os.path.join(folder, "objects")
         os.mkdir(objects)
-        others = [os.path.realpath(os.path.join(top, own))]
+        others = [os.path.join(self._common, "objects")]
         if before := os.environ.get("GIT_ALTERNATE_OBJECT_DIRECTORIES"):
             others.append(before)
         self._objects = {
@@ -109,14 +109,16 @@ class Trial:
         }
 
     def state_of(self, tree: Tree) -> str:
-        """A commit of a worktree as it is now, with all that is not committed yet."""
-        if not git.told(tree.folder, "status", "--porcelain", "--untracked-files=normal").strip():
+        """A commit of a worktree as it is now, with all that is not committed yet. Where it belongs
+        is asked of the repository: what stands in it may be an agent's."""
+        found = checkout_at(self._common, tree.folder)
+        looked = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty")
+        if not found.told(*looked).strip():
             return tree.head
         index = os.path.join(self._folder, "index")
-        own = git.told(tree.folder, "rev-parse", "--git-path", "index").decode().strip()
         with suppress(FileNotFoundError):
-            shutil.copyfile(os.path.join(tree.folder, own), index)
-        apart = self._objects | {"GIT_INDEX_FILE": index}
+            shutil.copyfile(os.path.join(found.own, "index"), index)
+        apart = found.environment | self._objects | {"GIT_INDEX_FILE": index}
         try:
             git.told(tree.folder, "add", "--all", environment=apart)
             made = git.told(tree.folder, "write-tree", environment=apart).decode().strip()

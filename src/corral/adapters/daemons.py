@@ -125,7 +125,8 @@ def _is_up(store: str) -> Refused:
 
 
 def command(options: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "corral.serve", *options]
+    # -P: nothing is loaded from the folder in which it is started.
+    return [sys.executable, "-P", "-m", "corral.serve", *options]
 
 
 def environment(address: str) -> dict[str, str]:
@@ -180,8 +181,10 @@ def end(daemon: Daemon, *, seconds: float, at_once: bool = False) -> bool:
 def ask(daemon: Daemon) -> dict[str, Any] | None:
     """How a daemon says that it is; None when it does not answer."""
     import http.client
+    from urllib.parse import urlsplit
 
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=ANSWER_SECONDS)
+    where = urlsplit(daemon.url).hostname or "127.0.0.1"
+    connection = http.client.HTTPConnection(where, daemon.port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", "/healthz", headers={"Authorization": f"Bearer {daemon.token}"})
         told: dict[str, Any] = msgspec.json.decode(connection.getresponse().read())

@@ -56,6 +56,10 @@ class StartingKeeper:
                 setsid=True,
             )
             children.add(self.pid)
+        except OSError:
+            os.close(self._to)
+            os.close(self._from)
+            raise
         finally:
             for descriptor in (order, answer, *((stdin,) if stdin > 2 else ())):
                 os.close(descriptor)

@@ -16,6 +16,7 @@ from corral.adapters.checkouts import (
     DIFFERING,
     TAKE_IN,
     Checkout,
+    checkout_at,
     common_dir,
     known_checkout,
     resolve,
@@ -111,11 +112,10 @@ def _committed(repository: str, made: str, parents: Sequence[str], message: str)
 
 
 def _checkout(repository: str, branch: str) -> Checkout | None:
-    """Where a branch is checked out, if it is."""
+    """Where a branch is checked out, if it is; it may be an agent who did so."""
     for tree in trees(repository):
         if tree.branch == branch:
-            own = git.told(tree.folder, "rev-parse", "--absolute-git-dir")
-            return Checkout(tree.folder, common_dir(tree.folder), os.fsdecode(own).rstrip("\n"))
+            return checkout_at(common_dir(repository), tree.folder)
     return None
 
 
@@ -206,7 +206,7 @@ def graft(
     there; merged where both changed.
 
     All or nothing: with a conflict the worktree stays as it is. Refused when the worktree is not
-    clean, or when a file or hunk is not there. `worktrees.renew` goes back to `before`.
+    clean, or when a file or hunk is not there.
     """
     if not files and not hunks:
         raise Invalid("Name the files or hunks that are to be taken.")

@@ -117,7 +117,7 @@ def ask(questions: Sequence[Question], *, seconds: float = ANSWER_SECONDS) -> li
     lines = b"".join(msgspec.json.encode(question) + b"\n" for question in questions)
     try:
         told = subprocess.run(
-            [sys.executable, "-m", "corral.adapters.prices"],
+            [sys.executable, "-P", "-m", "corral.adapters.prices"],
             input=lines,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -19,6 +19,7 @@ LEASE_MS = 2 * MINUTE
 # Of one alert in one round, so that one busy alert does not keep the others waiting.
 ROUND = 20
 LONGEST_SLEEP = 30.0
+STRANGE = "it is no letter of an alert: somebody put it there"
 
 
 class Courier(Plain):
@@ -39,7 +40,7 @@ class Delivery(msgspec.Struct, frozen=True):
     letter_id: str
     state: str
     """done; waiting: it failed and is tried again at `due_at`; dead: it failed too often; refused:
-    it was a test, and failed."""
+    it was a test, and failed, or is no letter of an alert."""
     error: str | None
     due_at: int | None
 
@@ -120,9 +121,13 @@ def _deliver_next(store: Corral, alert: Alert, owner: str) -> Delivery | None:
     if not letters:
         return None
     letter = letters[0]
-    error = _tell(store, alert, letter)
     try:
-        said = store.mail.ack(letter) if error is None else store.mail.fail(letter, error)
+        if not isinstance(letter.body, dict) or "kind" not in letter.body:
+            error: str | None = STRANGE
+            said = store.mail.refuse(letter, STRANGE)
+        else:
+            error = _tell(store, alert, letter)
+            said = store.mail.ack(letter) if error is None else store.mail.fail(letter, error)
     except Conflict:
         return None  # somebody dropped it, or took it over, while it was being told
     return Delivery(

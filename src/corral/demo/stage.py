@@ -93,7 +93,7 @@ class Stage:
 
     @staticmethod
     def _program() -> list[str]:
-        return [sys.executable, "-m", "corral"]
+        return [sys.executable, "-P", "-m", "corral"]
 
     # -- telling --------------------------------------------------------------------------------
 

@@ -186,7 +186,7 @@ tasks:
 
 def team_loses_a_worker(stage: Stage) -> None:
     stage.chapter("6. A team on a graph of tasks, one of whose workers is killed with kill -9")
-    program = f"{sys.executable} -m corral.demo.worker"
+    program = f"{sys.executable} -P -m corral.demo.worker"
     stage.corral("agent", "create", "lead", "--provider", "scripted")
     for name in ("ann", "bob"):
         stage.corral("agent", "create", name, "--role", "worker", "--command", program)
@@ -240,7 +240,7 @@ WAYS = (
 def race_loses_its_driver(stage: Stage) -> None:
     stage.chapter("7. A race of four attempts, whose driver is killed with kill -9")
     repository = _repository(stage)
-    judge = f"{sys.executable} -m corral.demo.judge"
+    judge = f"{sys.executable} -P -m corral.demo.judge"
     stage.corral("agent", "create", "judge", "--command", judge)
     ways = [word for way in WAYS for word in ("--variation", way)]
     driver = stage.start(

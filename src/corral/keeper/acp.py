@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.adapters.providers.acp import AcpTalk, Done
 from corral.adapters.providers.facts import Asked, Finished
-from corral.keeper.voice import Log, Recorder, Voice
+from corral.keeper.voice import LONGEST_PAUSE, Log, Recorder, Voice
 from corral.kernel.errors import CorralError
 from corral.kernel.text import abridged
 from corral.rooms.agents.tools import allows
@@ -66,6 +66,11 @@ class AcpVoice(Voice):
         self.attention = Attention.NEEDS_INPUT if self._open else None
         self._recorder.look_at_budget(self._talk.pending())
 
+    def look(self) -> bool:
+        self._recorder.pass_on()
+        self.pause = LONGEST_PAUSE if self._recorder.waits else None
+        return False
+
     @property
     def asks(self) -> list[str]:
         # The agent may have written books into them.
@@ -101,6 +106,7 @@ class AcpVoice(Voice):
                 self._finish(fact)
             else:
                 self._recorder.take([fact])
+        self._recorder.finish()
 
     def _finish(self, done: Done) -> None:
         self._open.clear()

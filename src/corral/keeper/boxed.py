@@ -4,6 +4,7 @@ import time
 
 from corral.adapters.boxed import outbound
 from corral.keeper.stream import StreamVoice
+from corral.keeper.voice import MOMENT
 from corral.kernel.errors import CorralError
 from corral.library.exchanging import folder_of
 
@@ -29,7 +30,8 @@ class BoxedVoice(StreamVoice):
             return False
         self._stamp, self._next_look = stamp, now + BETWEEN_LOOKS
         try:
-            looked = self._store.gateway.exchange(run.id)
+            with self._store.waiting_at_most(MOMENT):
+                looked = self._store.gateway.exchange(run.id)
         except CorralError as error:
             self._say(error.message)
             return False

@@ -9,46 +9,63 @@ import os
 
 # Not by way of hashlib, which brings a whole library of cryptography into every keeper.
 from _blake2 import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corral import __version__, config
 from corral.adapters import git
 from corral.db.filesystem import make_new_private_file
 
+if TYPE_CHECKING:
+    from corral.adapters.checkouts import Checkout
+
 ALLOWED = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TERM", "TZ", "PWD", "VIRTUAL_ENV")
 GIT_SECONDS = 5
+STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
 
 
-def describe(cwd: str) -> dict[str, Any]:
-    """Commit and branch, versions, and the environment as far as it may be kept."""
+def describe() -> dict[str, Any]:
+    """Versions, and the environment as far as it may be kept."""
     system = os.uname()
     return {
         "corral_version": __version__,
         "system": f"{system.sysname} {system.release} {system.machine}",
-        "git": _git(cwd),
         "variables": {name: os.environ[name] for name in ALLOWED if name in os.environ},
         "fingerprints": _fingerprints(),
     }
 
 
-def _git(cwd: str) -> dict[str, Any] | None:
-    told = _ask_git(cwd, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    if told is None:
+def git_at(cwd: str) -> dict[str, Any] | None:
+    """The commit and the branch that a folder is at, and whether files of it are changed; None
+    where git does not tell."""
+    told = git.ask(cwd, *STATUS, seconds=GIT_SECONDS)
+    return None if told is None else _read(told)
+
+
+def git_of(found: "Checkout") -> dict[str, Any] | None:
+    """The same of a worktree that an agent may have changed, by what its repository says."""
+    from corral.adapters.checkouts import disarm
+    from corral.kernel.errors import Refused
+
+    disarm(found.own)
+    words = (*STATUS, "--ignore-submodules=dirty")
+    as_known = found.environment | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = git.run(found.folder, *words, environment=as_known, seconds=GIT_SECONDS)
+    except Refused:
         return None
+    return None if done.code else _read(done.out)
+
+
+def _read(told: bytes) -> dict[str, Any]:
     heads = {}
     dirty = False
-    for line in told.splitlines():
+    for line in told.decode(errors="replace").splitlines():
         if line.startswith("# branch."):
             name, _, value = line[len("# branch.") :].partition(" ")
             heads[name] = value
         else:
             dirty = True
     return {"commit": heads.get("oid"), "branch": heads.get("head"), "dirty": dirty}
-
-
-def _ask_git(cwd: str, *words: str) -> str | None:
-    told = git.ask(cwd, *words, seconds=GIT_SECONDS)
-    return None if told is None else told.decode(errors="replace")
 
 
 def _fingerprints() -> dict[str, str]:

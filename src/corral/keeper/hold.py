@@ -7,8 +7,8 @@ store is there again; what need not be said is left out.
 
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,8 @@ class Hold:
         """Why the run is to end; None: nobody wants it to."""
         self.is_dismissed = False
         """Whether another keeper has the same agent now."""
-        self._is_parked = False
+        self.is_parked = False
+        """Whether it waits for its provider's quota, and is nobody's."""
         self._lease_ms = LEASE_MS
         self._heard_at = time.monotonic()
         self.is_heard = True
@@ -101,7 +102,7 @@ class Hold:
             self.run = self._store.runs.start(self.run.id, holding)
         else:
             self.run = self._store.runs.restart(self.run, holding, after, quick_failures=quick)
-        self._is_parked = False
+        self.is_parked = False
         if after is None:
             self._learn_lease()
 
@@ -136,7 +137,7 @@ class Hold:
         not see that the lease has run out.
         """
         self._plan_beat()
-        if self._is_parked:
+        if self.is_parked:
             return  # it is nobody's, and a refusal would say no more than that
         self.is_heard = True
         try:
@@ -177,21 +178,28 @@ class Hold:
             self.is_dismissed = found.is_live
         self.stop_wanted = self.stop_wanted or "taken over"
 
+    @contextmanager
+    def _if_there(self) -> Iterator[None]:
+        """What is only said when the store is there; one that is away is waited for no longer than
+        with a heartbeat."""
+        with suppress(CorralError), self._store.waiting_at_most(self._pause):
+            yield
+
     def call_for(self, attention: Attention | None) -> None:
         """Say what somebody should see to."""
-        with suppress(CorralError):
+        with self._if_there():
             self.run = self._store.runs.call_for(self.run, attention)
             self._store.alerts.see_to_delivery()
 
     def describe(self, found: dict[str, Any]) -> None:
         """Write down what the run found where it runs."""
-        with suppress(CorralError):
+        with self._if_there():
             self._store.runs.describe(self.run, found)
             self._store.runs.tell(self.run, provider_version=found["provider_version"])
 
     def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
         """A line in the run's log, for those who look later; it never ends the run."""
-        with suppress(CorralError):
+        with self._if_there():
             message, metadata = clean_of_secrets((message, metadata), self._secrets)
             self._store.outputs.log(self.run.id, level, message, metadata=metadata)
 
@@ -199,15 +207,26 @@ class Hold:
 
     def ask_to_stop(self, kind: Stop) -> None:
         """A limit, or a signal, wants the run to end; the store says so first."""
-        with suppress(CorralError):
+        with self._if_there():
             self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind)
         self.stop_wanted = self.run.stop_reason or ending.REASONS[kind]
 
-    def park(self, until: int, reason: str) -> None:
-        """Give the run back until its provider's quota is there again."""
+    def park(self, until: int, reason: str) -> bool:
+        """Give the run back until its provider's quota is there again; False when somebody wanted
+        it to end at this very moment, or others have it."""
         why = clean_of_secrets(reason, self._secrets)
-        self.run = self._store.runs.park(self.run, until=until, reason=why)
-        self._is_parked = True
+        say = partial(self._say_parked, until, why)
+        try:
+            insist(say, patience=PATIENCE, longest_pause=LONGEST_PAUSE)
+        except Conflict:
+            self.run = self._store.runs.get(self.run.id)
+            self._hear(self.run)
+            return False
+        self.is_parked = True
+        return True
+
+    def _say_parked(self, until: int, reason: str) -> None:
+        self.run = self._store.runs.park(self.run, until=until, reason=reason)
 
     def end(self, end: End, output_bytes: int, verdict: tuple[str, str] | None) -> None:
         """Say how it ended; `verdict` is a recovery's, for an end that nobody saw."""

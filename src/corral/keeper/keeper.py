@@ -129,8 +129,9 @@ class Keeper:
             quick = ending.quick_failures(self.run.quick_failures, end, lasted)
             self._renew()
             again: End | None = end
-            if self._voice.limit is not None and self._is_quota(end):
-                if not self._wait_out(self._voice.limit):
+            limit = self._voice.limit
+            if limit is not None and self._is_quota(end) and self._park(limit):
+                if not self._wait_out():
                     return self.run
                 again = None
             elif not self._goes_on(end, quick) or not self._pause(quick):
@@ -203,16 +204,19 @@ class Keeper:
         """Whether its provider's quota ended it, and nobody else did."""
         return end.exit_code != 0 and self._hold.stop_wanted is None
 
-    def _wait_out(self, limit: LimitReached) -> bool:
-        """Give the run back until its provider's quota is there again, and wait for that; False
-        when it went elsewhere meanwhile. Should this keeper die, somebody else starts it then."""
+    def _park(self, limit: LimitReached) -> bool:
+        """Give the run back until its provider's quota is there again; False when it is to end."""
         now = self._store.now()
         until = limit.reset_at or 0
         if not now < until <= now + LONGEST_PARKING_MS:
             until = now + PARKED_MS
-        self._hold.park(until, limit.message)
+        return self._hold.park(until, limit.message)
+
+    def _wait_out(self) -> bool:
+        """Wait until its provider's quota is there again; False when it went elsewhere meanwhile.
+        Should this keeper end, somebody else starts it then."""
         self._agent = self._attempt = self._streams = self._ender = None
-        while (left := until - self._store.now()) > 0:
+        while (left := self.run.due_at - self._store.now()) > 0:
             if self._interrupted:
                 return False
             self._turn(min(left / 1_000, LONGEST_LOOK))
@@ -332,7 +336,7 @@ class Keeper:
             self._renew()
         if now >= self._meter.next_look:
             self._meter.look(self.run, self._agent, keep=self._hold.is_heard)
-        if self._interrupted and self._hold.stop_wanted is None:
+        if self._interrupted and self._hold.stop_wanted is None and not self._hold.is_parked:
             self._hold.ask_to_stop(Stop.INTERRUPTED)
         if self._agent is not None and not self._hold.is_dismissed:
             self._listen()

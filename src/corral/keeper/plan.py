@@ -18,6 +18,7 @@ from corral.rooms.runs.model import Launch, Mode, Run
 
 if TYPE_CHECKING:
     from corral.adapters.boxed.schema import Folder
+    from corral.adapters.checkouts import Checkout
     from corral.adapters.providers.provider import Provider
     from corral.library import Corral
 
@@ -117,16 +118,16 @@ class Plan:
         """The same inside of a sandbox: it may change its worktree, and what its CLI remembers."""
         import msgspec
 
-        from corral.adapters import git, sandbox
+        from corral.adapters import sandbox
 
         assert self._launch.sandbox is not None
-        top = git.worktree_of(self._run.cwd) or self._run.cwd
+        found = self._checkout
         homes = [os.path.expanduser(f"~/{name}") for name in CLI_FOLDERS]
         wrapped = sandbox.wrap(
             started.args,
             sandbox.Bounds(
-                worktree=top,
-                repository=top,
+                worktree=found.folder,
+                repository=found.common,
                 writable=tuple(path for path in homes if os.path.exists(path)),
                 terminal=self._run.mode is Mode.PTY,
             ),
@@ -136,6 +137,25 @@ class Plan:
         return msgspec.structs.replace(
             started, args=wrapped.words, env=started.env | wrapped.environment
         )
+
+    @cached_property
+    def _checkout(self) -> "Checkout":
+        """The worktree that a sandboxed run works in, by what the store and its project's own
+        repository say: what stands in the worktree may have been written by an agent, to be let
+        out. Refused when there is none."""
+        from corral.adapters import git, repositories
+        from corral.adapters.checkouts import known_checkout
+        from corral.library.race_folders import repository_folder
+
+        run = self._run
+        assert run.project_id is not None
+        repository = self._store.projects.get(run.project_id).dir
+        inside = ""
+        if repositories.is_in_git(repository):
+            inside = os.fsdecode(git.told(repository, "rev-parse", "--show-prefix")).rstrip("/\n")
+        elif (private := repository_folder(run.project_id)).is_dir():
+            repository = str(private)
+        return known_checkout(repository, run.cwd.removesuffix(f"/{inside}") if inside else run.cwd)
 
     def _start(self, *, resume: bool) -> Start:
         run, launch = self._run, self._launch
@@ -332,8 +352,19 @@ class Plan:
         """What the run found where it runs: versions, commit, allowed variables."""
         from corral.keeper.environment import describe
 
-        found = describe(self._run.cwd) | {"provider_version": self._version()}
+        found = describe() | {"git": self._git(), "provider_version": self._version()}
         return found | {"sandbox": self._kept_by} if self._launch.is_boxed else found
+
+    def _git(self) -> dict[str, Any] | None:
+        """Where its work stands in git. What an agent left there must not come to be a program of
+        ours: in the worktree of a sandboxed one its repository is asked, in a box nobody is."""
+        from corral.keeper import environment
+
+        if self._launch.is_boxed:
+            return None
+        if self._launch.sandbox in (None, "none"):
+            return environment.git_at(self._run.cwd)
+        return environment.git_of(self._checkout)
 
     def _version(self) -> str | None:
         if self._launch.raw or self.provider.name == "plain":

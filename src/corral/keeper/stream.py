@@ -42,7 +42,8 @@ class StreamVoice(Voice):
 
     def look(self) -> bool:
         found = False
-        while data := self._read():
+        self._recorder.pass_on()
+        while not self._recorder.is_behind and (data := self._read()):
             found = True
             self._take(self._lines.feed(data))
         self._recorder.look_at_budget(self._parser.pending())
@@ -51,8 +52,12 @@ class StreamVoice(Voice):
 
     def close(self) -> None:
         self.look()
+        while data := self._read():  # what was left where it is while the store was away
+            self._recorder.finish()
+            self._take(self._lines.feed(data))
         self._take(self._lines.finish())
         self._recorder.take(self._parser.close(), place="end")
+        self._recorder.finish()
 
     def _take(self, lines: list[Line]) -> None:
         for line in lines:

@@ -33,6 +33,7 @@ class Transcript:
         reader = import_module(f"corral.adapters.transcripts.{self._provider.name}")
         facts: list[Fact] = [item.fact for item in reader.read(path, offset=self._offset)]
         recorder.take([fact for fact in facts if not self._is_prompt(fact)])
+        recorder.finish()
 
     def _is_prompt(self, fact: Fact) -> bool:
         if not isinstance(fact, Said) or fact.role != "user" or self._prompt is None:

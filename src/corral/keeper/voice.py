@@ -10,9 +10,9 @@ that took over, adds nothing twice.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from corral.adapters.providers.facts import (
 )
 from corral.adapters.redaction import without_secrets
 from corral.keeper.insisting import insist
-from corral.kernel.errors import CorralError
+from corral.kernel.errors import CorralError, StoreUnavailable
 from corral.rooms.runs.model import Attention, Run
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
-PATIENCE = 30.0  # seconds for which a fact waits for a store that is away
+MOMENT = 0.5  # seconds for which a store that is away is waited for while the agent is at work
+PATIENCE = 15 * 60.0  # and once it has ended, as for the end itself
+MOST_WAITING = 1_000  # facts; the rest stays in the output until then
 BETWEEN_BUDGETS = 10.0  # seconds between two looks at what is not charged yet
 
 Log = Callable[[str, str, dict[str, Any] | None], None]
@@ -100,25 +102,73 @@ class Recorder:
         self._log = log
         self._count = 0
         self._place = ""
+        self._waiting: deque[tuple[str, Fact]] = deque()
+        self._next_try = 0.0
+        self._charged: Used | None = None
         self._session: str | None = None
         self._model: str | None = run.model
         self._budget = store.runs.launch_of(run.id).budget_micros
         self._next_look = 0.0
 
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for a store that is away."""
+        return bool(self._waiting)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits for the store that no more should be read."""
+        return len(self._waiting) >= MOST_WAITING
+
     def take(self, facts: Sequence[Fact], *, place: str | None = None) -> None:
-        """Keep them all. One that cannot be kept must not end the run: what it was is in the
-        output, and the log says so. `place` is where they stand in the output, if that is read."""
+        """Keep them all, in their order. One that cannot be kept must not end the run: what it was
+        is in the output, and the log says so. `place` is where they stand in the output, if that is
+        read."""
         for nth, fact in enumerate(facts):
             self._count += 1
-            self._place = f"{self._count}" if place is None else f"{place}.{nth}"
+            at = f"{self._count}" if place is None else f"{place}.{nth}"
+            clean = without_secrets(fact, self._secrets)
+            self._notice(clean)
+            self._waiting.append((at, clean))
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Keep what waits. A store that is away is not waited for: a keeper that stands still here
+        would not see that its lease has run out, and its agent would go on beside another's."""
+        if not self._waiting or time.monotonic() < self._next_try:
+            return
+        try:
+            with self._store.waiting_at_most(MOMENT):
+                self._keep_all()
+        except StoreUnavailable:
+            self._next_try = time.monotonic() + LONGEST_PAUSE
+
+    def finish(self) -> None:
+        """The agent has ended: now the store is waited for, and what it said and spent is worth
+        that."""
+        try:
+            insist(self._keep_all, patience=PATIENCE, longest_pause=LONGEST_PAUSE)
+        except StoreUnavailable as error:
+            self._log("warn", f"Not kept: {error.message}", {"facts": len(self._waiting)})
+            self._waiting.clear()
+
+    def _keep_all(self) -> None:
+        while self._waiting:
+            self._place, fact = self._waiting[0]
             try:
-                self._insist(without_secrets(fact, self._secrets))
+                self._take(fact)
+            except StoreUnavailable:
+                raise
             except CorralError as error:
                 self._log("warn", f"Not kept: {error.message}", {"fact": type(fact).__name__})
+            self._waiting.popleft()
 
-    def _insist(self, fact: Fact) -> None:
-        """The store may be away for a moment: what an agent said and spent is worth a wait."""
-        insist(partial(self._take, fact), patience=PATIENCE, longest_pause=LONGEST_PAUSE)
+    def _notice(self, fact: Fact) -> None:
+        """What the keeper itself goes by, whether the store is there or not."""
+        if isinstance(fact, LimitReached):
+            self._voice.limit = fact
+        elif isinstance(fact, Finished):
+            self._voice.finished = fact
 
     def look_at_budget(self, pending: Sequence[Used]) -> None:
         """Whether the run's own budget is spent, counting what is used and not yet charged."""
@@ -129,7 +179,7 @@ class Recorder:
             if now < self._next_look:  # working out prices takes a process of its own
                 return
             self._next_look = now + BETWEEN_BUDGETS
-        with suppress(CorralError):
+        with suppress(CorralError), self._store.waiting_at_most(MOMENT):
             spent = self._store.charges.total(f"run:{self._run.id}").cost_micros or 0
             spent += sum(cost for used in pending if (cost := self._cost(used)) is not None)
             self._voice.over_budget = self._voice.over_budget or spent >= self._budget
@@ -158,7 +208,6 @@ class Recorder:
             case SessionNamed():
                 self._name(fact)
             case LimitReached():
-                self._voice.limit = fact
                 self._log("warn", fact.message, {"reset_at": fact.reset_at})
             case Asked():
                 self._log("info", f"It asks: {fact.title}", {"tool": fact.tool})
@@ -169,8 +218,6 @@ class Recorder:
                 )
             case Logged():
                 self._log(fact.level, fact.message, fact.metadata)
-            case Finished():
-                self._voice.finished = fact
 
     def _name(self, fact: SessionNamed) -> None:
         run = self._run
@@ -205,18 +252,20 @@ class Recorder:
         )
 
     def _charge(self, used: Used) -> None:
-        run = self._run
+        run, reported = self._run, used
         if used.model is None:
             self._model = self._model or self._model_in_record()
             used = replace(used, model=self._model)
-        self._store.charges.add(
-            used,
-            run_id=run.id,
-            session_id=run.session_id,
-            project_id=run.project_id,
-            agent_id=run.agent_id,
-            provider=run.provider,
-        )
+        if reported is not self._charged:  # else only what follows was cut short
+            self._store.charges.add(
+                used,
+                run_id=run.id,
+                session_id=run.session_id,
+                project_id=run.project_id,
+                agent_id=run.agent_id,
+                provider=run.provider,
+            )
+            self._charged = reported
         if used.cost_micros is None:
             # By a process of its own: the table of prices is large.
             call_and_wait(self._store.address, "charge", "price")

@@ -41,6 +41,20 @@ def clean_text(value: str, what: str, *, most: int = MAX_TEXT) -> str:
     return value
 
 
+def command_words(command: str) -> list[str]:
+    """The words that a shell would make of a command; Invalid when there are none, or when a quote
+    in it has no end."""
+    import shlex
+
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise Invalid(f"The command cannot be split into words: {error}; mend it.") from None
+    if not words:
+        raise Invalid("The command is empty; give a program.")
+    return words
+
+
 def abridged(text: str, most: int) -> str:
     """At most so many characters; what is cut is cut between words, and a sign says so."""
     if len(text) <= most:

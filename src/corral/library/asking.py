@@ -18,7 +18,7 @@ from corral.adapters.providers import registry
 from corral.adapters.providers.provider import GO_ON
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.text import abridged
+from corral.kernel.text import abridged, command_words
 from corral.rooms.projects import ops as projects
 from corral.rooms.projects.model import Project
 from corral.rooms.runs import ops as runs
@@ -332,11 +332,7 @@ def runner_of(tx: Tx, name: str) -> Runner:
 
 
 def _from_command(command: str, agent: "Agent | None") -> Runner:
-    import shlex
-
-    words = shlex.split(command)
-    if not words:
-        raise Invalid("The command is empty; give the agent or the project another.")
+    words = command_words(command)
     provider = (agent.provider if agent else None) or registry.for_program(words[0]).name
     return Runner(provider, words[0], words[1:], agent)
 

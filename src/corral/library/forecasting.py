@@ -15,6 +15,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import NotFound, Refused
 from corral.rooms.agents import ops as agents
 from corral.rooms.mail import ops as mail
+from corral.rooms.projects import ops as projects
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Run
 
@@ -56,28 +57,44 @@ def forecast(database: Database, folder: str, *, tell: bool) -> list[Clash]:
 def forecast_live(database: Database) -> list[Clash]:
     """Of every repository on this machine in which live runs have more than one worktree: which of
     these would conflict. Their owners are told. Without any, nothing but the store is looked at."""
-    live = database.read(_live)
     busy: dict[str, set[str]] = {}
-    for run in live:
-        top = git.worktree_of(os.path.realpath(run.cwd)) if run.host == process.host() else None
+    for dir, cwd in database.read(_places_here):
+        # By the project, and not by what stands in the worktree: an agent may have written that.
+        top = git.worktree_of(os.path.realpath(dir))
         if top is not None:
-            busy.setdefault(git.main_worktree(top) or top, set()).add(top)
+            busy.setdefault(git.main_worktree(top) or top, set()).add(os.path.realpath(cwd))
     clashes = []
-    for repository, tops in busy.items():
+    for repository, cwds in busy.items():
         # One in which git is in trouble keeps nobody from looking at the others; whoever asks for
         # its forecast is told.
         with suppress(Refused):
-            trees = checkouts.trees(repository) if len(tops) > 1 else []
-            trees = [tree for tree in trees if os.path.realpath(tree.folder) in tops]
-            clashes += _tried(database, repository, trees[:MAX_TREES], tell=True) if trees else []
+            trees = checkouts.trees(repository) if len(cwds) > 1 else []
+            nearest = {_around(trees, cwd) for cwd in cwds}
+            at_work = [tree for tree in trees if tree in nearest][:MAX_TREES]
+            clashes += _tried(database, repository, at_work, tell=True) if at_work else []
     return clashes
+
+
+def _places_here(tx: Tx) -> list[tuple[str, str]]:
+    """Of the live runs of this machine, where their project is and where they work."""
+    return [
+        (projects.get(tx, run.project_id).dir if run.project_id else run.cwd, run.cwd)
+        for run in _live(tx)
+        if run.host == process.host()
+    ]
+
+
+def _around(trees: Sequence[checkouts.Tree], cwd: str) -> checkouts.Tree | None:
+    """The nearest worktree that a folder is in."""
+    found = [tree for tree in trees if f"{cwd}/".startswith(f"{os.path.realpath(tree.folder)}/")]
+    return max(found, key=lambda tree: len(tree.folder), default=None)
 
 
 def _tried(
     database: Database, top: str, trees: Sequence[checkouts.Tree], *, tell: bool
 ) -> list[Clash]:
     """Merge worktrees two by two, in a place apart."""
-    sides = database.read(lambda tx: [_side(tx, tree, _live(tx)) for tree in trees])
+    sides = database.read(lambda tx: _sides_of(tx, trees))
     with tempfile.TemporaryDirectory(prefix="corral-forecast-") as apart:
         trial = commits.Trial(top, apart)
         states = [trial.state_of(tree) for tree in trees] if len(trees) > 1 else []
@@ -99,12 +116,15 @@ def _live(tx: Tx) -> list[Run]:
     return found[::-1]
 
 
-def _side(tx: Tx, tree: checkouts.Tree, live: list[Run]) -> Side:
-    inside = os.path.realpath(tree.folder)
-    for run in live:
-        if git.worktree_of(os.path.realpath(run.cwd)) == inside:
-            return Side(tree.folder, tree.branch, _owner(tx, run), run.id)
-    return Side(tree.folder, tree.branch, None, None)
+def _sides_of(tx: Tx, trees: Sequence[checkouts.Tree]) -> list[Side]:
+    """Who works in each; of several the one that began last."""
+    at_work = {_around(trees, os.path.realpath(run.cwd)): run for run in reversed(_live(tx))}
+    return [
+        Side(tree.folder, tree.branch, _owner(tx, run), run.id)
+        if (run := at_work.get(tree)) is not None
+        else Side(tree.folder, tree.branch, None, None)
+        for tree in trees
+    ]
 
 
 def _owner(tx: Tx, run: Run) -> str:

@@ -14,6 +14,7 @@ from corral.adapters.sandbox import Kind
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.library import asking
+from corral.library.race_folders import repository_folder
 from corral.rooms.projects import ops as projects
 from corral.rooms.projects.model import Project
 from corral.rooms.races import variations
@@ -102,7 +103,7 @@ def repository_of(project: Project, base: str | None, dirty: Dirty) -> Where:
     if not repositories.is_in_git(dir):
         if base is not None:
             raise Refused(f"{dir} is in no git repository, so it has no {base!r}.", dir=dir)
-        folder = config.home() / "repositories" / project.id
+        folder = repository_folder(project.id)
         config.make_private_folder(folder.parent)
         taken = repositories.snapshot(dir, str(folder), message=f"{dir} as a race began with it")
         return Where(str(folder), "", True, None, taken.commit)

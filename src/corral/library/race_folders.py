@@ -21,6 +21,11 @@ def races_folder() -> Path:
     return config.home() / "races"
 
 
+def repository_folder(project_id: str) -> Path:
+    """Where the private repository is of a project whose directory is in none."""
+    return config.home() / "repositories" / project_id
+
+
 def ports_folder() -> Path:
     """Where it is written down which attempt has which port."""
     return config.home() / "ports"

@@ -296,7 +296,7 @@ def _sent(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
             if "fence" in known and given.get("fence") is None and hasattr(value, "fence"):
                 sent["fence"] = value.fence
             value = value.id
-        sent[name] = os.path.abspath(value) if name == "dir" else value
+        sent[name] = os.path.abspath(value) if name == "dir" and value is not None else value
     missing = [field.name for field in call.fields if field.required and field.name not in sent]
     if missing:
         raise TypeError(f"{call.name} needs {', '.join(missing)}")

@@ -46,7 +46,10 @@ def _begin(tx: Tx, owner: str) -> history.Begun | None:
 def _ask(database: "Database", begun: history.Begun) -> tuple[Verdict, int | None, str]:
     schedule = begun.schedule
     assert schedule.script is not None
-    dir = database.read(lambda tx: _dir(tx, schedule))
+    try:
+        dir = database.read(lambda tx: _dir(tx, schedule))
+    except NotFound as error:  # nobody would be woken by it
+        return Verdict(False, error.message, failed=True), None, ""
     if dir is None:
         dir = str(config.home() / "workspaces" / schedule.id)
         config.make_private_folder(config.home() / "workspaces" / schedule.id)
@@ -66,7 +69,8 @@ def _ask(database: "Database", begun: history.Begun) -> tuple[Verdict, int | Non
 
 
 def _dir(tx: Tx, schedule: Schedule) -> str | None:
-    """Where a script is run: in the project, else where the session's agent works."""
+    """Where a script is run: in the project, else where the session's agent works; None: in a
+    folder of its own. NotFound when its session was forgotten."""
     project = schedule.project_id
     agent = None
     if schedule.mailbox.startswith("session:"):

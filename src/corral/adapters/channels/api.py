@@ -124,7 +124,7 @@ def _check(
 
 def _pause(headers: Mapping[str, str]) -> int | None:
     given = headers.get("retry-after", "")
-    return min(int(given) * 1_000, LONGEST_RETRY_MS) if given.isdigit() else None
+    return min(int(given) * 1_000, LONGEST_RETRY_MS) if given.isdecimal() else None
 
 
 def _told(answer: "httpx.Response") -> dict[str, Any]:

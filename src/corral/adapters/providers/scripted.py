@@ -12,10 +12,11 @@ class Scripted(Cli):
     program = sys.executable
     exit_keys = "exit\r"
     chooses_session = True
-    acp_args = ("-m", "corral.demo.agent", "--acp")
+    acp_args = ("-P", "-m", "corral.demo.agent", "--acp")
 
     def start(self, ask: Ask, program: str | None = None) -> Start:
-        args = [program or self.program, "-m", "corral.demo.agent"]
+        # -P: nothing is loaded from the folder in which it works.
+        args = [program or self.program, "-P", "-m", "corral.demo.agent"]
         session = session_of(ask)
         args += ["--interactive" if ask.interactive else "--json"]
         if ask.latest:

@@ -61,7 +61,13 @@ def resume(app: App, id: str, prompt: str | None, *, detach: bool, given: dict[s
 
 def _keeper() -> StartingKeeper:
     """The keeper that began to load with this command, or a new one."""
-    return keepers.early or StartingKeeper()
+    try:
+        return keepers.early or StartingKeeper()
+    except OSError as error:
+        raise Refused(
+            f"No process could be started for the run ({error.strerror}), and nothing was begun; "
+            "try again when fewer are going.",
+        ) from None
 
 
 def _leave(app: App, wish: dict[str, Any], keeper: StartingKeeper) -> int:
@@ -173,7 +179,7 @@ def size_of(text: str) -> int:
     units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
     number = text.upper().rstrip("BKMG")
     unit = text.upper()[len(number) :] or "B"
-    if not number.isdigit() or unit not in units:
+    if not number.isdecimal() or unit not in units:
         raise Invalid(f"{text!r} is no size; write one like 500KB, 100MB or 2GB.")
     return int(number) * units[unit]
 
@@ -185,6 +191,6 @@ def restarts(text: str | None) -> int | None:
     if text == "no":
         return 0
     kind, _, count = str(text).partition(":")
-    if kind == "on-failure" and (count.isdigit() or not count):
+    if kind == "on-failure" and (count.isdecimal() or not count):
         return int(count or 3)
     raise Invalid(f"{text!r} is no restart policy; write no, on-failure or on-failure:3.")

@@ -40,7 +40,7 @@ _threads: CapacityLimiter | None = None
 async def stream(request: Request) -> Response:
     store: Corral = request.state.store
     given = request.headers.get("last-event-id") or request.query_params.get("offset", "")
-    offset = int(given) if given.isdigit() and len(given) < 16 else None
+    offset = int(given) if given.isdecimal() and len(given) < 16 else None
     run = await to_thread.run_sync(lambda: store.runs.get(request.path_params["id"]))
     gone = threading.Event()
     return sending((_event(*told) for told in tellings(store, run, offset, gone)), gone)

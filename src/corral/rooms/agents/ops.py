@@ -12,7 +12,14 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.keep import KEEP
 from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_BODY, MAX_NAME, check_int, clean_text, encode_json
+from corral.kernel.text import (
+    MAX_BODY,
+    MAX_NAME,
+    check_int,
+    clean_text,
+    command_words,
+    encode_json,
+)
 from corral.rooms.agents import sql
 from corral.rooms.agents.model import (
     Agent,
@@ -276,6 +283,8 @@ def _content(*, limits: Limits, **texts: str | None) -> Content:
         if value
     }
     content = Content(**checked, limits=limits)
+    if content.command is not None:
+        command_words(content.command)
     _check_provider(content)
     _check_role(content)
     return content

@@ -9,7 +9,7 @@ import msgspec
 
 from corral.kernel.errors import Invalid
 from corral.kernel.states import Moves, move
-from corral.kernel.text import clean_text
+from corral.kernel.text import clean_text, command_words
 
 
 class AlertState(StrEnum):
@@ -111,15 +111,7 @@ def _check_url(target: str) -> None:
 
 
 def _check_command(target: str) -> None:
-    import shlex
-
-    try:
-        words = shlex.split(target)
-    except ValueError as error:
-        raise Invalid(f"The command cannot be split into words: {error}.", target=target) from None
-    if not words:
-        raise Invalid("The command is empty; give a program.", target=target)
-    for word in words:
+    for word in command_words(target):
         if word in SHELL_WORDS:
             raise Invalid(
                 f"No shell reads the command, so {word} would be a word like any other; "

@@ -10,7 +10,7 @@ from corral.kernel.errors import Ambiguous, Invalid, NotFound
 from corral.kernel.ids import LENGTH
 from corral.kernel.keep import KEEP
 from corral.kernel.page import LAST_ID, LAST_NUMBER, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.kernel.text import MAX_NAME, clean_text, command_words, encode_json
 from corral.rooms.projects import sql
 from corral.rooms.projects.model import Project, ProjectState
 
@@ -38,6 +38,8 @@ def register(
         for name, value in (("command", command), ("prompt", prompt))
         if value is not KEEP
     }
+    if new_command := given.get("command"):
+        command_words(new_command)
     new = {
         "id": tx.new_id("prj"),
         "dir": real,

@@ -173,7 +173,7 @@ def _hunks(given: tuple[str, ...]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for text in given:
         name, mark, number = text.rpartition("#")
-        if not mark or not number.isdigit():
+        if not mark or not number.isdecimal():
             raise Invalid(f"{text!r} names no hunk; write --hunk PATH#2.")
         found.setdefault(name, []).append(int(number))
     return found

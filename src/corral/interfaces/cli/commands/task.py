@@ -313,7 +313,7 @@ def submit(
             shown[name] = list(given)
     if commands:
         shown["commands"] = [
-            {"command": ran, "exit_code": int(code) if code.lstrip("-").isdigit() else code}
+            {"command": ran, "exit_code": int(code) if code.removeprefix("-").isdecimal() else code}
             for ran, code in commands
         ]
     id = id_of(app, task, project)
