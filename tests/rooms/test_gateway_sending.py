@@ -247,6 +247,19 @@ def test_nobody_waits_for_the_lease_of_a_process_that_died_here(
     assert chat.platform.words() == ["one", "two"]
 
 
+def test_a_clock_that_was_set_back_holds_up_no_message_for_long(
+    store: Corral, clock: SetClock
+) -> None:
+    chat = chat_with(store)
+    store.messages.send("one", agent="ada", to="room")
+    clock.advance(-HOUR)
+    store.messages.send("two", agent="ada", to="room")
+    assert chat.deliver() == []
+    clock.advance(MINUTE)
+    chat.deliver()
+    assert chat.platform.words() == ["two"]
+
+
 def test_a_process_that_has_the_number_of_the_dead_one_is_not_taken_for_it(
     store: Corral, clock: SetClock
 ) -> None:
