@@ -94,6 +94,26 @@ def test_a_token_that_is_in_use_opens_nothing_as_soon_as_it_ends(
         until(lambda: client.get("/api/tasks").status_code == 401, "it opens nothing")
 
 
+@pytest.mark.parametrize("kind", ["token", "agent"])
+def test_what_is_remembered_of_a_token_ends_when_it_or_its_agent_does(
+    store: Corral, kind: str
+) -> None:
+    store.agents.create("ada")
+    secret = store.tokens.create("other", scope="agent:ada").value
+    known = callers.Callers(store)
+    assert known.look_up(secret) == known.known(secret)
+    if kind == "token":
+        store.tokens.revoke("other")
+    else:
+        store.agents.retire("ada")
+    (event,) = until(
+        lambda: [each for each in store.events.newest(limit=1).items if each.kind == kind],
+        "it comes by the feed",
+    )
+    known.watch(event)
+    assert known.known(secret) is None
+
+
 def test_what_is_remembered_of_a_token_ends_with_it(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
