@@ -99,9 +99,9 @@ def test_any_text_is_taken(text: str) -> None:
     "piece", ["1 passed, ", "9" * 50, "=== RUN ", "ok ", "Tests: 1 a, ", "\x1b[1", "\n 1 passing ("]
 )
 def test_a_hostile_text_takes_no_long_time(piece: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     from_output(piece * (2_000_000 // len(piece)))
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
     assert from_output(f"{'9' * 100} passed in 1s") == Counts(
         "pytest", 999_999_999, 0, 0, 0, 999_999_999
     )

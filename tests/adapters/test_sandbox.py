@@ -1,5 +1,6 @@
 """Sandboxes: each kind that works on this machine really keeps a program in its bounds."""
 
+import ctypes
 import os
 import shutil
 import socket
@@ -25,6 +26,26 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     if trouble is not None:
         pytest.skip(f"{kind} does not work here: {trouble}")
     return kind
+
+
+def is_there(kind: Kind) -> bool:
+    """Whether the system has it, asked by other means than Corral's own."""
+    if kind is Kind.LANDLOCK:
+        create_ruleset, tell_version = 444, 1
+        return int(ctypes.CDLL(None).syscall(create_ruleset, None, 0, tell_version)) >= 1
+    plain = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-pid"]
+    return (
+        bool(shutil.which("bwrap")) and not subprocess.run([*plain, "true"], check=False).returncode
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_system_has_is_found_to_work(kind: Kind) -> None:
+    """All others are passed over where a kind does not work, and would not notice that none does
+    any more."""
+    if not is_there(kind):
+        pytest.skip(f"this system has no {kind}")
+    assert sandbox._tried(kind, True)[0] is None
 
 
 def run(

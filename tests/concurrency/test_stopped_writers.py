@@ -12,10 +12,12 @@ import pytest
 
 import corral
 from corral.db import turnstile
+from corral.db.lockfile import LockFile
 from corral.kernel.errors import StoreUnavailable
 from corral.library import Corral
 from corral.rooms.mail import ops as mail
 from tests.support.invariants import check_store
+from tests.support.keeping import until
 from tests.support.processes import Child, Signal
 from tests.support.threads import Racer
 
@@ -121,6 +123,7 @@ def test_one_that_is_stopped_while_it_waits_for_its_turn_is_named(file_url: str)
     taken, go, come, arrived = Signal(), Signal(), Signal(), Signal()
 
     def put_when_told(url: str) -> None:
+        turnstile.PATIENCE = 60.0  # in this process: it is to be there when it is stopped
         with corral.open(url) as store:
             come.wait()
             arrived.send()
@@ -131,10 +134,12 @@ def test_one_that_is_stopped_while_it_waits_for_its_turn_is_named(file_url: str)
         Child(partial(put_when_told, file_url)) as waiter,
         corral.open(file_url) as store,
     ):
+        door = LockFile(f"{store.db.path}-line-door")
         taken.wait()
         come.send()
         arrived.wait()
-        time.sleep(0.1)  # from its word to its place at the door
+        until(lambda: door.holder() == waiter.pid, "it is the next in line")
+        door.close()
         with stopped(waiter.pid):
             go.send()
             writer.result(10)

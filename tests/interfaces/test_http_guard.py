@@ -2,15 +2,18 @@
 
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from corral.interfaces.http import guard
+from corral.interfaces.http import callers, guard
 from corral.interfaces.http.limits import Buckets, Rate
+from corral.kernel.clock import SECOND
 from corral.library import Corral
+from tests.support.keeping import until
 from tests.support.served import Served, serving
 from tests.support.store import rows
 
@@ -73,6 +76,56 @@ def test_a_revoked_token_opens_nothing(served: Served) -> None:
         told = client.get("/api/runs")
         assert told.status_code == 401
         assert "revoked" in told.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("end", ["revoke the token", "retire its agent"])
+def test_a_token_that_is_in_use_opens_nothing_as_soon_as_it_ends(
+    served: Served, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(callers, "SECONDS", 600.0)  # so that nothing else ends it
+    served.store.agents.create("ada")
+    made = served.store.tokens.create("other", scope="agent:ada")
+    with served.client(made.value) as client:
+        assert client.get("/api/tasks").status_code != 401
+        if end == "revoke the token":
+            served.store.tokens.revoke("other")
+        else:
+            served.store.agents.retire("ada")
+        until(lambda: client.get("/api/tasks").status_code == 401, "it opens nothing")
+
+
+@pytest.mark.parametrize("kind", ["token", "agent"])
+def test_what_is_remembered_of_a_token_ends_when_it_or_its_agent_does(
+    store: Corral, kind: str
+) -> None:
+    store.agents.create("ada")
+    secret = store.tokens.create("other", scope="agent:ada").value
+    known = callers.Callers(store)
+    assert known.look_up(secret) == known.known(secret)
+    if kind == "token":
+        store.tokens.revoke("other")
+    else:
+        store.agents.retire("ada")
+    (event,) = until(
+        lambda: [each for each in store.events.newest(limit=1).items if each.kind == kind],
+        "it comes by the feed",
+    )
+    known.watch(event)
+    assert known.known(secret) is None
+
+
+def test_what_is_remembered_of_a_token_ends_with_it(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = [0.0]
+    monkeypatch.setattr(callers, "time", SimpleNamespace(monotonic=lambda: passed[0]))
+    secret = store.tokens.create("short", ttl_ms=2 * SECOND).value
+    known = callers.Callers(store)
+    who = known.look_up(secret)
+    passed[0] = 1.9
+    assert known.known(secret) == who
+    passed[0] = 2.1
+    assert known.known(secret) is None
 
 
 def test_a_page_knows_who_asks(served: Served) -> None:

@@ -341,6 +341,20 @@ def test_leftovers_of_a_run_whose_keeper_died_are_ended_too(home: Home) -> None:
     assert not home.of_run(run)
 
 
+def test_what_the_last_attempt_left_is_ended_before_the_next_begins(home: Home) -> None:
+    left = "[ -e child ] || (setsid sleep 600 & echo $! >child.part; mv child.part child)"
+    script = f"{left}; touch here; while [ ! -e go ]; do sleep 0.02; done"
+    run = waiting(home, "--restart", "on-failure:2", script=script)
+    child = home.pid_in("child")
+    for pid in (run.keeper_pid, home.guard_of(run), run.pid):
+        kill(pid)
+    home.recover()
+    assert not lives(child)
+    (home.work / "go").touch()
+    ended = home.ended(run.id)
+    assert (ended.state, ended.attempts) == (RunState.COMPLETED, 2)
+
+
 def test_a_recorded_process_that_vanishes_is_found(home: Home) -> None:
     import subprocess
 

@@ -94,6 +94,20 @@ def test_a_signal_that_ends_the_program_ends_the_command_alike(home: Home) -> No
     assert (home.only().signal, home.only().state) == (signal.SIGINT, RunState.CANCELLED)
 
 
+def test_the_words_of_whoever_stopped_it_cannot_steer_the_terminal(home: Home) -> None:
+    with home.begin("run", "--", "sh", "-c", "touch here; exec sleep 600") as command:
+        run = started(home)
+        with home.store() as store:
+            store.runs.stop(run.id, reason="\x1b]0;title\x07 away")
+        said = command.communicate(timeout=60)[1].decode()
+    assert "is cancelled: \\x1b]0;title\\x07 away." in said
+
+
+def test_a_program_that_is_missing_cannot_steer_the_terminal_by_its_name(home: Home) -> None:
+    said = home.corral("run", "--", "no\x1b[31msuch")
+    assert (said.returncode, b"\x1b" in said.stderr) == (127, False)
+
+
 def test_a_stop_signal_stops_both_and_going_on_wakes_both(home: Home) -> None:
     script = "touch here; while [ ! -e go ]; do sleep 0.02; done; echo went on"
     with home.begin("run", "--", "sh", "-c", script) as command:

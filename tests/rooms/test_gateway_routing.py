@@ -53,9 +53,9 @@ def test_a_pattern_finds_what_it_says(pattern: str, text: str, found: bool) -> N
     "pattern", ["(a+)+$", "(a|a)*b", "(a*)*(a*)*b", "(" * 60 + "a*" + ")*" * 60]
 )
 def test_no_pattern_runs_for_ever(pattern: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     Pattern(pattern).found_in("a" * (MAX_TEXT - 1) + "!")
-    assert time.monotonic() - began < 5.0
+    assert time.process_time() - began < 5.0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What goes out: in order, once, with permission; failures, doubt and what is said of them."""
 
+import os
 import subprocess
 import sys
 
@@ -244,6 +245,32 @@ def test_nobody_waits_for_the_lease_of_a_process_that_died_here(
     clock.advance(2 * SECOND)
     chat.deliver()
     assert chat.platform.words() == ["one", "two"]
+
+
+def test_a_clock_that_was_set_back_holds_up_no_message_for_long(
+    store: Corral, clock: SetClock
+) -> None:
+    chat = chat_with(store)
+    store.messages.send("one", agent="ada", to="room")
+    clock.advance(-HOUR)
+    store.messages.send("two", agent="ada", to="room")
+    assert chat.deliver() == []
+    clock.advance(MINUTE)
+    chat.deliver()
+    assert chat.platform.words() == ["two"]
+
+
+def test_a_process_that_has_the_number_of_the_dead_one_is_not_taken_for_it(
+    store: Corral, clock: SetClock
+) -> None:
+    chat = chat_with(store)
+    store.messages.send("one", agent="ada", to="room")
+    box = store.places.get(chat.place()).mailbox
+    before = f"delivery:{process.host()}:{os.getpid()}:1:1"  # of this number, in another life
+    store.mail.claim(box, owner=before, lease_ms=MINUTE)
+    chat.deliver()
+    clock.advance(2 * SECOND)
+    assert chat.deliver() == ["done"]
 
 
 def test_the_lease_of_one_who_lives_is_waited_for(store: Corral, clock: SetClock) -> None:

@@ -247,6 +247,24 @@ def test_what_may_be_started_again_is_given_back_with_an_event(
     assert store.runs.get(run.id).attempts == again.attempts == 2
 
 
+def test_what_is_being_stopped_is_not_started_again_although_it_might_be(
+    store: Corral, clock: SetClock
+) -> None:
+    run = stopping(store, restarts=1)
+    clock.advance(HOUR)
+    assert told(store) == [("stopping", "cancelled", "stopped")]
+    assert store.runs.get(run.id).attempts == 1
+
+
+def test_a_lease_counts_up_to_its_end_and_no_longer(store: Corral, clock: SetClock) -> None:
+    run = running(store)
+    assert run.lease_until is not None
+    clock.advance(run.lease_until - clock.now() - 1)
+    assert told(store) == []
+    clock.advance(1)
+    assert told(store) == [("running", "interrupted", "lease expired")]
+
+
 def test_a_lease_that_is_renewed_in_time_is_left_alone(store: Corral, clock: SetClock) -> None:
     run = running(store)
     for _ in range(5):

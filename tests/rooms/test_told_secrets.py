@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
+from corral.adapters.channels.contract import Incoming
 from corral.library import Corral
+from tests.support.channels import Chat
 from tests.support.raced import Raced
 from tests.support.store import contents
 
@@ -23,6 +27,27 @@ def test_a_secret_in_a_post_is_kept_nowhere(store: Corral) -> None:
         "or [redacted]",
         "all: [redacted]",
     ]
+    assert KEY not in str(contents(store))
+
+
+@pytest.mark.usefixtures("kinds")
+def test_a_secret_that_is_said_in_a_chat_is_kept_nowhere(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store)
+    store.wirings.add("ada", channel=chat.channel.name)
+    alone = chat.says(f"use {KEY} for it")
+    assert alone.text == "use [redacted] for it"
+    together = [
+        Incoming(event_id=f"t{n}", place="room", sender="ann", text=f"{n}: {KEY}") for n in range(3)
+    ]
+    store.messages.receive_all(chat.channel.id, together)
+    messages = store.messages.list().items[::-1]
+    assert [each.text for each in messages] == [
+        "use [redacted] for it",
+        *(f"{n}: [redacted]" for n in range(3)),
+    ]
+    told = [store.mail.get(str(each.routes[0].letter_id)).body["text"] for each in messages]
+    assert told == [each.text for each in messages]
     assert KEY not in str(contents(store))
 
 

@@ -42,9 +42,9 @@ def test_a_diamond_has_few_crossings() -> None:
 
 def test_a_chain_in_which_everything_needs_everything_stays_small_and_quick() -> None:
     needs = {f"t{n}": [f"t{m}" for m in range(n)] for n in range(150)}
-    began = time.monotonic()
+    began = time.process_time()
     found = lay_out(needs)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
     assert len(found.paths) == 150 * 149 // 2
 
 

@@ -162,11 +162,11 @@ def test_patterns_that_cover_one_name_meet_and_their_heads_find_each_other(
 )
 def test_no_pattern_makes_it_take_long(pattern: str) -> None:
     wild = normalise(pattern, "/nowhere")
-    began = time.perf_counter()
+    began = time.process_time()
     meet(wild, "a" * 400 + "c")
     meet(wild, wild[:-1] + "z")
     meet(wild, "/".join("a" * 200))
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(

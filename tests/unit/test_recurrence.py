@@ -296,10 +296,10 @@ def test_latest_is_the_mirror_of_next_for_steps_too(step: int, anchor: int, mome
 
 @pytest.mark.parametrize("text", ["0 0 30 2 *", "0 0 31 4 *", "0 0 31 2,4,6,9,11 *"])
 def test_a_rule_that_never_fires_is_refused_quickly(text: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(Invalid) as caught:
         check_cron(text, "UTC", at("2027-01-01T00:00:00"))
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
     assert caught.value.details["rule"] == text
 
 
@@ -331,9 +331,9 @@ def test_what_is_no_cron_rule_is_refused_and_shown_how_one_looks(text: str) -> N
 
 
 def test_a_rule_that_fires_rarely_is_found_quickly() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     assert check_cron("0 0 29 2 mon", "UTC", at("2027-01-01T00:00:00")) == "0 0 29 2 mon"
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("ms", [5 * SECOND, DAY, YEAR])

@@ -144,7 +144,8 @@ def create_each(
     """As `create`, for several rows with the same columns of a table that has `fresh`: in their
     order, their events behind them, and each costs little more than its statements do.
 
-    `notes` are the data of the events, as JSON. Gives back the numbers of the rows.
+    `rows` are used up, as the values there. `notes` are the data of the events, as JSON. Gives
+    back the numbers of the rows.
     """
     if not rows:
         return []
@@ -152,11 +153,11 @@ def create_each(
     query = table.insertion(rows[0], unless, verb, tx.engine)
     assert query.numbers, "only a table that has `fresh` answers with numbers"
     data = notes or [None] * len(rows)
-    given: Sequence[dict[str, Any]] = rows
     if tx.engine == "postgres":
-        shared = {"at_": tx.now, "actor_": tx.actor, "verb_": verb}
-        given = [row | shared | {"data_": each} for row, each in zip(rows, data, strict=True)]
-    numbers = [answer[0][0] if answer else None for answer in tx.execute_each(query, given)]
+        # In their place: secrets are taken out of what is given, and the records are made of it.
+        for row, each in zip(rows, data, strict=True):
+            row |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": each}
+    numbers = [answer[0][0] if answer else None for answer in tx.execute_each(query, rows)]
     if tx.engine == "sqlite":
         shared = {"at": tx.now, "actor": tx.actor, "kind": table.moves.kind, "verb": verb}
         id, project = f"{table.number_of}_", table.project

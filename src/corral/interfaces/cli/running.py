@@ -13,6 +13,7 @@ from corral.adapters import keepers
 from corral.adapters.keepers import KeeperLost, StartingKeeper
 from corral.interfaces.cli.app import App, is_terminal, pairs, terminal_size
 from corral.kernel.errors import Invalid, Refused, raised_elsewhere
+from corral.kernel.text import printable
 
 # What tells who asks: the agent, and the run in which it was called.
 ASKER = ("CORRAL_AGENT", "CORRAL_RUN")
@@ -109,7 +110,7 @@ def failed(app: App, answer: dict[str, Any], id: str) -> int:
     run = app.store.runs.get(id)
     missing = answer["exit_code"] == MISSING and run.provider != "plain"
     hint = "; install it, or take another with --agent" if missing else ""
-    click.echo(f"corral: {answer['failed']}{hint}", err=True)
+    click.echo(f"corral: {printable(answer['failed'])}{hint}", err=True)
     if app.json:
         app.show(run)
     return int(answer["exit_code"])

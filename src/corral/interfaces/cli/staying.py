@@ -14,6 +14,7 @@ from corral.interfaces.cli.app import App, terminal_size
 from corral.interfaces.cli.running import failed, in_line, lost, tell
 from corral.interfaces.cli.terminal import Outlet
 from corral.kernel.errors import NotFound
+from corral.kernel.text import printable
 from corral.rooms.runs.model import Mode, Run, RunState
 
 EXIT_CODES = {
@@ -121,7 +122,7 @@ def _tell_end(app: App, run: Run) -> None:
     if app.json:
         app.show(app.store.runs.get(run.id))
         return
-    why = "" if run.state is RunState.FAILED else (run.reason or "").rstrip(".")
+    why = "" if run.state is RunState.FAILED else printable(run.reason or "").rstrip(".")
     goes_on = run.session_id is not None and not run.is_live and os.isatty(2)
     if why or goes_on:
         how = f"; go on with `corral resume {run.name or run.id}`" if goes_on else ""
