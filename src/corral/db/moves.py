@@ -60,9 +60,19 @@ class StateTable(Generic[R]):
         self.fresh = fresh
         self._insertions: dict[tuple[str, ...], Query[R]] = {}
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
+        self.held_by_key = Query(record, f"{self.by_key.text} {{locked}}")
 
     def get(self, tx: Tx, key: str | int) -> R:
         found = tx.one(self.by_key, key_=key)
+        if found is None:
+            raise self.missing(key)
+        return found
+
+    def hold(self, tx: Tx, key: str | int) -> R:
+        """The row as it is, which nobody else changes before this transaction ends: for a verb that
+        depends on what the row says beside its state and fence."""
+        tx.several()
+        found = tx.one(self.held_by_key, key_=key)
         if found is None:
             raise self.missing(key)
         return found

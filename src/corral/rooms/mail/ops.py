@@ -329,6 +329,14 @@ def drop(tx: Tx, id: str, *, reason: str | None = None) -> Letter:
     )
 
 
+def drop_waiting(tx: Tx, mailbox: str, *, reason: str) -> None:
+    """Give up all letters that wait in a mailbox; what somebody else ends meanwhile stays ended."""
+    said = clean_text(reason, "The reason", most=MAX_ERROR)
+    given = {"mailbox": check_mailbox(mailbox), "limit": 1_000}
+    while found := [number for (number,) in tx.run(sql.WAITING_NUMBERS, **given)]:
+        move_many(tx, sql.LETTERS, "drop", found, last_error=said, ended_at=tx.now)
+
+
 def expire_due(tx: Tx, *, limit: int = 100) -> list[Letter]:
     """End letters whose time has passed unclaimed, and tell their senders."""
     return [
@@ -353,6 +361,12 @@ def get(tx: Tx, id: str) -> Letter:
 def find(tx: Tx, number: int) -> Letter | None:
     """A letter by its number, if it is still kept."""
     return tx.one(sql.LETTERS.by_key, key_=number)
+
+
+def hold(tx: Tx, number: int) -> Letter | None:
+    """The same, and nobody else changes it before this transaction ends."""
+    tx.several()
+    return tx.one(sql.LETTERS.held_by_key, key_=number)
 
 
 def find_all(tx: Tx, keyed: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:

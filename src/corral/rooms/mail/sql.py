@@ -248,6 +248,11 @@ WAITING_IN_MAILBOX = Query(
 """,
 )
 
+WAITING_NUMBERS = Statement("""
+    SELECT seq FROM letters WHERE state = 'waiting' AND mailbox = :mailbox
+    ORDER BY rank, line_at, seq LIMIT :limit
+""")
+
 ALL = Query(
     Letter,
     f"""
