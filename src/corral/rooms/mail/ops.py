@@ -28,6 +28,7 @@ KEPT = sql.KEPT
 LEASE_MS = 30_000
 MAX_ERROR = 8_192
 MOST_BEHIND_MS = 10_000
+LINES_AT_ONCE = 1_000
 _UNLESS_KEYED = "(mailbox, key) WHERE key IS NOT NULL"
 
 
@@ -375,10 +376,15 @@ def find_all(tx: Tx, keyed: Sequence[tuple[str, str]]) -> dict[tuple[str, str], 
     return {(mailbox, key): id for mailbox, key, id in found}
 
 
-def lines(tx: Tx, kind: str, *, after: str = "", limit: int = 1_000) -> list[str]:
-    """The mailboxes of a kind in which letters wait, by name."""
-    given = {"low": max(f"{kind}:", after), "high": f"{kind};", "limit": check_limit(limit)}
-    return [row[0] for row in tx.run(sql.LINES, **given)]
+def lines(tx: Tx, kind: str) -> list[str]:
+    """All mailboxes of a kind in which letters wait, by name."""
+    found: list[str] = []
+    while True:
+        low = found[-1] if found else f"{kind}:"
+        piece = tx.run(sql.LINES, low=low, high=f"{kind};", limit=LINES_AT_ONCE)
+        found += [mailbox for (mailbox,) in piece]
+        if len(piece) < LINES_AT_ONCE:
+            return found
 
 
 def next_due(tx: Tx, mailbox: str) -> int | None:
