@@ -28,7 +28,6 @@ KEPT = sql.KEPT
 LEASE_MS = 30_000
 MAX_ERROR = 8_192
 MOST_BEHIND_MS = 10_000
-LINES_AT_ONCE = 1_000
 _UNLESS_KEYED = "(mailbox, key) WHERE key IS NOT NULL"
 
 
@@ -368,23 +367,6 @@ def hold(tx: Tx, number: int) -> Letter | None:
     """The same, and nobody else changes it before this transaction ends."""
     tx.several()
     return tx.one(sql.LETTERS.held_by_key, key_=number)
-
-
-def find_all(tx: Tx, keyed: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """The ids of letters that were put with a key, by mailbox and key, of those still kept."""
-    found = tx.run(sql.KEYED, rows=encode_rows(keyed))
-    return {(mailbox, key): id for mailbox, key, id in found}
-
-
-def lines(tx: Tx, kind: str) -> list[str]:
-    """All mailboxes of a kind in which letters wait, by name."""
-    found: list[str] = []
-    while True:
-        low = found[-1] if found else f"{kind}:"
-        piece = tx.run(sql.LINES, low=low, high=f"{kind};", limit=LINES_AT_ONCE)
-        found += [mailbox for (mailbox,) in piece]
-        if len(piece) < LINES_AT_ONCE:
-            return found
 
 
 def next_due(tx: Tx, mailbox: str) -> int | None:
