@@ -7,10 +7,15 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
+import pytest
+
 import corral
+from corral.db.tx import Tx
+from corral.kernel.clock import SetClock
 from corral.library import Corral
 from corral.rooms.mail import ops
 from tests.support.invariants import check_store
+from tests.support.meeting import meanwhile
 from tests.support.processes import at_once
 from tests.support.threads import race
 
@@ -131,4 +136,46 @@ def test_of_many_who_answer_for_one_claim_only_one_is_heard(store: Corral) -> No
     )
     ends = [e.verb for e in store.events.after().items if e.verb in ("refuse", "drop")]
     assert len(ends) == 1
+    check_store(store)
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_what_its_late_owner_acknowledges_this_moment_goes_to_nobody_else(
+    store: Corral, clock: SetClock, limit: int
+) -> None:
+    store.mail.put("agent:ada", 1)
+    (letter,) = store.mail.claim("agent:ada", owner="slow", lease_ms=30_000)
+    clock.advance(31_000)
+    claim = partial(store.mail.claim, "agent:ada", owner="next", limit=limit)
+    assert meanwhile(store, lambda tx: ops.ack(tx, letter), claim).result() == []
+    assert store.mail.get(letter.id).owner == "slow"
+    check_store(store)
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_what_its_owner_keeps_this_moment_goes_to_nobody_else(
+    store: Corral, clock: SetClock, limit: int
+) -> None:
+    store.mail.put("agent:ada", 1)
+    (letter,) = store.mail.claim("agent:ada", owner="slow", lease_ms=30_000)
+    clock.advance(29_000)
+
+    def renew_slowly(tx: Tx) -> None:
+        ops.renew(tx, letter)
+        clock.advance(2_000)
+
+    claim = partial(store.mail.claim, "agent:ada", owner="next", limit=limit)
+    assert meanwhile(store, renew_slowly, claim).result() == []
+    assert store.mail.ack(letter).state == "done"
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+@pytest.mark.parametrize("mailbox", ["agent:ada", "queue:work"])
+def test_what_somebody_drops_this_moment_is_claimed_by_nobody(
+    store: Corral, mailbox: str, limit: int
+) -> None:
+    letter = store.mail.put(mailbox, 1)
+    claim = partial(store.mail.claim, mailbox, owner="next", limit=limit)
+    assert meanwhile(store, lambda tx: ops.drop(tx, letter.id), claim).result() == []
+    assert store.mail.get(letter.id).owner is None
     check_store(store)

@@ -26,7 +26,7 @@ from corral.rooms.charges.model import Price
 from corral.rooms.checkpoints.model import NewWrite
 from corral.rooms.decisions import ops as decisions
 from corral.rooms.gateway import staying, talking
-from corral.rooms.mail import ops as mail
+from corral.rooms.mail import looking as letters
 from corral.rooms.mail import sql as mail_sql
 from corral.rooms.questions import ops as questions
 from corral.rooms.races import choosing, doing, keeping
@@ -890,7 +890,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"letters_line", "talks_busy"},
     ),
     "gateway, places with letters": (
-        lambda c: c._database.read(lambda tx: mail.lines(tx, "place")),
+        lambda c: c._database.read(lambda tx: letters.lines(tx, "place")),
         {"letters_line"},
     ),
     "channels.list": (lambda c: c.channels.list(limit=5), {"channels_by_name"}),

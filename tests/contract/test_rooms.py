@@ -131,7 +131,7 @@ def test_no_state_is_written_but_by_the_one_function_that_moves() -> None:
             assert any(written.search(text) for text in texts(file)), "the search itself works"
             continue
         for text in texts(file):
-            if text == copy._KEEP_PLACE:
+            if text in copy._KEEP_PLACE.values():
                 continue  # a row that only keeps the place of numbers given out before a restore
             if written.search(text) or inserted.search(text):
                 guilty.append((module_of(file), text))

@@ -6,9 +6,13 @@ from threading import Barrier
 import pytest
 
 from corral.adapters.channels.contract import Incoming, Kind, calls_for
+from corral.kernel.clock import MINUTE, SetClock
 from corral.library import Corral
+from corral.rooms.gateway import cards, ops
+from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question
 from tests.support.channels import Chat, Runner
+from tests.support.store import rows
 
 pytestmark = pytest.mark.usefixtures("kinds")
 
@@ -163,3 +167,30 @@ def test_an_agent_is_called_by_its_whole_name_alone(store: Corral, chat: Chat, t
     store.wirings.change(wiring.id, trigger="mention")
     assert chat.says(text).state == "unheard"
     assert chat.says("well, @ada: x").state == "heard"
+
+
+def test_a_card_says_how_it_ended_however_many_others_are_open(store: Corral, chat: Chat) -> None:
+    with store.transaction() as tx:
+        place = ops.get_place(tx, chat.place())
+        for number in range(cards.MOST):
+            cards.show(tx, questions.ask(tx, "Which?", asker=f"agent:a{number}"), place)
+    last = asked(chat)
+    store.questions.answer(last.id, "yes", by="user:ann")
+    store.runs.lose(str(store.gateway.talks(chat.place())[0].run_id))
+    store.gateway.settle()
+    store.gateway.look_after()
+    assert rows(store, "SELECT question_id FROM cards WHERE settled = 1") == [(last.id,)]
+
+
+def test_a_card_whose_question_was_forgotten_is_in_nobodys_way(
+    store: Corral, chat: Chat, clock: SetClock
+) -> None:
+    question = asked(chat)
+    store.settings.set("questions.keep_ms", MINUTE)
+    store.questions.answer(question.id, "yes", by="user:ann")
+    clock.advance(2 * MINUTE)
+    store.db.prune()
+    assert chat.says("1").state == "heard"
+    store.gateway.look_after()
+    assert chat.says("and on").state == "heard"
+    assert rows(store, "SELECT count(*) FROM cards WHERE settled = 0") == [(0,)]

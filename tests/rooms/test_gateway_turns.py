@@ -9,6 +9,8 @@ from corral.kernel.clock import MINUTE, SECOND, SetClock
 from corral.kernel.end import End
 from corral.kernel.errors import Refused
 from corral.library import Corral
+from corral.rooms.mail import ops as mail
+from corral.rooms.mail.model import Draft
 from corral.rooms.runs.model import Run
 from tests.support.channels import Chat, Runner
 from tests.support.invariants import check_store
@@ -367,3 +369,12 @@ def test_a_message_that_comes_while_a_run_ends_wakes_the_next(store: Corral) -> 
     assert str(runner.prompt(second)).endswith("two")
     chat.deliver()
     assert chat.platform.words() == ["to one"], "nobody is told that it ended without an answer"
+
+
+def test_a_session_is_woken_however_many_mailboxes_nobody_reads(store: Corral) -> None:
+    chat = chat_with(store)
+    with store.transaction() as tx:
+        drafts = [Draft(f"session:a{number}", "nobody reads it", "k") for number in range(1_001)]
+        mail.put_each(tx, drafts)
+    chat.says("hello")
+    assert len(store.gateway.wake()) == 1

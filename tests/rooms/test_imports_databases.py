@@ -1,5 +1,6 @@
 """Databases of other tools, brought in: what becomes of them, once, and nothing is lost."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -310,3 +311,28 @@ def test_a_large_source_does_not_make_the_keepers_of_runs_wait(
         assert run in caught.value.message
     else:
         assert store.imports.take("agent-yes", path).new == 6, "there others write beside it"
+
+
+def test_what_needs_a_task_that_failed_there_is_known_to_be_broken_however_far_away(
+    store: Corral, tmp_path: Path
+) -> None:
+    plain = {"lead_id": foreign.LEAD, "project_id": "shop-1a2b3c", "created_at": foreign.WHEN}
+    chain = ["c", "b", "a"]  # each needs the next one; the last has failed
+    tasks = [
+        plain
+        | {"id": key, "role": "developer", "dag_status": "pending", "depends_on": f'["{need}"]'}
+        for key, need in pairwise(chain)
+    ]
+    failed = {"id": "a", "role": "developer", "dag_status": "failed", "completed_at": foreign.WHEN}
+    path = foreign.make_flightdeck(tmp_path / "theirs", dag_tasks=[*tasks, plain | failed])
+    store.imports.take("flightdeck", path)
+    ids = ids_of(store, "flightdeck", "dag_tasks")
+    of = {task.key[0]: task for task in (store.tasks.get(id) for id in ids.values())}
+    assert {key: task.broken_needs for key, task in of.items()} == {"a": 0, "b": 1, "c": 1}
+    assert [of[key].cause_id for key in "bc"] == [of["a"].id, of["a"].id]
+    check_store(store)
+    for key in "bc":
+        assert store.tasks.resume(of[key].id).state == "blocked"
+    assert store.tasks.skip(of["a"].id).state == "skipped"
+    assert [store.tasks.get(of[key].id).state for key in "bc"] == ["ready", "pending"]
+    check_store(store)

@@ -215,3 +215,14 @@ def test_superseded_and_expired_notes_are_forgotten_in_time_and_current_ones_nev
     assert counted == {each.table: each.rows for each in store.db.prune()}["notes"] == 2
     assert [note.id for note in store.notes.list(all=True).items] == [current.id]
     assert store.search.find("zebra").items == []
+
+
+def test_what_has_expired_is_remembered_again_by_the_same_words(
+    store: Corral, clock: SetClock
+) -> None:
+    store.notes.add("the port is 8080", key="port", ttl_ms=DAY)
+    clock.advance(DAY)
+    again = store.notes.add("the port is 8080", key="port")
+    assert again.expires_at is None
+    assert texts(store, "port") == ["the port is 8080"]
+    assert store.notes.add("the port is 8080", key="port").id == again.id

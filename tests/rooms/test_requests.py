@@ -134,6 +134,18 @@ def test_where_two_must_allow_it_one_is_not_enough(store: Corral, ada: str) -> N
     assert (done.state, done.decided_by) == ("done", "user:ann, user:cleo")
 
 
+def test_a_project_says_how_many_must_allow_what_is_asked_in_it(
+    store: Corral, ada: str, tmp_path: Path
+) -> None:
+    project = store.projects.register(tmp_path).id
+    store.settings.set("gateway.approvals", 2, scope=f"project:{project}")
+    for name in ("ann", "ben"):
+        store.people.set(name, role="owner")
+    session = store.sessions.open(ada, project=project).id
+    asked = store.requests.ask(ada, "create_agent", HELPER, session=session)
+    assert store.questions.get(str(asked.question_id)).needed == 2
+
+
 def test_the_same_key_is_the_same_request_and_too_many_are_refused(store: Corral, ada: str) -> None:
     first = store.requests.ask(ada, "create_agent", HELPER, key="k")
     assert store.requests.ask(ada, "create_agent", HELPER, key="k") == first

@@ -199,3 +199,11 @@ def test_what_was_chosen_for_an_agent_counts_for_its_mailbox(store: Corral) -> N
         store.mail.put(f"agent:{name}", "x")
         (letter,) = store.mail.claim(f"agent:{name}", owner="o")
         assert store.mail.fail(letter, "boom").state == state
+
+
+def test_letters_between_agents_are_counted_for_an_agent_and_not_for_a_project(
+    store: Corral,
+) -> None:
+    with refuses(store, Invalid):
+        store.settings.set("mail.max_hops", 5, scope="project:prj_1")
+    assert store.settings.set("mail.max_hops", 5, scope="agent:ada").value == 5

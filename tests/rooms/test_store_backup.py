@@ -523,3 +523,22 @@ def test_a_back_up_of_an_earlier_attempt_does_not_know_the_live_one(
     store.runs.restart(run, held(2), End(exit_code=1), quick_failures=0)
     with pytest.raises(Refused, match=run.id):
         store.db.restore(old)
+
+
+def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = store.projects.register(tmp_path).id
+    store.channels.add("web", "web", policy="public")
+    store.places.meet("web", "room")
+    backup = store.db.backup(tmp_path / "backup.db")
+    lost = store.locks.acquire(project, "a", "user:ann")
+    said = [store.messages.say("web/room", text)[0].id for text in ("one", "two")]
+    store.db.restore(backup)
+    lock = store.locks.acquire(project, "b", "user:eve")
+    assert lock.fence > lost.fence
+    with refuses(store, Held):
+        store.locks.renew(lost)
+    assert store.locks.holders(project, "b") == [lock]
+    assert store.messages.say("web/room", "three")[0].id not in said
+    assert {finding.state for finding in store.db.verify()} == {"ok"}

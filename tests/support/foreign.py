@@ -797,8 +797,9 @@ def make_agents(folder: Path) -> Path:
     return make(folder / ".vscode/agents.db", AGENTS, AGENTS_ROWS)
 
 
-def make_flightdeck(folder: Path) -> Path:
-    return make(folder / "flightdeck.db", FLIGHTDECK, FLIGHTDECK_ROWS, wal=True)
+def make_flightdeck(folder: Path, **instead: Any) -> Path:
+    """With other rows in some of its tables, where they are given."""
+    return make(folder / "flightdeck.db", FLIGHTDECK, FLIGHTDECK_ROWS | instead, wal=True)
 
 
 def make_nanoclaw(folder: Path) -> Path:

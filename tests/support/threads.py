@@ -26,6 +26,10 @@ class Racer(Generic[T]):
         except BaseException as error:
             self.error = error
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def join(self, seconds: float = SECONDS) -> "Racer[T]":
         self._thread.join(max(seconds, 0))
         assert not self._thread.is_alive(), f"a thread did not end within {seconds:.0f} s"

@@ -142,8 +142,9 @@ def copy_from_file(source: Path, target: "PostgresDatabase") -> None:
             file.close()
 
 
-# Rows of these are known by their numbers, which must not be given out twice.
-NUMBERED = ("letters", "events", "turns", "charges", "log_lines")
+# Rows of these are known by their numbers outside of the store: an owner shows that of its lock, a
+# platform remembers that of a message. None is given out twice.
+NUMBERED = ("letters", "events", "turns", "locks", "messages")
 
 # Further than any fence of before can be: whoever had something out has no say in it any more.
 FENCE_LEAP = 1_000_000
@@ -167,8 +168,8 @@ def go_on_behind(copy: Path, given_out: Mapping[str, int], now: int, actor: str)
         file.execute("BEGIN IMMEDIATE")
         for table in ("letters", "nodes", "leaders", "rounds", "runs", "tasks"):
             file.execute(f"UPDATE {table} SET fence = fence + {FENCE_LEAP}")
-        file.execute(_KEEP_PLACE, {"seq": given_out["letters"], "now": now})
-        file.execute(_KEEP_TURN, {"seq": given_out["turns"], "now": now})
+        for table, keep_place in _KEEP_PLACE.items():
+            file.execute(keep_place, {"seq": given_out[table], "now": now})
         file.execute(_RESTORED, {"seq": given_out["events"], "now": now, "actor": actor})
         file.execute("COMMIT")
     except apsw.Error as error:
@@ -177,19 +178,36 @@ def go_on_behind(copy: Path, given_out: Mapping[str, int], now: int, actor: str)
         file.close()
 
 
-_KEEP_PLACE = """
-    INSERT INTO letters (seq, mailbox, body, rank, state, due_at, line_at, fence, attempts,
-                         last_error, created_at, ended_at)
-    SELECT :seq, 'user:corral', '"a restore"', 0, 'refused', :now, :now, 0, 0,
-           'holds the place of the letters before a restore', :now, :now
-    WHERE :seq > (SELECT coalesce(max(seq), 0) FROM letters)
-"""
-
-_KEEP_TURN = """
-    INSERT INTO turns (seq, session_id, number, role, content, is_error, at)
-    SELECT :seq, '', :seq, 'system', '', 0, :now
-    WHERE :seq > (SELECT coalesce(max(seq), 0) FROM turns)
-"""
+# A row that has ended, in the place of the newest one before the restore.
+_KEEP_PLACE = {
+    "letters": """
+        INSERT INTO letters (seq, mailbox, body, rank, state, due_at, line_at, fence, attempts,
+                             last_error, created_at, ended_at)
+        SELECT :seq, 'user:corral', '"a restore"', 0, 'refused', :now, :now, 0, 0,
+               'holds the place of the letters before a restore', :now, :now
+        WHERE :seq > (SELECT coalesce(max(seq), 0) FROM letters)
+    """,
+    "turns": """
+        INSERT INTO turns (seq, session_id, number, role, content, is_error, at)
+        SELECT :seq, '', :seq, 'system', '', 0, :now
+        WHERE :seq > (SELECT coalesce(max(seq), 0) FROM turns)
+    """,
+    "locks": """
+        INSERT INTO locks (seq, state, project_id, path, head, mode, owner, reason, ttl_ms,
+                           lease_until, tells, created_at, ended_at, ended_by)
+        SELECT :seq, 'released', '', '.', '', 'exclusive', 'user:corral',
+               'holds the place of the locks before a restore', 0, :now, 0, :now, :now, 'corral'
+        WHERE :seq > (SELECT coalesce(max(seq), 0) FROM locks)
+    """,
+    # Messages are of a place; in a store without one, nobody has said anything.
+    "messages": """
+        INSERT INTO messages (seq, channel_id, place_id, direction, kind, event_id, platform_ids,
+                              text, state, reason, routes, at, created_at, ended_at)
+        SELECT :seq, channel_id, id, 'in', 'text', 'in:restore:' || :seq, '[]', '', 'refused',
+               'holds the place of the messages before a restore', '[]', :now, :now, :now
+        FROM places WHERE :seq > (SELECT coalesce(max(seq), 0) FROM messages) LIMIT 1
+    """,
+}
 
 _RESTORED = """
     INSERT INTO events (seq, at, actor, kind, verb, subject)

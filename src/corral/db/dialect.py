@@ -28,8 +28,8 @@ _PLACE = (
 
 
 def _filed(table: str, column: str, *others: str) -> str:
-    """An index that is filled behind the writer, see `db/filing.py`, and a view that reads it
-    together with the rows that are not filed yet."""
+    """An index that is filled behind the writer, see `db/sqlite_filing.py`, and a view that reads
+    it together with the rows that are not filed yet."""
     index, rest = f"{table}_by_{column}", ", ".join(others)
     return (
         f"CREATE TABLE {index} ({column} TEXT NOT NULL, seq INTEGER NOT NULL,"
@@ -172,6 +172,8 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     # -- claiming -----------------------------------------------------------------------------
     # SQLite has one writer at a time, so nothing that it sees can be taken by another meanwhile.
     "skip_locked": {"sqlite": "", "postgres": "FOR UPDATE SKIP LOCKED"},
+    # For whoever reads a row first and then says what becomes of it: see `StateTable.hold`.
+    "locked": {"sqlite": "", "postgres": "FOR UPDATE"},
     # As an array the rows picked are known before the table is looked at, whatever their number;
     # PostgreSQL might otherwise join, and read the whole table to do so.
     "is_picked": {

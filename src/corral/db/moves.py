@@ -60,12 +60,18 @@ class StateTable(Generic[R]):
         self.fresh = fresh
         self._insertions: dict[tuple[str, ...], Query[R]] = {}
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
+        self.held_by_key = Query(record, f"{self.by_key.text} {{locked}}")
 
-    def get(self, tx: Tx, key: str | int) -> R:
-        found = tx.one(self.by_key, key_=key)
+    def get(self, tx: Tx, key: str | int, *, held: bool = False) -> R:
+        found = tx.one(self.held_by_key if held else self.by_key, key_=key)
         if found is None:
             raise self.missing(key)
         return found
+
+    def hold(self, tx: Tx, key: str | int) -> R:
+        """The row as it is, which nobody else changes before this transaction ends."""
+        tx.several()
+        return self.get(tx, key, held=True)
 
     def missing(self, key: str | int) -> NotFound:
         return no_such(self.moves.kind, f"{self.number_of}_{key}" if self.number_of else key)

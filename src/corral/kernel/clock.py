@@ -63,7 +63,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(ms: int) -> str:
-    """The shortest text that `parse_duration` reads back as `ms`."""
+    """A text that `parse_duration` reads back as `ms`: `1h30m`, `14d`."""
     if ms == 0:
         return "0s"
     text = ""

@@ -141,7 +141,7 @@ class Delivery:
 
     def _places(self) -> Iterator[Place]:
         """The channel's places to which letters are on their way."""
-        waiting = set(self._database.read(lambda tx: mail.lines(tx, "place")))
+        waiting = set(self._database.read(lambda tx: looking.lines(tx, "place")))
         doubtful = self._database.read(
             lambda tx: looking.list_by_state(tx, state="unknown", limit=200).items
         )

@@ -11,7 +11,6 @@ from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.alerts import sql
 from corral.rooms.alerts.model import Alert, Kind, Target, check_target
-from corral.rooms.mail import looking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, check_mailbox
 from corral.rooms.settings import ops as settings
@@ -85,9 +84,7 @@ def remove(tx: Tx, id: str) -> Alert:
     removed = move(tx, sql.ALERTS, "remove", sql.IDS.resolve(tx, id), ended_at=tx.now)
     if removed.target_kind is not Target.MAILBOX:
         for mailbox in (removed.mailbox, removed.test_mailbox):
-            while letters := looking.list_waiting(tx, mailbox=mailbox, limit=1_000).items:
-                for letter in letters:
-                    mail.drop(tx, letter.id, reason=f"{removed.id} was removed")
+            mail.drop_waiting(tx, mailbox, reason=f"{removed.id} was removed")
     return removed
 
 

@@ -290,7 +290,7 @@ def _end(
 def _call_back(tx: Tx, ended: Delegation) -> None:
     """Take the letter back when nobody has read it, else tell whoever did."""
     if ended.letter_id is not None:
-        letter = mail.find(tx, number_of("let", ended.letter_id))
+        letter = mail.hold(tx, number_of("let", ended.letter_id))
         if (
             letter is not None
             and letter.state is LetterState.WAITING

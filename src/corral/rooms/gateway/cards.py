@@ -146,21 +146,17 @@ def _talk_of(tx: Tx, question: Question) -> Talk | None:
 
 
 def ended(tx: Tx) -> list[Card]:
-    """Cards that do not yet say how their question ended. While the run that asked goes on it may
-    still hear the answer by itself."""
-    found = []
-    for card in tx.all(cards_sql.OPEN_CARDS, after="", limit=MOST):
-        question = questions.get(tx, card.question_id)
-        talk = tx.one(sql.TALK, session_id=card.session_id) if card.session_id else None
-        waits = (
-            talk is not None
-            and talk.run_id is not None
-            and talk.run_id == question.run_id
-            and question.asker != HOST
-        )
-        if question.state is not QuestionState.OPEN and not waits:
-            found.append(card)
-    return found
+    """Cards that do not yet say how their question ended."""
+    cards = tx.all(cards_sql.ENDED_CARDS, limit=MOST)
+    return [card for card in cards if not _waits(tx, card, questions.find(tx, card.question_id))]
+
+
+def _waits(tx: Tx, card: Card, question: Question | None) -> bool:
+    """Whether the run that asked goes on: then it may still hear the answer by itself."""
+    if question is None or card.session_id is None or question.asker == HOST:
+        return False
+    talk = tx.one(sql.TALK, session_id=card.session_id)
+    return talk is not None and talk.run_id is not None and talk.run_id == question.run_id
 
 
 def settle_ended(tx: Tx) -> int:
@@ -171,10 +167,12 @@ def settle_ended(tx: Tx) -> int:
         if tx.one(cards_sql.SETTLE_CARD, question_id=card.question_id) is None:
             continue
         settled += 1
-        question = questions.get(tx, card.question_id)
-        _rewrite(tx, card, question)
         if card.secret:
             _unguard(tx, card.place_id)
+        question = questions.find(tx, card.question_id)
+        if question is None:
+            continue  # forgotten since; nobody waits for it any more
+        _rewrite(tx, card, question)
         talk = tx.one(sql.TALK, session_id=card.session_id) if card.session_id else None
         if talk is not None and question.asker != HOST:
             _hand_over(tx, talk, question)
@@ -238,8 +236,8 @@ def answer(tx: Tx, question: str, said: str, by: str) -> tuple[bool, str]:
 
 def meant_in(tx: Tx, place: Place, text: str) -> Question | None:
     """The open question of a place that a plain text answers: by a number, or an option's words."""
-    asked = [questions.get(tx, card.question_id) for card in _open_cards(tx, place)]
-    fitting = [question for question in asked if _fits(tx, question, text.strip())]
+    asked = [questions.find(tx, card.question_id) for card in _open_cards(tx, place)]
+    fitting = [each for each in asked if each is not None and _fits(tx, each, text.strip())]
     return fitting[0] if len(fitting) == 1 else None
 
 

@@ -12,10 +12,15 @@ CARDS_OF_PLACE = Query(
     f"SELECT {_CARD} FROM cards WHERE settled = 0 AND place_id = :place_id LIMIT :limit",
 )
 
-OPEN_CARDS = Query(
+# Those whose question is over, or was forgotten since; however many others are still open.
+ENDED_CARDS = Query(
     Card,
-    f"SELECT {_CARD} FROM cards WHERE settled = 0 AND place_id >= :after"
-    " ORDER BY place_id LIMIT :limit",
+    f"""
+    SELECT {_CARD} FROM cards WHERE settled = 0 AND NOT EXISTS (
+        SELECT 1 FROM questions WHERE questions.id = cards.question_id AND questions.state = 'open'
+    )
+    ORDER BY place_id LIMIT :limit
+""",
 )
 
 ADD_CARD = Query(

@@ -12,7 +12,6 @@ from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, en
 from corral.rooms.gateway import ops, sql
 from corral.rooms.gateway.model import Message, Route, Talk
 from corral.rooms.mail import looking as letters
-from corral.rooms.mail import ops as mail
 from corral.rooms.sessions import ops as sessions
 
 MOST_TALKS = 200
@@ -97,7 +96,7 @@ def _with_letters(tx: Tx, messages: Sequence[Message]) -> list[Message]:
         for route in message.routes
         if route.session_id is not None
     }
-    found = mail.find_all(tx, sorted(heard)) if heard else {}
+    found = letters.find_all(tx, sorted(heard)) if heard else {}
 
     def told(route: Route, message: Message) -> Route:
         letter = found.get((f"session:{route.session_id}", message.id))

@@ -157,7 +157,7 @@ def draft(route: Route, wiring: Wiring, message: Message, place: Place, sender: 
 def waiting(tx: Tx) -> list[Talk]:
     """The sessions that have something to do and no run, in the order in which it arrived."""
     found: list[tuple[int, int, Talk]] = []
-    for mailbox in mail.lines(tx, "session"):
+    for mailbox in looking.lines(tx, "session"):
         talk = talk_of(tx, mailbox.removeprefix("session:"))
         if talk is None or talk.run_id is not None:
             continue
@@ -171,7 +171,7 @@ def next_due(tx: Tx) -> int | None:
     """When the next letter of a session without a run can be worked on."""
     moments = [
         due
-        for mailbox in mail.lines(tx, "session")
+        for mailbox in looking.lines(tx, "session")
         if (talk := talk_of(tx, mailbox.removeprefix("session:"))) is not None
         and talk.run_id is None
         and (due := mail.next_due(tx, mailbox)) is not None

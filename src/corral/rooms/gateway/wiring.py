@@ -26,7 +26,6 @@ from corral.rooms.gateway.model import (
     one_of,
 )
 from corral.rooms.gateway.patterns import compiled
-from corral.rooms.mail import looking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import check_priority
 from corral.rooms.projects import ops as projects
@@ -42,9 +41,7 @@ def remove_channel(tx: Tx, channel: str) -> Channel:
         if wiring.channel_id == found.id:
             remove_wiring(tx, wiring.id)
     for place in _places(tx, found.name):
-        while letters := looking.list_waiting(tx, mailbox=place.mailbox, limit=1_000).items:
-            for letter in letters:
-                mail.drop(tx, letter.id, reason=f"the channel {found.name} was removed")
+        mail.drop_waiting(tx, place.mailbox, reason=f"the channel {found.name} was removed")
     return move(tx, sql.CHANNELS, "remove", found.id, ended_at=tx.now)
 
 
@@ -229,6 +226,7 @@ def grant(tx: Tx, agent: str, place: str, *, name: str | None = None) -> Destina
     """Let an agent send to a place, which it calls by a name of its own; at once."""
     whose = agents.get(tx, agent)
     where = ops.get_place(tx, place)
+    tx.serialize(f"destinations:{whose.id}")
     wanted = check_word(name, "The name") if name else _free_name(tx, whose.id, where)
     found = tx.one(sql.DESTINATION_OF, agent_id=whose.id, place_id=where.id)
     named = tx.one(sql.DESTINATION_BY_NAME, agent_id=whose.id, name=wanted)
@@ -289,6 +287,8 @@ def list_destinations(
 
 def allow(tx: Tx, agent_id: str, place: Place) -> None:
     """Whoever hears a place may answer there, unless somebody took that back."""
+    # Two that hear it for the first time at the same moment would both grant it.
+    tx.serialize(f"destinations:{agent_id}")
     if tx.one(sql.DESTINATION_OF, agent_id=agent_id, place_id=place.id) is None:
         _grant(tx, agent_id, place, _free_name(tx, agent_id, place))
 

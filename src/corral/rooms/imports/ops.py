@@ -34,6 +34,8 @@ def begin(tx: Tx, source: str, path: str, head: Head) -> Import | None:
     """
     clean_text(source, "The source", most=MAX_NAME)
     clean_text(path, "The path", most=MAX_PATH)
+    # Two that begin with one conversation would both open a session for it.
+    tx.serialize(f"provider:{source}:{head.session}")
     found = tx.one(sql.BY_PATH, source=source, path=path)
     if found is not None:
         # Once Corral itself goes on with it, its turns come from the run, and not a second time.

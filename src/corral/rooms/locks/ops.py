@@ -302,11 +302,12 @@ def _go_on(tx: Tx, project_id: str) -> None:
 def _settle(tx: Tx, project_id: str) -> list[Lock]:
     """End what has run out in a project, and grant what nobody stands in the way of any more."""
     rows = _live(tx, project_id, lapsed_too=True)
-    ended = [_end(tx, lock, "expire") for lock in rows if lock.lease_until <= tx.now]
+    over = _lapsed(tx, project_id, rows)
+    ended = [_end(tx, lock, "expire") for lock in rows if lock.fence in over]
     for lock in ended:
         if lock.held_at is not None or lock.tells:
             _tell(tx, lock, "it ran out; ask for it again if you still need it")
-    for lock in line.next_to_hold([lock for lock in rows if lock.lease_until > tx.now]):
+    for lock in line.next_to_hold([lock for lock in rows if lock.fence not in over]):
         granted = move(
             tx,
             sql.LOCKS,
@@ -319,6 +320,13 @@ def _settle(tx: Tx, project_id: str) -> list[Lock]:
         if lock.tells:
             _tell(tx, granted, "it is yours now; release it when you are done")
     return ended
+
+
+def _lapsed(tx: Tx, project_id: str, rows: Sequence[Lock]) -> set[int]:
+    """The numbers of the locks that have run out, looked at once more where any seem to have."""
+    if all(lock.lease_until > tx.now for lock in rows):
+        return set()
+    return {seq for (seq,) in tx.run(sql.LAPSED, project_id=project_id, now=tx.now)}
 
 
 def _live(tx: Tx, project_id: str, *, lapsed_too: bool = False) -> list[Lock]:

@@ -37,6 +37,13 @@ LIVE_OF_PROJECT = Query(
 """,
 )
 
+# Not those that somebody renews at this moment.
+LAPSED = Statement("""
+    SELECT seq FROM locks
+    WHERE project_id = :project_id AND ended_at IS NULL AND lease_until <= :now
+    ORDER BY head, seq {skip_locked}
+""")
+
 IS_WAITED_FOR = Statement("""
     SELECT 1 FROM locks WHERE project_id = :project_id AND state = 'waiting' LIMIT 1
 """)

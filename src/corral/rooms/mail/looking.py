@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from corral.db.moves import encode_rows
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import number_of
@@ -10,6 +11,7 @@ from corral.kernel.text import encode_json
 from corral.rooms.mail import sql
 from corral.rooms.mail.model import Letter, LetterState, check_mailbox
 
+LINES_AT_ONCE = 1_000
 LISTED_STATES = (
     LetterState.UNKNOWN,
     LetterState.DEAD,
@@ -69,6 +71,23 @@ def get_all(tx: Tx, ids: Sequence[str]) -> list[Letter]:
     numbers = [number_of("let", id) for id in ids]
     check_limit(len(numbers) or 1)
     return tx.all(sql.WITH_NUMBERS, keys_=encode_json(numbers, "The ids")) if numbers else []
+
+
+def find_all(tx: Tx, keyed: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """The ids of letters that were put with a key, by mailbox and key, of those still kept."""
+    found = tx.run(sql.KEYED, rows=encode_rows(keyed))
+    return {(mailbox, key): id for mailbox, key, id in found}
+
+
+def lines(tx: Tx, kind: str) -> list[str]:
+    """All mailboxes of a kind in which letters wait, by name."""
+    found: list[str] = []
+    while True:
+        low = found[-1] if found else f"{kind}:"
+        piece = tx.run(sql.LINES, low=low, high=f"{kind};", limit=LINES_AT_ONCE)
+        found += [mailbox for (mailbox,) in piece]
+        if len(piece) < LINES_AT_ONCE:
+            return found
 
 
 def dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:

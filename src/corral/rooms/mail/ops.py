@@ -329,6 +329,14 @@ def drop(tx: Tx, id: str, *, reason: str | None = None) -> Letter:
     )
 
 
+def drop_waiting(tx: Tx, mailbox: str, *, reason: str) -> None:
+    """Give up all letters that wait in a mailbox; what somebody else ends meanwhile stays ended."""
+    said = clean_text(reason, "The reason", most=MAX_ERROR)
+    given = {"mailbox": check_mailbox(mailbox), "limit": 1_000}
+    while found := [number for (number,) in tx.run(sql.WAITING_NUMBERS, **given)]:
+        move_many(tx, sql.LETTERS, "drop", found, last_error=said, ended_at=tx.now)
+
+
 def expire_due(tx: Tx, *, limit: int = 100) -> list[Letter]:
     """End letters whose time has passed unclaimed, and tell their senders."""
     return [
@@ -355,16 +363,10 @@ def find(tx: Tx, number: int) -> Letter | None:
     return tx.one(sql.LETTERS.by_key, key_=number)
 
 
-def find_all(tx: Tx, keyed: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """The ids of letters that were put with a key, by mailbox and key, of those still kept."""
-    found = tx.run(sql.KEYED, rows=encode_rows(keyed))
-    return {(mailbox, key): id for mailbox, key, id in found}
-
-
-def lines(tx: Tx, kind: str, *, after: str = "", limit: int = 1_000) -> list[str]:
-    """The mailboxes of a kind in which letters wait, by name."""
-    given = {"low": max(f"{kind}:", after), "high": f"{kind};", "limit": check_limit(limit)}
-    return [row[0] for row in tx.run(sql.LINES, **given)]
+def hold(tx: Tx, number: int) -> Letter | None:
+    """The same, and nobody else changes it before this transaction ends."""
+    tx.several()
+    return tx.one(sql.LETTERS.held_by_key, key_=number)
 
 
 def next_due(tx: Tx, mailbox: str) -> int | None:

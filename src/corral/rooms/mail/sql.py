@@ -96,6 +96,10 @@ CLAIM = Query(
 """,
 )
 
+# Said of the letter itself, once it is ours to change: PostgreSQL picks it before it waits for
+# whoever is changing it (a late owner acknowledges it, a person drops it), and then looks at this.
+_STILL_DUE = "state = 'waiting' AND due_at <= :now"
+
 # Where it does, a letter keeps its place. Nothing is given out while another owner has a letter
 # out, nor past a letter that waits for its next attempt. If the first letter that is due cannot be
 # taken, none behind it can, so this is asked of the first alone.
@@ -122,7 +126,7 @@ CLAIM_ONE_IN_ORDER = Query(
                    OR started.owner IS NULL AND started.rank <= next.rank
                       AND (started.line_at, started.seq) < (next.line_at, next.seq))
         )
-    )
+    ) AND {_STILL_DUE}
     RETURNING {_COLUMNS}
 """,
 )
@@ -170,7 +174,7 @@ CLAIM_IN_ORDER = Query(
     )
     UPDATE letters
     SET owner = :owner, fence = fence + 1, attempts = attempts + 1, due_at = :until
-    WHERE seq {{is_picked}}
+    WHERE seq {{is_picked}} AND {_STILL_DUE}
     RETURNING {_COLUMNS}
 """,
 )
@@ -243,6 +247,11 @@ WAITING_IN_MAILBOX = Query(
     ORDER BY rank, line_at, seq LIMIT :limit
 """,
 )
+
+WAITING_NUMBERS = Statement("""
+    SELECT seq FROM letters WHERE state = 'waiting' AND mailbox = :mailbox
+    ORDER BY rank, line_at, seq LIMIT :limit
+""")
 
 ALL = Query(
     Letter,

@@ -49,7 +49,7 @@ def add(
     # One that comes in another's place, and the count, are rules over several notes.
     tx.serialize(f"notes:{scope}")
     before = tx.one(sql.BY_KEY, scope=scope, key=key) if key else None
-    if before is not None and _same(before, values) and ttl_ms is None:
+    if before is not None and _same(before, values, tx.now) and ttl_ms is None:
         return before
     values |= {
         "scope": scope,
@@ -265,5 +265,9 @@ def _values(
     }
 
 
-def _same(note: Note, values: dict[str, object]) -> bool:
-    return all(getattr(note, name) == values[name] for name in ("text", "category", "confidence"))
+def _same(note: Note, values: dict[str, object], now: int) -> bool:
+    """Whether a note says just that, and still counts."""
+    counts = note.expires_at is None or note.expires_at > now
+    return counts and all(
+        getattr(note, name) == values[name] for name in ("text", "category", "confidence")
+    )

@@ -205,6 +205,11 @@ def get(tx: Tx, question: str) -> Question:
     return sql.QUESTIONS.get(tx, sql.IDS.resolve(tx, question))
 
 
+def find(tx: Tx, id: str) -> Question | None:
+    """A question by its whole id, if it is still kept."""
+    return tx.one(sql.QUESTIONS.by_key, key_=id)
+
+
 def under(tx: Tx, asker: str, key: str) -> Question | None:
     """The question that somebody asked under a key; None: there is none."""
     return tx.one(sql.BY_KEY, asker=asker, key=key)

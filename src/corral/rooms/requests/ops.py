@@ -151,7 +151,8 @@ def _standing(tx: Tx, agent: Agent, action: str, given: Arguments) -> bool | Non
 
 def _ask_people(tx: Tx, made: Request, agent: Agent, what: Action, given: Arguments) -> Request:
     deciders = gateway.owners(tx)
-    wanted = int(settings.value(tx, "gateway.approvals", agent=agent.name))
+    project = sessions.get(tx, made.session_id).project_id if made.session_id else None
+    wanted = int(settings.value(tx, "gateway.approvals", agent=agent.name, project=project))
     is_secret = what.do is None
     why = f" It says why: {getattr(given, 'reason', '')}" if is_secret else ""
     question = questions.ask(

@@ -136,6 +136,7 @@ def record(
 
 
 # -- ends --------------------------------------------------------------------------------------
+# What an end is called depends on whether somebody stopped the run; so each of these holds its row.
 
 
 def stop(tx: Tx, id: str, *, reason: str | None = None, kind: Stop = Stop.ASKED) -> Run:
@@ -143,7 +144,7 @@ def stop(tx: Tx, id: str, *, reason: str | None = None, kind: Stop = Stop.ASKED)
 
     Of several who want it to end, the first one's reason stands.
     """
-    found = sql.RUNS.get(tx, resolve(tx, id))
+    found = sql.RUNS.hold(tx, resolve(tx, id))
     given = ending.REASONS[kind] if reason is None else reason
     why = clean_text(given, "The reason", most=MAX_NAME)
     if found.state is RunState.QUEUED:
@@ -160,7 +161,7 @@ def end(tx: Tx, run: Run, how: End, *, output_bytes: int | None = None) -> Run:
 
     Held when the run was taken over since: what a late keeper says of it counts no more.
     """
-    found = sql.RUNS.get(tx, run.id)
+    found = sql.RUNS.hold(tx, run.id)
     if not found.is_live:
         return found
     if found.fence != run.fence:
@@ -171,7 +172,7 @@ def end(tx: Tx, run: Run, how: End, *, output_bytes: int | None = None) -> Run:
 
 def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
     """Say how a recorded process ended: 0 completed, else failed. The first end stands."""
-    found = sql.RUNS.get(tx, resolve(tx, id))
+    found = sql.RUNS.hold(tx, resolve(tx, id))
     if not found.is_live:
         return found
     how = End(exit_code=check_int(exit_code, "The exit code"))
@@ -180,7 +181,7 @@ def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
 
 def fail(tx: Tx, id: str, *, reason: str) -> Run:
     """Say that a queued run can never be started. The first end stands."""
-    found = sql.RUNS.get(tx, resolve(tx, id))
+    found = sql.RUNS.hold(tx, resolve(tx, id))
     if found.state is not RunState.QUEUED:
         return found
     return _close(tx, found, "fail", End(reason=reason))
@@ -188,7 +189,7 @@ def fail(tx: Tx, id: str, *, reason: str) -> Run:
 
 def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
     """Say that a run's process vanished. The first end stands, and its exit code with it."""
-    found = sql.RUNS.get(tx, resolve(tx, id))
+    found = sql.RUNS.hold(tx, resolve(tx, id))
     if not found.is_live:
         return found
     how = End(reason=clean_text(reason, "The reason", most=MAX_NAME))
@@ -198,7 +199,7 @@ def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
 
 def give_up(tx: Tx, run: Run, *, verb: str, reason: str) -> Run:
     """End a run whose keeper is gone, as a recovery has proven; Held when it is not."""
-    found = sql.RUNS.get(tx, run.id)
+    found = sql.RUNS.hold(tx, run.id)
     if not found.is_live:
         return found
     if found.fence != run.fence:

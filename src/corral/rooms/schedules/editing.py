@@ -28,7 +28,7 @@ def edit(
     """Change a schedule that repeats; what is left out stays. Another rule or zone counts from now:
     the next moment is the next one of that rule. A schedule keeps its script, or its lack of one,
     only when that is left out, too: None takes it away."""
-    found = ops.get(tx, id)
+    found = sql.SCHEDULES.hold(tx, sql.IDS.resolve(tx, id))  # it may fire this moment
     if found.kind is Kind.ONCE or found.ended_at is not None:
         raise Refused(
             f"{found.id} {'is over' if found.ended_at else 'fires once'}, and is not changed; make "

@@ -327,7 +327,7 @@ def _moments(tx: Tx, schedule: Schedule, rule: Rule) -> tuple[list[int], int | N
 
 def _put_unless_overlapping(tx: Tx, schedule: Schedule, moment: int) -> Letter | None:
     if schedule.overlap is not Overlap.ALLOW and schedule.last_letter is not None:
-        before = mail.find(tx, schedule.last_letter)
+        before = mail.hold(tx, schedule.last_letter)
         if before is not None and before.state in (LetterState.WAITING, LetterState.UNKNOWN):
             if schedule.overlap is Overlap.SKIP:
                 tx.note(

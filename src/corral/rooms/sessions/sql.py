@@ -263,7 +263,6 @@ RETROS = Query(
 # -- forgetting ------------------------------------------------------------------------------------
 
 
-# Not one that a fork still shows the turns of.
 # A session with mail that nobody has read is not over, whenever it was closed.
 def _unread(session: str) -> str:
     return f"""(EXISTS (
@@ -272,12 +271,13 @@ def _unread(session: str) -> str:
         SELECT 1 FROM letters WHERE mailbox = 'session:' || {session}.id AND state = 'unknown'))"""
 
 
+# Not one that a fork still shows the turns of, nor one that somebody reopens at this moment.
 PRUNABLE = Scoped(f"""
     SELECT id FROM sessions
     WHERE closed_at < :before AND {{whose}}
       AND NOT EXISTS (SELECT 1 FROM sessions AS fork WHERE fork.parent_id = sessions.id)
       AND NOT {_unread("sessions")}
-    ORDER BY closed_at, id LIMIT :limit
+    ORDER BY closed_at, id LIMIT :limit {{skip_locked}}
 """)
 
 # As many as go in the end, when forks that are old too have gone before what they came from.
@@ -343,5 +343,3 @@ MAKE_ROOM_IN_PAST = Statement("""
         updated_at = CASE WHEN updated_at < :at THEN :at ELSE updated_at END
     WHERE id = :id RETURNING turns
 """)
-
-NEXT_RETRO = Statement("SELECT coalesce(max(number), 0) + 1 FROM retros WHERE session_id = :id")

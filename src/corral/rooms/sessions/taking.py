@@ -32,6 +32,7 @@ def take_in_turns(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
 def take_in_retros(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Keep looks back at sessions behind those that these have."""
     for row in rows:
-        row["number"] = tx.value(sql.NEXT_RETRO, id=row["session_id"])
+        last = tx.value(sql.LAST_RETRO, session_id=row["session_id"])
+        row["number"] = int(last or 0) + 1
         put_many(tx, "retros", [row])
     return [row["session_id"] for row in rows]

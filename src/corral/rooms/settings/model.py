@@ -33,7 +33,12 @@ KNOWN: dict[str, Known] = {
         int, 6, 1, 1_000, "Failed or silent attempts after which a letter is dead."
     ),
     "mail.max_hops": Known(
-        int, 20, 1, 1_000, "Letters between agents that may lead to one another."
+        int,
+        20,
+        1,
+        1_000,
+        "Letters between agents that may lead to one another.",
+        ("global", "agent"),
     ),
     "mail.backoff_ms": Known(
         list[int],

@@ -235,7 +235,7 @@ DUE_PROJECT = Statement("""
 DUE = Query(
     Task,
     f"""{_TASKS} project_id = :project AND state = 'running' AND lease_until <= :now
-    ORDER BY id LIMIT :limit""",
+    ORDER BY id LIMIT :limit {{skip_locked}}""",  # not one that its run renews at this moment
 )
 OF_RUN = Query(
     Task,
@@ -312,17 +312,3 @@ OF_PROJECT = Statement("""
 DELETE_NEEDS = Statement("DELETE FROM edges WHERE task_id {is_listed} RETURNING task_id")
 DELETE_NEEDED = Statement("DELETE FROM edges WHERE needs_id {is_listed} RETURNING task_id")
 DELETE = Statement("DELETE FROM tasks WHERE id {is_listed} RETURNING id")
-
-# For tasks that were taken in: how much of what they need is open, and how much is broken.
-RECOUNT = Statement("""
-    UPDATE tasks
-    SET open_needs = (
-            SELECT count(*) FROM edges JOIN tasks AS need ON need.id = edges.needs_id
-            WHERE edges.task_id = tasks.id AND need.state NOT IN ('done', 'skipped')
-        ),
-        broken_needs = (
-            SELECT count(*) FROM edges JOIN tasks AS need ON need.id = edges.needs_id
-            WHERE edges.task_id = tasks.id AND need.state IN ('failed', 'cancelled', 'blocked')
-        )
-    WHERE id {is_listed}
-""")

@@ -1,0 +1,163 @@
+"""Two that meet at one row: what the second one does is right for what the first one made of it."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.channels.contract import Incoming
+from corral.adapters.transcripts.transcript import Head
+from corral.db.tx import Tx
+from corral.kernel.clock import DAY, MINUTE, SetClock
+from corral.kernel.end import End
+from corral.kernel.errors import Held
+from corral.library import Corral
+from corral.rooms.gateway import receiving
+from corral.rooms.imports import ops as imports
+from corral.rooms.locks import ops as locks
+from corral.rooms.mail import ops as mail
+from corral.rooms.runs import keeping
+from corral.rooms.runs import ops as runs
+from corral.rooms.schedules import ops as schedules
+from corral.rooms.sessions import ops as sessions
+from corral.rooms.tasks import keeping as keeping_tasks
+from tests.support.channels import Chat
+from tests.support.meeting import meanwhile
+from tests.support.runs import held, queued, running
+
+
+def test_a_run_that_is_stopped_as_it_starts_is_stopped(store: Corral) -> None:
+    id = queued(store).id
+    stop = partial(store.runs.begin_to_stop, id, reason="not needed")
+    stopped = meanwhile(store, lambda tx: keeping.start(tx, id, held()), stop).result()
+    assert (stopped.state, stopped.stop_reason) == ("stopping", "not needed")
+
+
+def test_a_run_that_ends_as_it_is_stopped_has_its_end_and_its_exit_code(store: Corral) -> None:
+    run = running(store)
+    end = partial(store.runs.end, run, End(exit_code=0))
+    ended = meanwhile(store, lambda tx: runs.stop(tx, run.id, reason="enough"), end).result()
+    assert (ended.state, ended.exit_code, ended.reason) == ("cancelled", 0, "enough")
+
+
+def test_a_schedule_that_is_edited_as_it_fires_does_not_go_back(
+    store: Corral, clock: SetClock
+) -> None:
+    made = store.schedules.create("queue:x", "tick", every_ms=MINUTE, script="true")
+    clock.advance(MINUTE)
+    edit = partial(store.schedules.edit, made.id, name="other")
+    edited = meanwhile(store, lambda tx: schedules.fire_due(tx), edit).result()
+    assert (edited.name, edited.next_at) == ("other", clock.now() + MINUTE)
+    assert store.schedules.fire_due() == []
+
+
+def test_what_is_acknowledged_as_its_schedule_would_replace_it_stays_done(
+    store: Corral, clock: SetClock
+) -> None:
+    made = store.schedules.create("agent:ada", "tick", every_ms=MINUTE, overlap="replace")
+    clock.advance(MINUTE)
+    store.schedules.fire_due()
+    (letter,) = store.mail.claim("agent:ada", owner="ada")
+    clock.advance(MINUTE)
+    fired = meanwhile(store, lambda tx: mail.ack(tx, letter), store.schedules.fire_due).result()
+    assert len(fired) == 1
+    assert store.mail.get(letter.id).state == "done"
+    assert store.schedules.get(made.id).last_letter == int(fired[0].id.removeprefix("let_"))
+
+
+def test_what_is_acknowledged_as_its_delegation_is_taken_back_stays_done(store: Corral) -> None:
+    store.agents.create("ada")
+    made = store.delegations.delegate("ada", "Look at it.")
+    (letter,) = store.mail.claim("agent:ada", owner="ada")
+    cancel = partial(store.delegations.cancel, made.id)
+    (cancelled,) = meanwhile(store, lambda tx: mail.ack(tx, letter), cancel).result()
+    assert (cancelled.state, store.mail.get(letter.id).state) == ("cancelled", "done")
+    (told,) = store.mail.list(mailbox="agent:ada").items
+    assert told.body["kind"] == "delegation_ended"
+
+
+def test_what_is_acknowledged_as_its_alert_is_removed_stays_done(store: Corral) -> None:
+    alert = store.alerts.add(["failed"], target_kind="command", target="true")
+    first, second = (
+        store._database.write(partial(_raise_alert, subject=f"run_{n}")) for n in (1, 2)
+    )
+    (letter,) = store.mail.claim(alert.mailbox, owner="courier")
+    remove = partial(store.alerts.remove, alert.id)
+    assert meanwhile(store, lambda tx: mail.ack(tx, letter), remove).result().state == "removed"
+    assert [store.mail.get(id).state for id in (first, second)] == ["done", "refused"]
+
+
+def _raise_alert(tx: Tx, subject: str) -> str:
+    from corral.rooms.alerts import ops as alerts
+
+    return alerts.raise_alert(tx, "failed", subject, edge=1)[0].id
+
+
+def test_a_lock_that_its_owner_keeps_this_moment_goes_to_nobody_else(
+    store: Corral, clock: SetClock, tmp_path: Path
+) -> None:
+    project = store.projects.register(tmp_path).id
+    lock = store.locks.acquire(project, "a.py", "user:ann", ttl_ms=MINUTE)
+    clock.advance(MINUTE - 1_000)
+
+    def renew_slowly(tx: Tx) -> None:
+        locks.renew(tx, lock)
+        clock.advance(2_000)
+
+    acquire = partial(store.locks.acquire, project, "a.py", "user:eve")
+    assert isinstance(meanwhile(store, renew_slowly, acquire).error, Held)
+    assert store.locks.renew(lock).state == "held"
+
+
+def test_a_task_that_its_run_keeps_this_moment_is_not_taken_back(
+    store: Corral, clock: SetClock, tmp_path: Path
+) -> None:
+    project = store.projects.register(tmp_path).id
+    store.agents.create("ada")
+    store.tasks.add(project, "a")
+    run = running(store).id
+    task = store.tasks.claim(project, "ada", run=run, lease_ms=MINUTE)
+    assert task is not None
+    clock.advance(MINUTE)
+    keep = partial(keeping_tasks.renew_of_run, run_id=run)
+    assert meanwhile(store, keep, store.tasks.release_due).result() == []
+    assert store.tasks.get(task.id).state == "running"
+
+
+def test_a_session_that_is_reopened_as_it_would_be_forgotten_stays(
+    store: Corral, clock: SetClock
+) -> None:
+    id = store.sessions.open().id
+    store.sessions.append(id, "user", "keep this")
+    store.sessions.close(id)
+    clock.advance(366 * DAY)
+    meanwhile(store, lambda tx: sessions.reopen(tx, id), store.db.prune).result()
+    assert [turn.content for turn in store.sessions.turns(id).items] == ["keep this"]
+
+
+def test_a_conversation_that_two_begin_to_import_becomes_one_session(store: Corral) -> None:
+    head = Head("conversation")
+    begin = partial(store.imports._begin, "claude", "/srv/a.jsonl", head)
+    begun = meanwhile(store, lambda tx: imports.begin(tx, "claude", "/srv/a.jsonl", head), begin)
+    (session,) = store.sessions.list().items
+    found = begun.result()
+    assert found is not None
+    assert found.session_id == session.id
+
+
+@pytest.mark.usefixtures("kinds")
+def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store)
+    store.places.meet(chat.channel.name, "room")
+    store.wirings.add("ada", channel=chat.channel.name)
+    for who in ("ann", "bob"):
+        store.senders.approve(f"fake/{who}", person=who)
+    ann = Incoming(event_id="e-ann", place="room", sender="ann", text="hello")
+    second = meanwhile(
+        store,
+        lambda tx: receiving.receive(tx, chat.channel.id, ann),
+        partial(chat.says, "hello", sender="bob"),
+    ).result()
+    assert second.state == "heard"
+    assert len(store.destinations.list(agent="ada").items) == 1
