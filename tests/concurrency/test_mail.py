@@ -153,10 +153,11 @@ def test_what_its_late_owner_acknowledges_this_moment_goes_to_nobody_else(
 
 
 @pytest.mark.parametrize("limit", [1, 5])
-def test_what_its_owner_keeps_this_moment_goes_to_nobody_else(
+def test_what_its_owner_keeps_this_moment_goes_to_nobody_else_nor_what_is_behind_it(
     store: Corral, clock: SetClock, limit: int
 ) -> None:
     store.mail.put("agent:ada", 1)
+    store.mail.put("agent:ada", 2)
     (letter,) = store.mail.claim("agent:ada", owner="slow", lease_ms=30_000)
     clock.advance(29_000)
 
@@ -167,6 +168,7 @@ def test_what_its_owner_keeps_this_moment_goes_to_nobody_else(
     claim = partial(store.mail.claim, "agent:ada", owner="next", limit=limit)
     assert meanwhile(store, renew_slowly, claim).result() == []
     assert store.mail.ack(letter).state == "done"
+    assert [each.body for each in claim()] == [2]
 
 
 @pytest.mark.parametrize("limit", [1, 5])

@@ -150,6 +150,9 @@ def claim(
     if keeps_order(mailbox):
         tx.serialize(f"mailbox:{mailbox}")
         statement = sql.CLAIM_ONE_IN_ORDER if limit == 1 else sql.CLAIM_IN_ORDER
+        if limit > 1:
+            # A late owner may keep one of them this moment, and with it all that are behind.
+            tx.run(sql.HOLD_LATE, mailbox=mailbox, now=tx.now)
     taken = tx.all(
         statement,
         mailbox=mailbox,

@@ -133,6 +133,15 @@ CLAIM_ONE_IN_ORDER = Query(
 
 # The same for many: `ahead` are those that would be taken if none were stuck, `stuck` is the first
 # of each priority that waits for its next attempt, and nothing is taken from the barrier on.
+# Letters that somebody had out before and that are due again: the only ones of which a late owner
+# can say something while they are given to another.
+HOLD_LATE = Statement("""
+    SELECT seq FROM letters
+    WHERE mailbox = :mailbox AND substr(mailbox, 1, 6) <> 'queue:'
+      AND state IN ('waiting', 'unknown') AND attempts > 0 AND due_at <= :now
+    ORDER BY due_at {locked}
+""")
+
 CLAIM_IN_ORDER = Query(
     Letter,
     f"""
