@@ -125,12 +125,14 @@ class Database(ABC):
 
     @contextmanager
     def waiting_at_most(self, seconds: float) -> Iterator[None]:
-        """On this thread a server that went away is waited for no longer than this."""
-        self.working.patience = seconds
+        """On this thread a server that went away is waited for no longer than this, nor than
+        whoever called may wait."""
+        before = self.working.patience
+        self.working.patience = seconds if before is None else min(before, seconds)
         try:
             yield
         finally:
-            self.working.patience = None
+            self.working.patience = before
 
     def disown(self) -> None:
         """A fork copied the connections: parent and child would talk into each other."""

@@ -392,19 +392,10 @@ class Corral:
         """This process is about to end: from now on a server that went away is not waited for."""
         self._database.hurry()
 
-    @contextmanager
-    def waiting_at_most(self, seconds: float) -> Iterator[None]:
+    def waiting_at_most(self, seconds: float) -> AbstractContextManager[None]:
         """For what this thread does meanwhile, a server that went away is waited for no longer
         than this, nor than whoever called may wait."""
-        working = self._database.working
-        before = working.patience
-        try:
-            with self._database.waiting_at_most(
-                seconds if before is None else min(before, seconds)
-            ):
-                yield
-        finally:
-            working.patience = before
+        return self._database.waiting_at_most(seconds)
 
     @property
     def address(self) -> str:
