@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from corral.adapters.providers.facts import LimitReached
 from corral.keeper.hold import Hold
 from corral.rooms.runs.model import Attention, Mode, Run, RunState
 from tests.support.keeping import Home, lives, until
@@ -190,7 +191,7 @@ def test_a_run_that_is_stopped_as_it_is_parked_ends(home: Home) -> None:
     with home.store() as store:
         hold = Hold(store, going := running(store))
         store.runs.begin_to_stop(going.id)
-        assert not hold.park(store.now() + 60_000, "the quota is used up")
+        assert not hold.park(LimitReached("the quota is used up"))
         assert (hold.stop_wanted, hold.is_parked) == ("stopped", False)
 
 

@@ -150,8 +150,7 @@ def create_each(
     """As `create`, for several rows with the same columns of a table that has `fresh`: in their
     order, their events behind them, and each costs little more than its statements do.
 
-    `rows` are used up, as the values there. `notes` are the data of the events, as JSON. Gives
-    back the numbers of the rows.
+    `rows` are used up. `notes` are the data of the events, as JSON. Gives back the rows' numbers.
     """
     if not rows:
         return []

@@ -11,7 +11,13 @@ from corral.db import filesystem
 from corral.db.database import Database, Finding, Listener, Probe, RowsOf, Table, Work
 from corral.db.group import MAX_BATCH, Job, Line, Spoilt
 from corral.db.lockfile import LockFile
-from corral.db.sqlite_care import check_file, copy_whole, reading, run_query
+from corral.db.sqlite_care import (
+    check_file,
+    copy_whole,
+    reading,
+    require_current_sqlite,
+    run_query,
+)
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_link import Link
 from corral.db.statement import Statement
@@ -23,7 +29,6 @@ from corral.kernel.errors import StoreUnavailable
 R = TypeVar("R")
 
 APPLICATION_ID = 0x436F7272  # "Corr": tells a Corral store from any other SQLite file
-OLDEST_SQLITE = (3, 51, 3)  # before it, a checkpoint could race a writer and damage the file
 BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
 STATEMENTS_KEPT = 128  # APSW walks through all of them to find one
 LOG_PAGES = 4_000  # 8 MB: the same pages are written again and again, and copied back once
@@ -440,14 +445,3 @@ class SqliteDatabase(Database):
 
     def _raise(self, error: apsw.Error, path: Path | None = None) -> NoReturn:
         raise translate(error, path or self.path) from error
-
-
-def require_current_sqlite() -> None:
-    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
-    if version < OLDEST_SQLITE:
-        oldest = ".".join(map(str, OLDEST_SQLITE))
-        raise StoreUnavailable(
-            f"SQLite {apsw.sqlite_lib_version()} can damage a store that several processes write; "
-            f"install apsw {oldest} or newer (`pip install -U apsw`).",
-            reason="old_sqlite",
-        )

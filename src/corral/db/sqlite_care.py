@@ -1,4 +1,4 @@
-"""Care of a SQLite store: a copy of it, whether it is sound, what a person's query gives."""
+"""Care of a SQLite store: the engine's age, a copy, whether it is sound, what a query gives."""
 
 import time
 from collections.abc import Iterator
@@ -13,10 +13,22 @@ from corral.db.sqlite_errors import translate
 from corral.db.sqlite_filing import wrongly_filed
 from corral.db.sqlite_link import damaged
 from corral.db.statement import Row
-from corral.kernel.errors import Invalid
+from corral.kernel.errors import Invalid, StoreUnavailable
 
+OLDEST_SQLITE = (3, 51, 3)  # before it, a checkpoint could race a writer and damage the file
 MOST_FAULTS = 20
 STEPS_BETWEEN_LOOKS = 10_000  # of SQLite's machine, between two looks at the clock
+
+
+def require_current_sqlite() -> None:
+    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    if version < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        raise StoreUnavailable(
+            f"SQLite {apsw.sqlite_lib_version()} can damage a store that several processes write; "
+            f"install apsw {oldest} or newer (`pip install -U apsw`).",
+            reason="old_sqlite",
+        )
 
 
 def copy_whole(connection: apsw.Connection, target: Path) -> None:

@@ -25,6 +25,7 @@ from corral.rooms.runs.model import Attention, Run, RunState, Stop
 from corral.rooms.runs.order import Holding
 
 if TYPE_CHECKING:
+    from corral.adapters.providers.facts import LimitReached
     from corral.keeper.meter import Meter
     from corral.library import Corral
 
@@ -33,6 +34,8 @@ BEATS = 6  # in the time of a lease
 CUT_OFF = "the store was away for longer than its lease"
 LONGEST_PAUSE = 5.0
 PATIENCE = 15 * 60.0  # seconds for which the end of a run is kept for a store that is away
+PARKED_MS = 5 * 60_000  # where the provider does not say when its quota is there again
+LONGEST_PARKING_MS = 8 * 24 * 3_600_000  # what is further away is no reset that a provider means
 
 
 class Hold:
@@ -211,10 +214,14 @@ class Hold:
             self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind)
         self.stop_wanted = self.run.stop_reason or ending.REASONS[kind]
 
-    def park(self, until: int, reason: str) -> bool:
+    def park(self, limit: "LimitReached") -> bool:
         """Give the run back until its provider's quota is there again; False when somebody wanted
         it to end at this very moment, or others have it."""
-        why = clean_of_secrets(reason, self._secrets)
+        now = self._store.now()
+        until = limit.reset_at or 0
+        if not now < until <= now + LONGEST_PARKING_MS:
+            until = now + PARKED_MS
+        why = clean_of_secrets(limit.message, self._secrets)
         say = partial(self._say_parked, until, why)
         try:
             insist(say, patience=PATIENCE, longest_pause=LONGEST_PAUSE)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from corral.adapters import process
 from corral.adapters.process import Identity
-from corral.adapters.providers.facts import LimitReached
 from corral.keeper.attempt import LEFTOVER_GRACE_MS, Adopted, Attempt, CannotStart
 from corral.keeper.ender import Ender
 from corral.keeper.hold import Hold
@@ -33,8 +32,6 @@ from corral.rooms.runs.model import Launch, Run, Stop
 if TYPE_CHECKING:
     from corral.library import Corral
 
-PARKED_MS = 5 * 60_000  # where the provider does not say when its quota is there again
-LONGEST_PARKING_MS = 8 * 24 * 3_600_000  # what is further away is no reset that a provider means
 LONGEST_LOOK = 5.0
 WATCHER_SECONDS = 2.0
 TRIM_SECONDS = 2.0
@@ -130,7 +127,7 @@ class Keeper:
             self._renew()
             again: End | None = end
             limit = self._voice.limit
-            if limit is not None and self._is_quota(end) and self._park(limit):
+            if limit is not None and self._is_quota(end) and self._hold.park(limit):
                 if not self._wait_out():
                     return self.run
                 again = None
@@ -203,14 +200,6 @@ class Keeper:
     def _is_quota(self, end: End) -> bool:
         """Whether its provider's quota ended it, and nobody else did."""
         return end.exit_code != 0 and self._hold.stop_wanted is None
-
-    def _park(self, limit: LimitReached) -> bool:
-        """Give the run back until its provider's quota is there again; False when it is to end."""
-        now = self._store.now()
-        until = limit.reset_at or 0
-        if not now < until <= now + LONGEST_PARKING_MS:
-            until = now + PARKED_MS
-        return self._hold.park(until, limit.message)
 
     def _wait_out(self) -> bool:
         """Wait until its provider's quota is there again; False when it went elsewhere meanwhile.

@@ -47,14 +47,8 @@ BUSY_MS = MINUTE
 """How long a file may be held by somebody after its run is over."""
 SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"),
-    *(
-        "/etc/alternatives",
-        "/etc/gitconfig",
-        "/etc/ld.so.cache",
-        "/etc/localtime",
-        "/etc/nsswitch.conf",
-    ),
-    *("/etc/passwd", "/etc/group", "/etc/ssl", "/etc/ca-certificates", "/etc/pki"),
+    *("/etc/alternatives", "/etc/gitconfig", "/etc/ld.so.cache", "/etc/localtime", "/etc/passwd"),
+    *("/etc/group", "/etc/nsswitch.conf", "/etc/ssl", "/etc/ca-certificates", "/etc/pki"),
     *("/System", "/Library/Frameworks", "/nix/store"),
 )
 

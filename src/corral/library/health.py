@@ -170,7 +170,7 @@ def _python() -> Finding:
 def _sqlite() -> Finding:
     import apsw
 
-    from corral.db.sqlite import require_current_sqlite
+    from corral.db.sqlite_care import require_current_sqlite
 
     try:
         require_current_sqlite()

@@ -35,7 +35,7 @@ class Mail(Room):
     get = read(ops.get, mode="one")
     dead = read(looking.dead, mode="one")
     get_all = read(looking.get_all, mode="one")
-    next_due = read(ops.next_due, mode="one")
+    next_due = read(looking.next_due, mode="one")
 
     # A claim whose answer was lost is not repeated where order matters: the same owner would get
     # the second letter while it has, without knowing it, the first.

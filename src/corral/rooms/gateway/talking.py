@@ -174,7 +174,7 @@ def next_due(tx: Tx) -> int | None:
         for mailbox in looking.lines(tx, "session")
         if (talk := talk_of(tx, mailbox.removeprefix("session:"))) is not None
         and talk.run_id is None
-        and (due := mail.next_due(tx, mailbox)) is not None
+        and (due := looking.next_due(tx, mailbox)) is not None
         and due > tx.now
     ]
     return min(moments, default=None)

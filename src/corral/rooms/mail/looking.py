@@ -93,3 +93,9 @@ def lines(tx: Tx, kind: str) -> list[str]:
 def dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:
     """Letters that failed too often, newest first."""
     return list_by_state(tx, state="dead", after=after, limit=limit)
+
+
+def next_due(tx: Tx, mailbox: str) -> int | None:
+    """When the mailbox's next letter can be claimed at the earliest; None when it is empty."""
+    due: int | None = tx.value(sql.NEXT_DUE, mailbox=check_mailbox(mailbox))
+    return due

@@ -372,12 +372,6 @@ def hold(tx: Tx, number: int) -> Letter | None:
     return tx.one(sql.LETTERS.held_by_key, key_=number)
 
 
-def next_due(tx: Tx, mailbox: str) -> int | None:
-    """When the mailbox's next letter can be claimed at the earliest; None when it is empty."""
-    due: int | None = tx.value(sql.NEXT_DUE, mailbox=check_mailbox(mailbox))
-    return due
-
-
 def put_last(
     tx: Tx, mailbox: str, body: Any, *, key: str | None = None, sender: str | None = None
 ) -> Letter:

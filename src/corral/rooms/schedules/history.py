@@ -17,6 +17,7 @@ from corral.kernel.errors import Invalid
 from corral.kernel.ids import number_of
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text
+from corral.rooms.mail import looking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState, agent_of
 from corral.rooms.schedules import sql
@@ -136,7 +137,7 @@ def begin_script(tx: Tx, *, owner: str) -> tuple[Begun | None, list[Occurrence]]
 
 def next_script(tx: Tx) -> int | None:
     """When there will next be a script to run."""
-    return mail.next_due(tx, QUEUE)
+    return looking.next_due(tx, QUEUE)
 
 
 def conclude(
