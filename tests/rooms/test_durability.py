@@ -2,7 +2,6 @@
 where an operation does: receipts, money, approvals, tokens."""
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from corral.library.operation import Room, write
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from tests.support.channels import Chat
+from tests.support.keeping import until
 from tests.support.store import rows
 from tests.support.threads import Racer
 
@@ -154,7 +154,8 @@ def test_what_must_be_on_the_disk_does_not_share_a_commit_that_is_not(
     def put_while_another_comes(tx: Tx) -> None:
         mail.put(tx, "queue:q", 1)
         racers.append(Racer(lambda: filed.charges.add(USED, run_id="run_1")))
-        time.sleep(0.05)  # long enough for it to stand in line behind this
+        line = filed._database._line
+        until(lambda: line.waiting or None, "it stands in line behind this")
 
     class Slow(Room):
         put = write(put_while_another_comes)
