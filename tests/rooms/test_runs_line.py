@@ -133,6 +133,46 @@ def test_a_run_that_somebody_else_took_does_not_hold_up_those_behind_it(
     assert store.runs.get(first.id).owner == "keeper:9"
 
 
+def test_two_who_see_to_the_line_start_one_run_for_one_place(
+    store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.settings.set("runs.max_at_once", 1)
+    first, second = queued(store), queued(store)
+    taking: Any = keepers.StartingKeeper
+
+    class Slow(taking):
+        def keep(self, *, run: str, **told: Any) -> dict[str, Any]:
+            if run == first.id:  # its keeper is on its way while another one looks
+                assert store.runs.start_queued() == []
+            answer: dict[str, Any] = super().keep(run=run, **told)
+            return answer
+
+    monkeypatch.setattr(keepers, "StartingKeeper", Slow)
+    assert [run.id for run in store.runs.start_queued()] == [first.id]
+    assert keep == [first.id]
+    assert states(store, first, second) == ["running", "queued"]
+
+
+def test_a_place_is_free_again_once_nobody_came_to_take_it(
+    store: Corral, clock: SetClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.settings.set("runs.max_at_once", 1)
+    bad, good = queued(store), queued(store)
+    taking: Any = keepers.StartingKeeper
+
+    class Lost(taking):
+        def keep(self, *, run: str, **told: Any) -> dict[str, Any]:
+            raise keepers.KeeperLost
+
+    monkeypatch.setattr(keepers, "StartingKeeper", Lost)
+    assert store.runs.start_queued() == []
+    monkeypatch.setattr(keepers, "StartingKeeper", taking)
+    assert store.runs.start_queued() == []
+    clock.advance(HOUR)
+    assert [run.id for run in store.runs.start_queued()] == [bad.id]
+    assert states(store, bad, good) == ["running", "queued"]
+
+
 def test_a_run_fails_once_and_only_while_it_waits(store: Corral) -> None:
     waits, goes = queued(store), running(store)
     over = store.runs.fail(waits.id, reason="no such directory")
@@ -254,9 +294,9 @@ def test_runs_of_an_agent_that_is_busy_enough_cost_no_keepers(
 
 def test_two_who_want_to_start_the_same_run_are_told_apart(store: Corral, clock: SetClock) -> None:
     run = queued(store)
-    assert store.runs._claim(run.id)
-    assert not store.runs._claim(run.id)
+    assert store.runs._claim(run.id, host="here")
+    assert not store.runs._claim(run.id, host="here")
     store.runs.unclaim(run.id)
-    assert store.runs._claim(run.id)
+    assert store.runs._claim(run.id, host="here")
     clock.advance(HOUR)
-    assert store.runs._claim(run.id), "who claimed it and died is not waited for"
+    assert store.runs._claim(run.id, host="here"), "who claimed it and died is not waited for"

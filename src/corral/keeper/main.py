@@ -73,6 +73,9 @@ def main() -> int:
             _keep(store, keeper)
         elif "failed" in answer:
             store.runs.after_end(store.runs.get(order.run))
+        elif "waits" in answer:
+            # Whoever made room while this run had its claim passed it over.
+            store.runs.start_queued()
     return 0
 
 

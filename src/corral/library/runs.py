@@ -137,7 +137,8 @@ class Runs(Room):
     _active = read(ops.active)
     next_due = read(ops.next_due, mode="one")
     _next_queued = read(ops.next_queued)
-    _claim = write(ops.claim, mode="one", repeatable=True)
+    _can_claim = read(ops.can_claim)
+    _claim = write(ops.claim, repeatable=True)
     _agent_has_room = read(ops.agent_has_room)
     unclaim = write(ops.unclaim, mode="one", repeatable=True)
     _room_for = read(ops.room_for)
@@ -364,14 +365,14 @@ class Runs(Room):
         host = process.host()
         started = []
         passed: set[str] = set()
-        while self._room_for(host=host) and (
+        while self._can_claim(host=host) and (
             run := self._next_queued(host=host, passed=sorted(passed))
         ):
             if (why := self._not_here(run)) is not None:
                 passed.add(why)
                 continue
-            if not self._claim(run.id):
-                continue  # another one was quicker
+            if not self._claim(run.id, host=host):
+                continue  # another one was quicker, or has the place
             try:
                 answer = StartingKeeper().keep(store=self._database.address, run=run.id)
             except KeeperLost:

@@ -355,6 +355,11 @@ def room_for(tx: Tx, *, host: str | None = None) -> int:
     return max(0, room)
 
 
+def can_claim(tx: Tx, *, host: str) -> bool:
+    """Whether there is room on a machine for one more than those that others are about to start."""
+    return room_for(tx, host=host) > int(tx.value(sql.COUNT_CLAIMED, now=tx.now))
+
+
 def next_queued(tx: Tx, *, host: str, passed: Sequence[str] = ()) -> Run | None:
     """The run that is to start next on a machine: fair between projects, then oldest first.
 
@@ -372,9 +377,16 @@ def next_queued(tx: Tx, *, host: str, passed: Sequence[str] = ()) -> Run | None:
     )
 
 
-def claim(tx: Tx, id: str) -> bool:
-    """Whoever is about to start a queued run says so: nobody else gets it for a while. False when
-    another one did."""
+def claim(tx: Tx, id: str, *, host: str) -> bool:
+    """Whoever is about to start a queued run says so: nobody else gets it, nor its place among
+    those that go at once, for a while. False when another one did.
+
+    Without the place two would start two runs for one, and the one that should have been next might
+    find it taken, and wait behind those that came after it.
+    """
+    tx.serialize("runs")
+    if not can_claim(tx, host=host):
+        return False
     return bool(tx.run(sql.CLAIM, id=id, now=tx.now, until=tx.now + CLAIM_MS))
 
 

@@ -134,6 +134,12 @@ COUNT_ACTIVE_OF_HOST = Statement(f"""
     WHERE id > '' AND {_ACTIVE} AND mode <> 'recorded' AND host = :host
 """)
 
+# Those that somebody is about to start.
+COUNT_CLAIMED = Statement("""
+    SELECT count(*) FROM runs
+    WHERE id > '' AND ended_at IS NULL AND state = 'queued' AND lease_until > :now
+""")
+
 COUNT_ACTIVE_OF_AGENT = Statement(f"""
     SELECT count(*) FROM runs WHERE agent_id = :agent_id AND {_ACTIVE}
 """)
