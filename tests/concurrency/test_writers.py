@@ -82,6 +82,20 @@ def test_who_comes_first_is_served_first(file_url: str) -> None:
             assert served == [[str(number)] for number in range(6)]
 
 
+def test_one_who_died_with_the_door_of_the_line_holds_up_nobody(file_url: str) -> None:
+    """Its lock was freed by the kernel, and the sign that it showed is taken down by the next."""
+    with corral.open(file_url) as store, corral.open(file_url) as other:
+        store.mail.put("queue:work", 1)
+        door = Path(file_url.removeprefix("sqlite:///") + "-line-door")
+        assert door.read_bytes() == b"\0"
+        with door.open("r+b") as sign:
+            sign.write(b"\1")
+        other.mail.put("queue:work", 2)
+        assert door.read_bytes() == b"\0"
+        store.mail.put("queue:work", 3)
+        assert len(store.mail.list(mailbox="queue:work").items) == 3
+
+
 def test_one_who_writes_all_the_time_lets_in_whoever_waits(file_url: str) -> None:
     """SQLite alone lets the one go on and on, while the other sleeps before it tries again."""
     writing = Signal()

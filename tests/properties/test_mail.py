@@ -129,6 +129,13 @@ class Model:
                 return good
         return []
 
+    def done(self, now: int, id: str) -> Paper:
+        """It was dealt with, and its lease ended then."""
+        paper = self.paper(id)
+        if paper.state != "done":
+            paper.state, paper.due_at = "done", now
+        return paper
+
     def end(self, now: int, paper: Paper, state: str) -> None:
         """It will never arrive, and its sender is told."""
         paper.state = state
@@ -234,7 +241,7 @@ class MailMachine(RoomMachine):
 
         if not self.refused(self.refusal(claim, *OPEN, "done"), call):
             assert call().state == "done"
-            self.model.paper(claim.letter.id).state = "done"
+            self.model.done(self.now, claim.letter.id)
 
     @rule(target=claims, claim=claims, owner=st.sampled_from(["ann", "bob"]))
     def ack_and_claim(self, claim: Claim, owner: str) -> Any:
@@ -243,8 +250,7 @@ class MailMachine(RoomMachine):
 
         if self.refused(self.refusal(claim, *OPEN, "done"), call):
             return multiple()
-        paper = self.model.paper(claim.letter.id)
-        paper.state = "done"
+        paper = self.model.done(self.now, claim.letter.id)
         return self.compare_claim(call(), self.model.claim(self.now, paper.mailbox, owner, 1))
 
     def fail(self, claim: Claim) -> None:

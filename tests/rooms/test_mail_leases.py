@@ -297,14 +297,16 @@ def test_a_letter_that_was_turned_away_cannot_be_acknowledged(store: Corral) -> 
 def test_an_ack_gives_back_the_letter_as_it_is_and_not_as_it_was_claimed(
     store: Corral, clock: SetClock
 ) -> None:
-    """Only what may have changed under the same fence is read again."""
+    """Nothing of it is read again: what may have changed under the same fence ends with it."""
     for box in ("queue:work", "agent:ada"):
         store.mail.put(box, {"long": "body"}, sender="user:me", expires_at=clock.now() + HOUR)
         (claimed,) = store.mail.claim(box, owner="me", lease_ms=SECOND)
         clock.advance(SECOND // 2)
-        renewed = store.mail.renew(claimed)
+        store.mail.renew(claimed)
         store.mail.doubt(claimed)
         done = store.mail.ack(claimed)
         assert done == store.mail.get(claimed.id)
-        assert (done.due_at, done.line_at) == (renewed.due_at, renewed.line_at)
+        assert (done.due_at, done.line_at, done.ended_at) == (clock.now(),) * 3
+        clock.advance(SECOND)
         assert store.mail.ack(claimed) == done
+        assert store.mail.ack(claimed.id, fence=claimed.fence) == done

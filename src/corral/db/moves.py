@@ -30,8 +30,7 @@ class StateTable(Generic[R]):
 
     `columns` is the SELECT list of the record, `key` the column that names a row, `project` the one
     that tells its project. Rows that are numbered have `number_of` as the prefix of their public
-    id. The record has the fields `id` and `state`. `unfenced` are the fields beside the state that
-    may change while the fence stays; all others are still as whoever shows the fence was told.
+    id. The record has the fields `id` and `state`.
     `fresh` makes the record of a new row from its number, values and state, so that it is not read
     back: for a table that is filled so often that this counts.
     """
@@ -46,7 +45,6 @@ class StateTable(Generic[R]):
         key: str = "id",
         number_of: str | None = None,
         project: str | None = None,
-        unfenced: tuple[str, ...] = (),
         fresh: Callable[[int, Mapping[str, Any], Any], R] | None = None,
     ) -> None:
         self.record = record
@@ -56,7 +54,6 @@ class StateTable(Generic[R]):
         self.key = key
         self.number_of = number_of
         self.project = project
-        self.unfenced = unfenced
         self.fresh = fresh
         self._insertions: dict[tuple[str, ...], Query[R]] = {}
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
@@ -96,10 +93,7 @@ class StateTable(Generic[R]):
             f"INSERT INTO {self.table} ({names}, state)"
             f" VALUES ({values}, '{self.moves.entries[begin]}'){conflict}"
         )
-        if self.fresh is None:
-            return _with_event(self, insert, self.columns, engine)
-        text = insert if engine == "sqlite" else _noting(self, insert, self.key)
-        return Query(self.record, text, numbers=True)
+        return (_with_event if self.fresh is None else _told_apart)(self, insert, engine)
 
     def newest(self, condition: str = "") -> "Query[R]":
         """A list of rows that are named by id, newest first, of those that fit a condition."""
@@ -195,21 +189,17 @@ def move(
     """Take a row along a legal move, set `columns`, and write the event.
 
     `guard` is the fence that the caller was given, and `known` the record that came with it: then
-    only what may have changed since is read, and not a long body once more. Raises NotFound,
-    IllegalMove (it names the state that was found and the verbs that would have been allowed), or
-    Held when the row was taken over since.
+    nothing is read back, and `columns` are all that the caller does not know for certain. Raises
+    NotFound, IllegalMove (it names the state that was found and the verbs that would have been
+    allowed), or Held when the row was taken over since.
     """
     names = tuple(columns)
     query: Query[R] = _update(table, verb, names, guard is not None, known is None, tx.engine)
-    params = columns | {"key_": key}
-    if guard is not None:
-        params["guard_"] = guard
+    params = {**columns, "key_": key, "guard_": guard}
 
-    def brought_up_to_date(row: Row) -> R:
-        changes = dict(zip(table.unfenced, row, strict=True))
-        changes["state"] = table.moves[verb].to
-        changes.update({name: params[name] for name in columns})  # as they were kept
-        now: R = replace(known, **changes)
+    def brought_up_to_date(_: Row) -> R:
+        kept = {name: params[name] for name in names} if query.words else columns
+        now: R = replace(known, state=table.moves[verb].to, **kept)
         return now
 
     make = query.make if known is None else brought_up_to_date
@@ -402,19 +392,24 @@ def _update(
     changes = "".join(f", {name} = :{name}" for name in columns)
     states = ", ".join(f"'{state}'" for state in sources)
     fence = " AND fence = :guard_" if guarded else ""
-    return _with_event(
-        table,
+    change = (
         f"UPDATE {table.table} SET state = '{to}'{changes}"
-        f" WHERE {table.key} = :key_ AND state IN ({states}){fence}",
-        table.columns if whole else ", ".join(table.unfenced),
-        engine,
+        f" WHERE {table.key} = :key_ AND state IN ({states}){fence}"
     )
+    return _with_event(table, change, engine) if whole else _told_apart(table, change, engine)
 
 
-def _with_event(table: StateTable[R], change: str, columns: str, engine: Engine) -> Query[R]:
+def _with_event(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
+    """The change, with its event on PostgreSQL, and the record that it leaves."""
     if engine == "sqlite":
-        return Query(table.record, f"{change} RETURNING {columns}")
-    return Query(table.record, _noting(table, change, columns))
+        return Query(table.record, f"{change} RETURNING {table.columns}")
+    return Query(table.record, _noting(table, change, table.columns))
+
+
+def _told_apart(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
+    """The same, and only whether it was made: whoever makes it knows the rest."""
+    text = change if engine == "sqlite" else _noting(table, change, table.key)
+    return Query(table.record, text, numbers=True)
 
 
 def _noting(table: StateTable[R], change: str, columns: str) -> str:

@@ -168,7 +168,8 @@ class SqliteDatabase(Database):
         `followers` is filled with the jobs that were kept along with ours.
         """
         line = self._line
-        durable = durable or (bool(line.waiting) and line.wants_durable())
+        if line.waiting and not durable:
+            durable = line.wants_durable()
         interrupt: BaseException | None = None
         writer = self._take_turn(durable, since)
         working = self.working

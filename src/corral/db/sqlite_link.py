@@ -54,7 +54,7 @@ class Link:
         return answers
 
     def _number(self) -> list[Row]:
-        """Of the row that was inserted, if it was."""
+        """Of the row that was inserted; no row when none was written."""
         return [(self.connection.last_insert_rowid(),)] if self.connection.changes() else []
 
     def note(self, values: Row) -> None:

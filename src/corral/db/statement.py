@@ -77,8 +77,9 @@ def _picker(names: Sequence[str]) -> Callable[[Params], tuple[Any, ...]]:
 class Statement:
     """SQL with `:name` parameters that gives back no records.
 
-    One that `numbers` inserts a row and answers with its number. SQLite knows that without being
-    asked (RETURNING costs it a table in memory); for PostgreSQL the text must return it.
+    One that `numbers` writes one row at most, and answers with its number where it inserts one,
+    with any number where it changes one. SQLite knows that without being asked (RETURNING costs it
+    a table in memory); for PostgreSQL the text must return it.
     """
 
     def __init__(self, text: str, *, numbers: bool = False) -> None:

@@ -4,11 +4,14 @@ SQLite's own busy wait sleeps and tries again, and who sleeps longest is served 
 some writers wait for many seconds. So writers queue before two kernel locks beside the file, which
 the kernel frees when a process dies. Whoever has the turn may write. Whoever has the door is the
 next; the others stand before the door, and the kernel lets them through in the order in which they
-came. One who comes straight back from a turn finds the door closed and stands at the end.
+came. One who comes straight back from a turn finds the door closed and stands at the end. While
+nobody has the door, which is seen without asking the kernel, there is no need to go through it.
 
 A process that is stopped (Ctrl-Z) keeps what it has, so nobody waits longer than PATIENCE.
 """
 
+import mmap
+import os
 import threading
 import time
 from fcntl import flock
@@ -28,7 +31,7 @@ class Turnstile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._files: tuple[LockFile, LockFile] | None = None
+        self._files: tuple[Door, LockFile] | None = None
         self._usher: _Usher | None = None
 
     def enter(self, since: float | None = None) -> None:
@@ -37,29 +40,32 @@ class Turnstile:
         `since` is when the caller began to wait, if that was earlier, by the steady clock.
         """
         door, turn = self._files or self._open()
-        deadline = None
-        try:
-            flock(door.descriptor, TRY)
-        except BlockingIOError:
-            deadline = _deadline(since)
+        if not door.shown[0]:
+            try:
+                flock(turn.descriptor, TRY)
+                return
+            except BlockingIOError:
+                pass
+        self._stand_in_line(door, turn, _deadline(since))
+
+    def _stand_in_line(self, door: "Door", turn: LockFile, deadline: float) -> None:
+        if not door.try_lock():
             self._usher = self._usher or _Usher(door)
             if not self._usher.bring(deadline - time.monotonic()):
-                raise self._refusal(turn, door) from None
+                raise self._refusal(turn, door)
         try:
-            flock(turn.descriptor, TRY)
-        except BlockingIOError:
-            if not _came(turn, deadline or _deadline(since)):
-                raise self._refusal(turn) from None
+            if not _came(turn, deadline):
+                raise self._refusal(turn)
         finally:
-            flock(door.descriptor, FREE)
+            door.unlock()
 
     def leave(self) -> None:
         if self._files is not None:
             flock(self._files[1].descriptor, FREE)
 
-    def _open(self) -> tuple[LockFile, LockFile]:
+    def _open(self) -> "tuple[Door, LockFile]":
         try:
-            self._files = LockFile(self._path + "-door"), LockFile(self._path)
+            self._files = Door(self._path + "-door"), LockFile(self._path)
         except OSError as error:
             raise StoreUnavailable(
                 f"Corral cannot make its lock {self._path} beside the store ({error.strerror}); "
@@ -100,6 +106,36 @@ class Turnstile:
         )
 
 
+class Door(LockFile):
+    """A lock that shows whether somebody has it. One who died with it still seems to, until the
+    next one came through; and in the moment before it shows, one more may pass by."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        # Opened anew: a map keeps its file open, and in a forked child the lock with it.
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.fstat(descriptor).st_size == 0:
+                os.pwrite(descriptor, b"\0", 0)  # there is room for it before it is written to
+            self.shown = mmap.mmap(descriptor, 1)
+        finally:
+            os.close(descriptor)
+
+    def lock(self) -> None:
+        super().lock()
+        self.shown[0] = 1
+
+    def try_lock(self) -> bool:
+        if not super().try_lock():
+            return False
+        self.shown[0] = 1
+        return True
+
+    def unlock(self) -> None:
+        self.shown[0] = 0
+        super().unlock()
+
+
 def _deadline(since: float | None) -> float:
     return (time.monotonic() if since is None else since) + PATIENCE
 
@@ -119,7 +155,7 @@ class _Usher(threading.Thread):
     """Stands before the door for whoever writes, so that he can stop waiting: inside the kernel's
     line, nobody hears a clock."""
 
-    def __init__(self, door: LockFile) -> None:
+    def __init__(self, door: Door) -> None:
         super().__init__(name="corral-usher", daemon=True)
         self._door = door
         self._state = threading.Lock()

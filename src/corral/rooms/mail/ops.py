@@ -213,8 +213,10 @@ def ack(tx: Tx, letter: Letter | str, *, fence: int | None = None) -> Letter:
     """Say that a letter was dealt with. Saying it twice is fine; Held when it was taken over."""
     number, guard = _claimed(letter, fence)
     known = letter if isinstance(letter, Letter) else None
+    # The lease, which may have been renewed under this fence, ends with it: nothing is read back.
+    ended: dict[str, Any] = {"ended_at": tx.now, "due_at": tx.now, "line_at": tx.now}
     try:
-        return move(tx, sql.LETTERS, "ack", number, guard=guard, known=known, ended_at=tx.now)
+        return move(tx, sql.LETTERS, "ack", number, guard=guard, known=known, **ended)
     except IllegalMove:
         found = sql.LETTERS.get(tx, number)
         if found.state is LetterState.DONE and found.fence == guard:

@@ -14,7 +14,6 @@ LETTERS = StateTable(
     key="seq",
     number_of="let",
     project="project_id",
-    unfenced=("due_at", "line_at"),  # a lease is renewed under the same fence
     fresh=fresh_letter,
 )
 
