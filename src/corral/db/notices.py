@@ -82,7 +82,8 @@ class Bell:
         self._starting = threading.Lock()
 
     def ring(self) -> None:
-        self._wanted.set()
+        if not self._wanted.is_set():
+            self._wanted.set()
         if self._thread is None:
             with self._starting:
                 if self._thread is None:

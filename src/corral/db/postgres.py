@@ -5,11 +5,11 @@ statement's way to the server, and what to do when the server goes away.
 """
 
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import NoReturn, TypeVar
 
 import psycopg
@@ -75,7 +75,10 @@ class PostgresDatabase(Database):
         self.actor = actor
         self._probe = probe
         self._idle: list[Link] = []
-        self._places = threading.Semaphore(MAX_CONNECTIONS)
+        self._places: SimpleQueue[None] = SimpleQueue()
+        """As many as connections that this process may still make use of."""
+        for _ in range(MAX_CONNECTIONS):
+            self._places.put(None)
         self._bell = Bell(self._ring)
         self._idle.append(self._take())
         self.clock = clock or ServerClock(self._ask_time)
@@ -99,9 +102,11 @@ class PostgresDatabase(Database):
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
-        self.require_outside_operation()
-        if self.working.tell is not None:
-            work = self.telling(work, self.working.tell)
+        working = self.working
+        if self.unusable or working.here:
+            self.require_outside_operation()
+        if working.tell is not None:
+            work = self.telling(work, working.tell)
         # The server commits with an fsync in any case: `durable` asks for nothing more.
         if self._probe is not None:
             mode = "many"  # a probe wants to stand at every commit
@@ -110,13 +115,15 @@ class PostgresDatabase(Database):
             if mode == "many":
                 link.begin()
             tx = self._tx(link, mode)
-            self.working.here = True
+            working.here = True
             try:
+                result = work(tx)
+            except psycopg.OperationalError as error:
                 # In mode "one" the work's own statement is what commits.
-                with nullcontext() if mode == "many" else self._committing(link):
-                    result = work(tx)
+                self._raise_if_gone(link, error, asked_to_commit=mode == "one")
+                raise
             finally:
-                self.working.here = False
+                working.here = False
             if tx.mode == "many":
                 self._commit(link)
             if tx.noted:
@@ -128,7 +135,8 @@ class PostgresDatabase(Database):
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         self.require_outside_operation()
-        with self._place():
+        self._await_place()
+        try:
             link = self._take_begun()
             try:
                 tx = self._tx(link, "many")
@@ -142,28 +150,21 @@ class PostgresDatabase(Database):
             finally:
                 self.working.here = False
                 self._give_back(link)
+        finally:
+            self._places.put(None)
         if tx.noted:
             self._bell.ring()
 
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        """One of the connections that this process may have; those who come late wait.
-
-        Whoever reads inside its own transaction has a place already and must not wait for another.
-        """
-        if self.working.here:
-            yield
-        elif self._places.acquire(timeout=PATIENCE):
-            try:
-                yield
-            finally:
-                self._places.release()
-        else:
+    def _await_place(self) -> None:
+        """One of the connections that this process may have; those who come late wait."""
+        try:
+            self._places.get(timeout=PATIENCE)
+        except Empty:
             raise StoreUnavailable(
                 f"All {MAX_CONNECTIONS} connections of this process to {self.url} were busy for "
                 f"{PATIENCE:.0f} s; share the work out, or end what holds them.",
                 reason="locked",
-            )
+            ) from None
 
     def _take_begun(self) -> Link:
         """A connection in a transaction; one that broke while it lay on the shelf is replaced."""
@@ -181,19 +182,14 @@ class PostgresDatabase(Database):
     def _commit(self, link: Link) -> None:
         if self._probe is not None:
             self._probe("before commit")
-        with self._committing(link):
-            link.run("COMMIT")
-        if self._probe is not None:
-            self._probe("after commit")
-
-    @contextmanager
-    def _committing(self, link: Link) -> Iterator[None]:
-        """A connection that breaks in here leaves open whether the server kept the work."""
         try:
-            yield
+            link.run("COMMIT")
         except psycopg.OperationalError as error:
+            # The connection broke in here: that leaves open whether the server kept the work.
             self._raise_if_gone(link, error, asked_to_commit=True)
             raise
+        if self._probe is not None:
+            self._probe("after commit")
 
     def _persist(self, once: Callable[[Link], R], *, repeatable: bool) -> R:
         """Run it until it succeeds, fails for a reason of its own, or patience ends."""
@@ -222,7 +218,11 @@ class PostgresDatabase(Database):
         )
 
     def _try(self, once: Callable[[Link], R]) -> R:
-        with self._place():
+        # Whoever reads inside its own transaction has a place and must not wait for another.
+        has_place = self.working.here
+        if not has_place:
+            self._await_place()
+        try:
             try:
                 link = self._take()
             except StoreUnavailable as error:
@@ -234,6 +234,9 @@ class PostgresDatabase(Database):
                 raise
             finally:
                 self._give_back(link)
+        finally:
+            if not has_place:
+                self._places.put(None)
 
     @staticmethod
     def _raise_if_gone(link: Link, error: psycopg.Error, *, asked_to_commit: bool) -> None:
@@ -292,7 +295,7 @@ class PostgresDatabase(Database):
             link.connection.close()
 
     def _give_back(self, link: Link) -> None:
-        if link.usable and link.connection.info.transaction_status != _IDLE:
+        if not link.idle and link.usable:
             with suppress(psycopg.Error):
                 link.run("ROLLBACK")
         if link.usable:
@@ -431,8 +434,6 @@ _ADOPT_EVENTS = Statement("""
     UPDATE events SET xid = pg_current_xact_id()
     WHERE xid > pg_current_xact_id() RETURNING seq
 """)
-
-_IDLE = psycopg.pq.TransactionStatus.IDLE
 
 
 def _as_it_is(text: str | bytes) -> str | bytes:

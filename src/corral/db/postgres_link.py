@@ -21,6 +21,8 @@ NOTICED = {
 }
 
 _HAS_ROWS = psycopg.pq.ExecStatus.TUPLES_OK
+_IDLE = psycopg.pq.TransactionStatus.IDLE
+_OK = psycopg.pq.ConnStatus.OK
 
 
 def noticed(conninfo: str) -> dict[str, Any]:
@@ -42,18 +44,19 @@ class Link:
 
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self.connection = connection
+        self._server = connection.pgconn
         self._cursor = psycopg.RawCursor(connection)
         self._socket = select.poll()
         self._socket.register(connection.fileno(), select.POLLIN)
 
     def execute(self, statement: Statement, params: Params) -> list[Row]:
-        text, _, values = statement.postgres
-        self._cursor.execute(text, values(params), prepare=True)
+        values = statement.postgres.values(params)
+        self._cursor.execute(statement.for_server, values, prepare=True)
         return self._rows()
 
     def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
-        text, _, values = statement.postgres
-        self._cursor.executemany(text, map(values, given), returning=True)
+        values = statement.postgres.values
+        self._cursor.executemany(statement.for_server, map(values, given), returning=True)
         return [self._rows() for _ in self._cursor.results()]
 
     def note(self, values: Row) -> None:
@@ -77,7 +80,12 @@ class Link:
 
     @property
     def usable(self) -> bool:
-        return not self.connection.closed
+        return self._server.status == _OK
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is usable, and in no transaction."""
+        return self._server.transaction_status == _IDLE
 
     @property
     def silent(self) -> bool:

@@ -8,6 +8,15 @@ from corral.db.fencing import refusal
 from corral.kernel.errors import Conflict, CorralError, Invalid, StoreUnavailable
 
 
+def no_room(where: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"There is no room left for the store {where}; free some space and try again. "
+        "Nothing was changed.",
+        reason="full",
+        path=where,
+    )
+
+
 def translate(error: apsw.Error, path: Path) -> CorralError:
     """An engine's error as a sentence that names the next step."""
     where = str(path)
@@ -29,12 +38,7 @@ def translate(error: apsw.Error, path: Path) -> CorralError:
         case apsw.ConstraintError():
             return refusal(str(error), where) or Conflict(f"The store refused it: {error}.")
         case apsw.FullError():
-            return StoreUnavailable(
-                f"There is no room left for the store {where}; free some space and try again. "
-                "Nothing was changed.",
-                reason="full",
-                path=where,
-            )
+            return no_room(where)
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
             return StoreUnavailable(
                 f"The store {where} cannot be opened for writing ({error}); mend its permissions "

@@ -118,6 +118,11 @@ class Statement:
     def postgres(self) -> Compiled:
         return _compile(self.text, "postgres", "$")
 
+    @cached_property
+    def for_server(self) -> bytes:
+        """The text as PostgreSQL gets it: one object, by which what was prepared is found."""
+        return self.postgres.text.encode()
+
 
 class Query(Statement, Generic[T]):
     """SQL whose columns are the fields of a record, in the record's order."""

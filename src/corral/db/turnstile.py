@@ -10,6 +10,7 @@ nobody has the door, which is seen without asking the kernel, there is no need t
 A process that is stopped (Ctrl-Z) keeps what it has, so nobody waits longer than PATIENCE.
 """
 
+import errno
 import mmap
 import os
 import threading
@@ -18,6 +19,7 @@ from fcntl import flock
 from pathlib import Path
 
 from corral.db.lockfile import FREE, TRY, LockFile
+from corral.db.sqlite_errors import no_room
 from corral.kernel.errors import StoreUnavailable
 
 PATIENCE = 30.0
@@ -67,6 +69,8 @@ class Turnstile:
         try:
             self._files = Door(self._path + "-door"), LockFile(self._path)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise no_room(self._path.removesuffix("-line")) from None
             raise StoreUnavailable(
                 f"Corral cannot make its lock {self._path} beside the store ({error.strerror}); "
                 "mend the folder's permissions or give another path with --store.",
