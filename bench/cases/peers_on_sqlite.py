@@ -45,7 +45,7 @@ LIGHT = """
 
 
 def measure(bench: Bench) -> list[Row]:
-    count = bench.pick(1_000, 400)
+    count = 400
     with open_store(f"sqlite:///{bench.new_file()}") as store:
         corral = Rival("Corral", partial(_sample_corral, store, count))
         return [
@@ -65,7 +65,7 @@ def _against_queues(bench: Bench, corral: Rival, count: int) -> list[Row]:
         "Corral's rows, by hand": (RawSqlite(bench.new_file()), None),
     }
     rivals = [Rival(name, _sampler(queue, count)) for name, (queue, _) in peers.items()]
-    found = bench.compare(corral, rivals, rounds=bench.pick(5, 2))
+    found = bench.compare(corral, rivals, rounds=bench.pick(15, 2))
     return [
         row
         for name, (_, bar) in peers.items()

@@ -178,7 +178,7 @@ class SqliteDatabase(Database):
             while True:
                 if mode == "many":
                     writer.begin()
-                result = work(self._tx(writer, mode))
+                result = work(Tx(writer, self.clock.now(), self.actor, mode, self.redaction))
                 if writer.connection.in_transaction:
                     try:
                         if line.waiting:
@@ -188,7 +188,10 @@ class SqliteDatabase(Database):
                         writer.roll_back()
                         line.put_back(followers)
                         continue  # without the one that spoilt it, and those behind it
-                    self._commit(writer)
+                    if self._probe is None:
+                        writer.run("COMMIT")
+                    else:
+                        self._commit(writer)
                 break
         except BaseException as error:
             if isinstance(error, apsw.Error) or writer.connection.in_transaction:
