@@ -188,10 +188,7 @@ class SqliteDatabase(Database):
                         writer.roll_back()
                         line.put_back(followers)
                         continue  # without the one that spoilt it, and those behind it
-                    if self._probe is None:
-                        writer.run("COMMIT")
-                    else:
-                        self._commit(writer)
+                    self._commit(writer)
                 break
         except BaseException as error:
             if isinstance(error, apsw.Error) or writer.connection.in_transaction:
