@@ -62,6 +62,9 @@ def test_a_second_daemon_says_who_is_there_and_leaves(one: Machine) -> None:
     one.up()
     again = one.json("up", "--json")
     assert (again["daemon"]["pid"], again["link"]) == (one.pid, one.link)
+    other = one.corral("up", "--port", "0", "--label", "gpu")
+    assert (other.returncode, one.link.encode() in other.stdout) == (0, True)
+    assert b"for --port, --label end it with `corral down` first" in other.stderr
     # Without looking first, as two commands at the same moment would:
     env = one.env | {"CORRAL_STORE": one.url}
     late = subprocess.run(

@@ -314,3 +314,27 @@ def test_of_a_lost_keeper_only_that_is_said(cli: Cli, monkeypatch: pytest.Monkey
     assert said.code != 0
     assert "ended without a word; `corral ps -a`" in said.err
     assert "began" not in said.err
+
+
+def test_a_file_that_the_system_withholds_is_named_and_not_mistaken_for_our_output(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def withheld(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path / "private"))
+
+    monkeypatch.setattr("corral.library.mail.Mail.list", withheld)
+    said = cli("mail", "list")
+    assert (said.code, said.out) == (4, "")
+    assert said.err.startswith(f"corral: {tmp_path}/private cannot be used (Permission denied)")
+
+
+def test_a_move_that_is_interrupted_says_how_to_go_on_and_how_to_stay(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("corral.library.store.Store.move", interrupted)
+    said = cli("db", "move", f"sqlite:///{tmp_path}/new.db", "--yes")
+    assert said.code == 130
+    assert "corral db move --cancel" in said.err

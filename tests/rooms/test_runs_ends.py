@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from corral.adapters.providers.facts import Used
-from corral.kernel.clock import HOUR, SECOND, SetClock
+from corral.kernel.clock import DAY, HOUR, SECOND, SetClock
 from corral.kernel.end import End
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
 from corral.library import Corral
@@ -178,6 +179,13 @@ def test_a_reason_that_cannot_be_kept_stops_nothing(store: Corral, reason: str) 
     run = running(store)
     with refuses(store, Invalid):
         store.runs.stop(run.id, reason=reason)
+
+
+@pytest.mark.parametrize("grace_ms", [-1, 2 * DAY, 1.5, True])
+def test_a_time_to_end_that_cannot_be_stops_nothing(store: Corral, grace_ms: Any) -> None:
+    run = running(store)
+    with refuses(store, Invalid):
+        store.runs.stop(run.id, grace_ms=grace_ms)
 
 
 def test_a_run_that_does_not_exist_is_not_stopped(store: Corral) -> None:

@@ -20,7 +20,7 @@ from tests.support.machines import Machine
 from tests.web.conftest import options
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 COLOURS = (
     "for i in 1 2 3; do printf '\\033[3%dmcolour %d\\033[0m \\033[38;2;200;120;80mrgb\\033[0m\\n' "
@@ -270,6 +270,25 @@ def test_a_lost_connection_is_said_and_mended(
     page.wait_for_selector(f"#{letter.id}")
     town.store.mail.drop(letter.id)
     look.faults = [fault for fault in look.faults if "ERR_FAILED" not in fault]
+
+
+def test_what_happens_before_the_line_is_open_is_shown_too(
+    town: Town, open_window: Callable[[str], Look]
+) -> None:
+    look = open_window("light")
+    put: list[str] = []
+
+    def change_first(route: "Route") -> None:
+        put.append(town.store.mail.put("agent:early", "between the page and its feed").id)
+        route.continue_()
+
+    look.page.route("**/api/events*", change_first)
+    page = look.go("/mail")
+    page.wait_for_selector("#feed[data-state=live]")
+    page.wait_for_selector(f"#{put[0]}")
+    look.page.unroute("**/api/events*")
+    for id in put:
+        town.store.mail.drop(id)
 
 
 # -- the terminal ---------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ import msgspec
 from corral.adapters import process
 from corral.config import run_folder
 from corral.db.tx import Tx
+from corral.kernel.clock import DAY
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.text import clean_text
+from corral.kernel.text import check_int, clean_text
 from corral.library.operation import Room, read, write
 from corral.library.outputs import Outputs
 from corral.library.recovery import Recovery
@@ -175,6 +176,8 @@ class Runs(Room):
 
         It comes back at once; `wait` tells how it ended. A queued run is cancelled.
         """
+        if grace_ms is not None and not 0 <= check_int(grace_ms, "grace_ms") <= DAY:
+            raise Invalid(f"A run is given up to a day to end, not {grace_ms:,} ms.")
         run = self.begin_to_stop(id, reason=reason)
         if run.is_live:
             Recovery(self).see_to_the_end(run, grace_ms)

@@ -194,12 +194,22 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        _complain("output", f"The answer could not be written ({error.strerror}).", {}, arguments)
-        return 1
+        return _out_of_reach(error, arguments)
     except Exception as error:
         return _answer(error, arguments)
     finally:
         app.close()
+
+
+def _out_of_reach(error: OSError, arguments: list[str]) -> int:
+    """A file that the system does not let us use, or, where it names none, our own output."""
+    if error.filename is None:
+        _complain("output", f"The answer could not be written ({error.strerror}).", {}, arguments)
+        return 1
+    file = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
+    said = f"{file} cannot be used ({error.strerror}); mend that and try again."
+    _complain("refused", said, {"path": file}, arguments)
+    return EXIT_CODES["refused"]
 
 
 def _answer(error: Exception, arguments: list[str]) -> int:

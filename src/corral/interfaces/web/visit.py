@@ -29,6 +29,10 @@ class Visit:
         self._form = form
         self.taken: list[str] = []
         """What secrets were taken out of, in what this visit wrote."""
+        self.seen = ""
+        """The newest event before the page was looked up: the page follows those behind it."""
+        if request.method == "GET" and self.part is None:
+            self.seen = self.store.events.newest(limit=1).next or ""
 
     @property
     def may_act(self) -> bool:

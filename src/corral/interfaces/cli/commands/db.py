@@ -140,8 +140,16 @@ def move(app: App, url: str | None, cancel: bool, yes: bool) -> None:
     if not yes:
         sure(f"Move all that {app.store.db.url} holds, and shut it?")
     before = app.store.db.url
-    with render.progress_by_part(f"Moving {before}", quiet=app.json) as told:
-        moved = app.store.db.move(url, told=told)
+    try:
+        with render.progress_by_part(f"Moving {before}", quiet=app.json) as told:
+            moved = app.store.db.move(url, told=told)
+    except KeyboardInterrupt:
+        click.echo(
+            "corral: it is on its way, and nobody can write to it; go on with the same command, or "
+            "stay with `corral db move --cancel`.",
+            err=True,
+        )
+        raise
     app.close()
     app.say(
         f"{moved.url} holds all {moved.rows:,} rows of {moved.tables} tables, compared row by row; "

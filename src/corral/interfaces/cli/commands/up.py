@@ -39,6 +39,12 @@ def command(app: App, /, foreground: bool, install: bool, uninstall: bool, **giv
     daemon = daemons.find(store)
     if daemon is not None:
         app.say(f"Corral is up already (pid {daemon.pid}): {daemon.link}", _record(daemon))
+        if asked := _asked(given):
+            click.echo(
+                f"corral: it goes on as it was started; for {asked} end it with `corral down` "
+                "first.",
+                err=True,
+            )
         return 0
     app.close()
     if foreground:
@@ -50,6 +56,13 @@ def command(app: App, /, foreground: bool, install: bool, uninstall: bool, **giv
         raise _why_not(said, str(log))
     _tell(app, said)
     return 0
+
+
+def _asked(given: dict[str, Any]) -> str:
+    """The options that somebody gave, and that a daemon which is up has no ear for."""
+    source = click.get_current_context().get_parameter_source
+    written = click.core.ParameterSource.COMMANDLINE
+    return ", ".join(f"--{name.replace('_', '-')}" for name in given if source(name) is written)
 
 
 def _options(given: dict[str, Any]) -> list[str]:

@@ -101,10 +101,14 @@ function say(state, text) {
   $("span", feed).textContent = text;
 }
 
+// What happened between the making of the page and the opening of the line is told, too.
+let seen = feed?.dataset.seen || "";
+
 function follow() {
-  const source = new EventSource("/api/events");
+  const source = new EventSource(seen ? `/api/events?after=${encodeURIComponent(seen)}` : "/api/events");
   let lost = false;
   const heard = (message) => {
+    seen = message.lastEventId || seen;
     let event;
     try {
       event = JSON.parse(message.data);
