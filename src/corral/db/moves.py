@@ -93,7 +93,7 @@ class StateTable(Generic[R]):
             f"INSERT INTO {self.table} ({names}, state)"
             f" VALUES ({values}, '{self.moves.entries[begin]}'){conflict}"
         )
-        return (_with_event if self.fresh is None else _told_apart)(self, insert, engine)
+        return (_with_event if self.fresh is None else _unread)(self, insert, engine)
 
     def newest(self, condition: str = "") -> "Query[R]":
         """A list of rows that are named by id, newest first, of those that fit a condition."""
@@ -396,7 +396,7 @@ def _update(
         f"UPDATE {table.table} SET state = '{to}'{changes}"
         f" WHERE {table.key} = :key_ AND state IN ({states}){fence}"
     )
-    return _with_event(table, change, engine) if whole else _told_apart(table, change, engine)
+    return _with_event(table, change, engine) if whole else _unread(table, change, engine)
 
 
 def _with_event(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
@@ -406,8 +406,8 @@ def _with_event(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
     return Query(table.record, _noting(table, change, table.columns))
 
 
-def _told_apart(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
-    """The same, and only whether it was made: whoever makes it knows the rest."""
+def _unread(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
+    """The same, and nothing is read back but whether it was made: who makes it knows the rest."""
     text = change if engine == "sqlite" else _noting(table, change, table.key)
     return Query(table.record, text, numbers=True)
 
