@@ -30,9 +30,9 @@ class StateTable(Generic[R]):
 
     `columns` is the SELECT list of the record, `key` the column that names a row, `project` the one
     that tells its project. Rows that are numbered have `number_of` as the prefix of their public
-    id. The record has the fields `id` and `state`.
-    `fresh` makes the record of a new row from its number, values and state, so that it is not read
-    back: for a table that is filled so often that this counts.
+    id. The record has the fields `id` and `state`. `fresh` makes the record of a new row from its
+    number, values and state, so that it is not read back: for a table that is filled so often that
+    this counts.
     """
 
     def __init__(

@@ -145,8 +145,8 @@ def move(app: App, url: str | None, cancel: bool, yes: bool) -> None:
             moved = app.store.db.move(url, told=told)
     except KeyboardInterrupt:
         click.echo(
-            "corral: it is on its way, and nobody can write to it; go on with the same command, or "
-            "stay with `corral db move --cancel`.",
+            "corral: the move was cut short, and a store on its way takes no writes; go on with "
+            "the same command, or stay with `corral db move --cancel`.",
             err=True,
         )
         raise
