@@ -89,11 +89,14 @@ def test_everyday_commands_load_nothing_heavy(tmp_path: Path, arguments: list[st
     assert not modules_after(tmp_path, *arguments) & HEAVY
 
 
-def test_a_command_loads_only_its_own_room(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "own"), [("mail list", {"mail", "settings"}), ("status", {"nodes"})]
+)
+def test_a_command_loads_only_its_own_room(tmp_path: Path, command: str, own: set[str]) -> None:
     modules_after(tmp_path, "db", "check", "--json")
-    loaded = modules_after(tmp_path, "mail", "list", "--json")
+    loaded = modules_after(tmp_path, *command.split(), "--json")
     rooms = {name.split(".")[2] for name in loaded if name.startswith("corral.rooms.")}
-    assert rooms == {"mail", "settings"}
+    assert rooms == own
 
 
 def test_keeping_the_books_of_outputs_loads_nothing_that_packs_or_plays_them(

@@ -7,15 +7,12 @@ from corral.db.database import Database, Finding, Table, Told, silent
 from corral.db.filesystem import make_new_private_file, whole_file
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
 from corral.kernel.text import MAX_BODY, clean_text
-from corral.library import pruning
 from corral.library.operation import Room
-from corral.library.pruning import Pruned
-from corral.library.runs import Runs
-from corral.rooms.runs import ops as runs
-from corral.rooms.runs.model import Mode, Run
 
 if TYPE_CHECKING:
+    from corral.library.pruning import Pruned
     from corral.library.relocating import Moved
+    from corral.rooms.runs.model import Run
 
 
 def replace_damaged(url: str | None, file: str | Path) -> Path:
@@ -140,6 +137,7 @@ class Store(Room):
 
     def _refuse_to_forget_live_runs(self, backup: Path) -> None:
         from corral.db.sqlite import SqliteDatabase
+        from corral.library.runs import Runs
 
         known = SqliteDatabase(backup, clock=self._database.clock, actor=self._database.actor)
         try:
@@ -192,12 +190,14 @@ class Store(Room):
             raise Invalid(f"{wanted!r} is neither normal nor full.", value=wanted)
         return self._database.durability(wanted)
 
-    def prune(self, *, dry_run: bool = False) -> list[Pruned]:
+    def prune(self, *, dry_run: bool = False) -> "list[Pruned]":
         """Forget what is older than its setting says (`…keep_ms`), which a project may have chosen
         for itself; a dry run only counts, and just what a real one would forget.
 
         Letters that nobody took in time are ended, and their senders told.
         """
+        from corral.library import pruning
+
         return pruning.prune(self._database, dry_run=dry_run)
 
     def _schema_finding(self) -> Finding:
@@ -217,13 +217,16 @@ class Store(Room):
         return Finding("schema", "ok", f"Version {newest()}, as this program wants it.")
 
 
-def active_runs(database: Database) -> Iterator[Run]:
+def active_runs(database: Database) -> "Iterator[Run]":
     """Runs that have not ended and that Corral keeps."""
+    from corral.rooms.runs import ops as runs
+    from corral.rooms.runs.model import Mode
+
     after = ""
     while page := database.read(partial(runs.active, after=after)):
         yield from (run for run in page if run.mode is not Mode.RECORDED)
         after = page[-1].id
 
 
-def _process_of(run: Run) -> tuple[object, ...]:
+def _process_of(run: "Run") -> tuple[object, ...]:
     return run.id, run.host, run.boot_id, run.pid, run.start_token
