@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
-
 from corral.db.database import Database
 from corral.db.retention import Key, Piece, Retention, Whose
 from corral.db.tx import Tx
 from corral.library.notes import forget as forget_note
 from corral.library.runs import forget as forget_run
+from corral.library.store import Pruned
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.answers import ops as answers
 from corral.rooms.boxes import ops as boxes
@@ -40,16 +39,6 @@ from corral.rooms.sessions import forgetting
 from corral.rooms.settings import ops as settings
 from corral.rooms.tasks import forgetting as forgetting_tasks
 from corral.rooms.tokens import ops as tokens
-
-
-class Pruned(msgspec.Struct, frozen=True):
-    """What was forgotten, or would be."""
-
-    table: str
-    rows: int
-    keep_ms: int
-    project_id: str | None = None
-    """The project that chose this time for itself; null: everybody else."""
 
 
 def prune(database: Database, *, dry_run: bool) -> list[Pruned]:

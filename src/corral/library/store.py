@@ -3,6 +3,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from corral.db.database import Database, Finding, Table, Told, silent
 from corral.db.filesystem import make_new_private_file, whole_file
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
@@ -10,7 +12,6 @@ from corral.kernel.text import MAX_BODY, clean_text
 from corral.library.operation import Room
 
 if TYPE_CHECKING:
-    from corral.library.pruning import Pruned
     from corral.library.relocating import Moved
     from corral.rooms.runs.model import Run
 
@@ -47,6 +48,16 @@ def _unused(path: Path) -> Path:
     """The path itself or, when it is taken, one with a number behind it."""
     names = (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 10_000)))
     return next(name for name in names if not name.exists())
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What was forgotten, or would be."""
+
+    table: str
+    rows: int
+    keep_ms: int
+    project_id: str | None = None
+    """The project that chose this time for itself; null: everybody else."""
 
 
 class Store(Room):
@@ -190,7 +201,7 @@ class Store(Room):
             raise Invalid(f"{wanted!r} is neither normal nor full.", value=wanted)
         return self._database.durability(wanted)
 
-    def prune(self, *, dry_run: bool = False) -> "list[Pruned]":
+    def prune(self, *, dry_run: bool = False) -> list[Pruned]:
         """Forget what is older than its setting says (`…keep_ms`), which a project may have chosen
         for itself; a dry run only counts, and just what a real one would forget.
 
