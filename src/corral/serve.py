@@ -138,6 +138,7 @@ class Serving:
             port=port,
             token_file=str(token_file),
             started_at=store.now(),
+            pid_space=process.pid_space(),
         )
 
     def _names(self) -> set[str]:

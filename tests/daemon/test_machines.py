@@ -77,6 +77,11 @@ def test_a_project_that_only_one_machine_has_runs_there(both: Two, tmp_path: Pat
         assert store.runs.get(missing.id).state == "queued", "it waits for whoever has it"
 
 
+def test_who_waits_for_a_run_elsewhere_gets_its_output_and_its_exit_code(both: Two) -> None:
+    said = both.two.corral("run", "--host", "one", "--", "sh", "-c", "echo built; exit 7")
+    assert (said.returncode, said.stdout) == (7, b"built\n"), said.stderr
+
+
 def test_runs_are_spread_over_free_slots(machine: Callable[..., Machine]) -> None:
     one, two = machine("one"), machine("two")
     one.up("--slots", "2")

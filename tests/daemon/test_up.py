@@ -87,6 +87,29 @@ def test_another_home_on_the_same_machine_needs_a_name_of_its_own(
     assert one.loop("launcher")["state"] == "works"
 
 
+def test_a_machine_that_was_renamed_still_knows_its_daemon_and_its_output(one: Machine) -> None:
+    one.up()
+    assert one.corral("run", "--name", "hello", "--", "echo", "hi").stdout == b"hi\n"
+    renamed = {"CORRAL_HOST": "renamed"}
+    assert one.corral("logs", "hello", env=renamed).stdout == b"hi\n"
+    assert one.corral("status", env=renamed).returncode == 0
+    assert f"pid {one.pid}".encode() in one.corral("up", env=renamed).stdout
+    assert one.corral("down", env=renamed).returncode == 0
+    assert one.has_ended()
+
+
+def test_a_daemon_that_another_machine_runs_in_the_same_home_is_named(one: Machine) -> None:
+    one.up()
+    [file] = Path(one.env["CORRAL_HOME"]).glob("daemon*.json")
+    told = json.loads(file.read_bytes())
+    with file.open("r+b") as same:  # it is the lock on this very file that counts
+        same.truncate()
+        same.write(json.dumps(told | {"host": "other", "boot_id": "another boot"}).encode())
+    late = one.corral("up", "--port", "0")
+    assert late.returncode == 4
+    assert f"pid {one.pid} on other".encode() in late.stderr
+
+
 def test_a_port_that_is_taken_is_said_and_nothing_is_left_behind(one: Machine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -17,6 +17,12 @@ from tests.support.cli import Cli
 
 NO_LETTER = "There is no letter let_999; `corral mail list` shows those that there are."
 BAD_INPUT = {
+    "another program's word": (["kill", "x"], 2, "did you mean stop?"),
+    "a reference where a name belongs": (
+        ["channel", "add", "tg", "telegram", "--secret", "token=env:TOKEN"],
+        2,
+        "`corral secret set NAME env:VARIABLE`",
+    ),
     "an unknown noun": (["frobnicate"], 2, "There is no command 'frobnicate'"),
     "a noun that is nearly right": (["mial", "list"], 2, "did you mean mail?"),
     "an unknown verb": (["mail", "frobnicate"], 2, "See `corral mail --help`"),
@@ -338,3 +344,10 @@ def test_a_move_that_is_interrupted_says_how_to_go_on_and_how_to_stay(
     said = cli("db", "move", f"sqlite:///{tmp_path}/new.db", "--yes")
     assert said.code == 130
     assert "corral db move --cancel" in said.err
+
+
+def test_no_sentence_of_a_help_is_cut_off(cli: Cli) -> None:
+    for noun in ("db", "mail", "race"):
+        verbs = cli(noun, "--help").out.partition("Commands:")[2]
+        assert verbs
+        assert "..." not in verbs, noun

@@ -230,3 +230,10 @@ def test_an_agent_sends_files_of_its_folder_from_the_command_line_and_by_its_too
     with pytest.raises(ToolError, match="Files go to chats"):
         tool("send", to="user:tester", text="x", files=["a.txt"])
     assert len(store.mail.list(mailbox=place.mailbox).items) == 5
+
+
+def test_a_token_in_the_place_of_its_name_is_not_repeated(cli: Cli) -> None:
+    for more in ((), ("--json",)):
+        said = cli("channel", "add", "bot", "telegram", "--secret", "token=12345:AAE-word", *more)
+        assert said.code == 2
+        assert "AAE" not in said.out + said.err

@@ -114,6 +114,24 @@ def test_a_narrow_table_does_without_the_lesser_columns_and_never_the_first() ->
     assert _widened([8, 8], [40, 10], 10) == [16, 10]
 
 
+def test_a_narrow_list_of_runs_still_says_what_they_were() -> None:
+    columns = [
+        ("ID", lambda _: "x" * 30),
+        ("STATE", lambda _: "completed"),
+        ("NAME", lambda name: name),
+        ("WHAT", lambda _: "fix the failing test"),
+        ("ENDED", lambda _: "12m ago"),
+        ("EXIT", lambda _: "127"),
+    ]
+    for given_names, titles in (
+        ([None, None], ["ID", "STATE", "WHAT", "EXIT"]),
+        ([None, "broken"], ["ID", "STATE", "NAME", "WHAT"]),
+    ):
+        given, _, widths = _fitting(given_names, columns, 60)
+        assert [title for title, _ in given] == titles
+        assert sum(widths) + 2 * (len(widths) - 1) <= 60
+
+
 def test_an_agent_that_there_is_not_is_answered_with_those_that_there_are(cli: Cli) -> None:
     error = cli.error("run", "--agent", "nosuch", "hi")
     assert error["exit_code"] == 3

@@ -1,6 +1,7 @@
 """`corral race`, as a user calls it."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,18 @@ def test_a_race_in_which_all_fail_says_so_by_its_exit_code(cli: Cli, project: Pa
     assert "None passed" in said.out
     assert cli("race", "select", "latest").code == 4
     assert "is abandoned" in ok(cli, "race", "abandon", "latest", "--reason", "no").out
+
+
+def test_a_race_that_nobody_here_could_run_is_not_begun(
+    cli: Cli, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").symlink_to(str(shutil.which("git")))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    said = cli("race", "start", "Do it", "--wait")
+    assert (said.code, said.out) == (4, "")
+    assert "--agents scripted:2" in said.err
+    assert cli.json("race", "list") == []
 
 
 def test_grafting_keeps_what_is_not_worse(cli: Cli, project: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import corral
 from corral.kernel.clock import HOUR
+from corral.rooms.mail.model import Letter
 from tests.support.cli import Cli
 
 
@@ -23,6 +24,18 @@ def test_a_letter_goes_its_whole_way(cli: Cli) -> None:
     assert cli.json("mail", "list") == []
     (shown,) = cli.json("mail", "list", "--all")
     assert shown["id"] == put["id"]
+
+
+def test_a_claim_that_ran_out_has_no_owner(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("mail", "put", "agent:ada", "hello")
+    cli("mail", "claim", "agent:ada", "--owner", "eve", "--lease", "1h")
+    shown = cli("mail", "list").out
+    assert "out" in shown
+    assert "eve" in shown
+    monkeypatch.setattr(Letter, "is_out", lambda letter, now: now + 2 * HOUR < letter.due_at)
+    shown = cli("mail", "list").out
+    assert "waiting" in shown
+    assert "eve" not in shown
 
 
 def test_a_failing_letter_dies_is_sent_again_and_dropped(cli: Cli) -> None:

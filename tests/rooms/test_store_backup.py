@@ -399,6 +399,22 @@ def test_a_back_up_opens_as_a_store(store: Corral, tmp_path: Path) -> None:
         assert copy.mail.get(letter.id) == letter
 
 
+def test_an_empty_store_leaves_nothing_beside_what_is_restored(
+    open_on: Open, tmp_path: Path
+) -> None:
+    with open_on("sqlite") as source:
+        source.mail.put("agent:ada", 1)
+        file = source.db.backup(tmp_path / "b.db")
+    with open_on("sqlite") as target:
+        assert target.db.restore(file) is None
+        assert not list(tmp_path.glob("*.before-restore*"))
+        target.mail.put("agent:ada", 2)
+        kept = target.db.restore(file)
+    assert kept is not None
+    with corral.open(kept) as before:
+        assert len(before.mail.list().items) == 2
+
+
 def test_a_file_that_is_there_is_not_overwritten(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "b.db").write_text("precious")
     with refuses(store, Invalid):

@@ -15,7 +15,7 @@ from corral.interfaces.web.gateway_actions import GATEWAY
 from corral.interfaces.web.navigation import NAVIGATION
 from corral.interfaces.web.race_actions import RACING
 from corral.interfaces.web.team_actions import TEAM
-from corral.kernel.clock import DAY, HOUR, MINUTE
+from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
 from corral.library import Corral
 from corral.library.catalogue import declared
 from tests.support.buttons import as_part, leaf_through
@@ -232,6 +232,15 @@ def test_a_run_in_line_has_not_begun_and_says_what_it_waits_for(served: Served) 
     assert f'data-label="began"><span class="none">{rendering.UNKNOWN}</span>' in row
     assert "a slot on any machine with big, gpu" in page
     assert f"<dt>Tokens in</dt><dd>{rendering.UNKNOWN}</dd>" in page, "what is not known is no zero"
+
+
+def test_a_letter_whose_claim_ran_out_is_with_nobody(served: Served, clock: SetClock) -> None:
+    served.store.mail.put("agent:ada", "hello")
+    served.store.mail.claim("agent:ada", owner="ada", lease_ms=HOUR)
+    with served.client() as client:
+        assert "out with ada" in client.get("/mail").text
+        clock.advance(2 * HOUR)
+        assert "out with" not in client.get("/mail").text
 
 
 def test_a_conversation_is_paged_back_to_its_first_turn(served: Served) -> None:

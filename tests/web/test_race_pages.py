@@ -261,6 +261,16 @@ def test_the_lineage_shows_going_on_and_going_back(track: Track) -> None:
     assert rows == ["the race's base", "1.1", "1.1"]
 
 
+def test_the_list_says_a_race_s_own_state_and_that_of_its_round(track: Track) -> None:
+    race = track.settled("ada", "grace")
+    track.store.races.select(race.id, "1")
+    row = re.search(rf'<tr id="{race.id}">.*?</tr>', track.text("/races"), re.DOTALL)
+    assert row is not None
+    cells = re.findall(r"<td.*?</td>", row[0], re.DOTALL)
+    assert "active" in cells[0], "it goes on until somebody says that it is over"
+    assert "completed" in cells[3]
+
+
 def test_text_of_agents_in_diffs_and_races_is_never_markup(track: Track) -> None:
     raced = track.raced
     race = raced.start("ada", prompt=HOSTILE, variations=[HOSTILE])

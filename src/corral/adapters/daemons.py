@@ -39,10 +39,15 @@ class Daemon(msgspec.Struct, frozen=True):
     port: int
     token_file: str
     started_at: int
+    pid_space: str | None = None
 
     @property
     def identity(self) -> Identity:
-        return Identity(self.host, self.boot_id, self.pid, self.start_token)
+        # A machine may be renamed while it is up, as many are by each network; its boot stays.
+        same_boot = self.boot_id == process.boot_id() != process.UNKNOWN_BOOT
+        here = same_boot and self.pid_space == process.pid_space()
+        host = process.host() if here else self.host
+        return Identity(host, self.boot_id, self.pid, self.start_token)
 
     @property
     def token(self) -> str | None:
@@ -70,11 +75,17 @@ def file_of(store: str, end: str = ".json") -> Path:
 
 def find(store: str) -> Daemon | None:
     """The daemon that serves a store from this home, if its process lives."""
+    found = _told(store)
+    if found is None or process.look(found.identity) is not Standing.ALIVE:
+        return None
+    return found
+
+
+def _told(store: str) -> Daemon | None:
     try:
-        found = msgspec.json.decode(file_of(store).read_bytes(), type=Daemon)
+        return msgspec.json.decode(file_of(store).read_bytes(), type=Daemon)
     except (OSError, msgspec.DecodeError):
         return None
-    return found if process.look(found.identity) is Standing.ALIVE else None
 
 
 class Seat:
@@ -113,10 +124,15 @@ class Seat:
 
 
 def _is_up(store: str) -> Refused:
-    daemon = find(store)
-    where = f" with pid {daemon.pid} at {daemon.url}" if daemon is not None else ""
+    if (daemon := find(store)) is not None:
+        which, there = f" with pid {daemon.pid} at {daemon.url}", ""
+    elif (daemon := _told(store)) is not None:
+        which, there = f" with pid {daemon.pid} on {daemon.host}", " there"
+    else:
+        which = there = ""
     return Refused(
-        f"A daemon{where} serves this store already; end it with `corral down`.",
+        f"A daemon{which} serves this store from this home already; end it{there} with "
+        "`corral down`.",
         pid=daemon.pid if daemon else None,
     )
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's fixed number of the machine's own pid space
 PROC = "/proc"
 PR_SET_CHILD_SUBREAPER = 36
+UNKNOWN_BOOT = "unknown"
 KEEPER_MARK = b"CORRAL_KEEPER=1"  # in the environment of every keeper, and of its guards
 
 
@@ -48,12 +49,16 @@ def host() -> str:
     """
     if given := os.environ.get("CORRAL_HOST"):
         return given
-    name = os.uname().nodename
+    name, space = os.uname().nodename, pid_space()
+    return f"{name}/{space[5:-1]}" if space and space != FIRST_NAMESPACE else name
+
+
+@cache
+def pid_space() -> str | None:
+    """Where this process's pids count; None where the system has but one such space."""
     with suppress(OSError):
-        namespace = os.readlink(f"{PROC}/self/ns/pid")
-        if namespace != FIRST_NAMESPACE:
-            return f"{name}/{namespace[5:-1]}"
-    return name
+        return os.readlink(f"{PROC}/self/ns/pid")
+    return None
 
 
 @cache
@@ -66,7 +71,7 @@ def boot_id() -> str:
     told = subprocess.run(
         ["sysctl", "-n", "kern.boottime"], capture_output=True, text=True, check=False
     )
-    return told.stdout.strip() or "unknown"
+    return told.stdout.strip() or UNKNOWN_BOOT
 
 
 class Stat(NamedTuple):

@@ -418,13 +418,13 @@ class SqliteDatabase(Database):
         with self.migrating():
             assert self._writer is not None
             # In one turn: what others put before it is in the kept copy, what comes later is new.
-            if kept is not None:
-                self.backup(kept)
             newest = "SELECT coalesce(max(seq), 0) FROM"
             given_out = {
                 table: int(str(self._writer.run(f"{newest} {table}").fetchall()[0][0]))
                 for table in NUMBERED
             }
+            if kept is not None and given_out["events"]:  # else nothing ever happened here
+                self.backup(kept)
             go_on_behind(source, given_out, self.clock.now(), self.actor)
             from_file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
             try:

@@ -287,7 +287,13 @@ def _runner(wish: Wish, project: Project, session: "Session | None") -> Runner:
         return _provider(session.provider)
     if project.command:
         return _from_command(project.command, None)
-    return _provider(_installed())
+    if (found := installed()) is None:
+        raise Refused(
+            f"No agent CLI was found on the PATH ({', '.join(INSTALLED_FIRST)}); name one with "
+            "--agent (`scripted` is always there, to try things out), or give a command behind "
+            "`--`."
+        )
+    return _provider(found)
 
 
 def _named(tx: Tx, wish: Wish, session: "Session | None") -> Runner | None:
@@ -341,16 +347,12 @@ def _provider(name: str) -> Runner:
     return Runner(name, registry.find(name).program, [])
 
 
-def _installed() -> str:
+def installed() -> str | None:
+    """The first of the providers whose program is here."""
     import shutil
 
-    for name in INSTALLED_FIRST:
-        if shutil.which(registry.find(name).program):
-            return name
-    raise Refused(
-        f"No agent CLI was found on the PATH ({', '.join(INSTALLED_FIRST)}); name one with --agent "
-        "(`scripted` is always there, to try things out), or give a command behind `--`."
-    )
+    found = (name for name in INSTALLED_FIRST if shutil.which(registry.find(name).program))
+    return next(found, None)
 
 
 def _session(tx: Tx, typed: str) -> "Session":

@@ -73,6 +73,16 @@ def check_start(tx: Tx, entries: Sequence[Entry], plan: Plan) -> None:
             )
 
 
+def check_own_agent(project: Project, entries: Sequence[Entry]) -> None:
+    """Refuse attempts without an agent where the project has none and none is installed."""
+    if all(one.agent for one in entries) or project.command or asking.installed():
+        return
+    raise Refused(
+        f"No agent CLI was found on the PATH ({', '.join(asking.INSTALLED_FIRST)}); say who tries "
+        "with --agents, as in --agents scripted:2 (`scripted` is always there, to try things out)."
+    )
+
+
 def _require_sandbox(kind: Kind) -> None:
     from corral.adapters.sandbox import probe
 

@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.adapters import process
+from corral.config import run_folder
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library.operation import Room, read, write
@@ -81,7 +82,10 @@ class Outputs(Room):
         row = self.get(run_id)
         if row.state is OutputState.DELETED:
             raise NotFound(f"The output of {run_id} was deleted: {row.reason}.", id=run_id)
-        if row.folder is not None and row.host == process.host():
+        # A machine may have been renamed since; what is in this home's own folder is of that run.
+        if row.folder is not None and (
+            row.host == process.host() or Path(row.folder) == run_folder(run_id)
+        ):
             from corral.adapters.output.seal import sealed_file
             from corral.adapters.output.sealed import open_sealed
 

@@ -102,6 +102,7 @@ class Races(Room):
         )
         self._database.read(lambda tx: lining_up.check_start(tx, entries, plan))
         place = self._database.write(lambda tx: lining_up.project_of(tx, project))
+        lining_up.check_own_agent(place, entries)
         where = lining_up.repository_of(place, base, dirty)
         race = self._start(
             prompt,

@@ -131,7 +131,8 @@ class Store(Room):
         """Replace all that the store holds by a back-up, of either engine.
 
         Refused while runs are going that the back-up does not know: nobody would learn what became
-        of them. What a SQLite store held before is kept in a file beside it, whose path comes back.
+        of them. What a SQLite store held before, if anything, is kept in a file beside it, whose
+        path comes back.
         """
         from corral.db.copy import current_copy
         from corral.db.relocation import staying
@@ -144,6 +145,9 @@ class Store(Room):
                 kept = _unused(self.path.with_name(f"{self.path.name}.before-restore"))
                 make_new_private_file(kept)
             self._database.restore(current, kept)
+        if kept is not None and not kept.stat().st_size:  # it held nothing
+            kept.unlink()
+            return None
         return kept
 
     def _refuse_to_forget_live_runs(self, backup: Path) -> None:

@@ -285,6 +285,13 @@ class Verb(click.Command):
 class Noun(click.Group):
     command_class = Verb
 
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each verb with its whole sentence, on as many lines as it takes."""
+        verbs = ((name, self.get_command(context, name)) for name in self.list_commands(context))
+        rows = [(name, verb.get_short_help_str(limit=500)) for name, verb in verbs if verb]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
 
 def paging(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options of a list that comes in pages."""

@@ -98,6 +98,18 @@ EXIT_CODES = {
 }
 
 
+# What other programs call it.
+OTHERS_WORDS = {
+    "cat": ["logs"],
+    "kill": ["stop"],
+    "list": ["ps"],
+    "ls": ["ps"],
+    "start": ["run"],
+    "tail": ["logs"],
+    "top": ["ps"],
+}
+
+
 class Root(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return [name for name, (_, help) in COMMANDS.items() if help]
@@ -115,7 +127,9 @@ class Root(click.Group):
         if args and args[0] not in COMMANDS:
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], self.list_commands(context), 1)
+            near = OTHERS_WORDS.get(args[0]) or get_close_matches(
+                args[0], self.list_commands(context), 1
+            )
             hint = f"did you mean {near[0]}?" if near else "`corral --help` lists what there is."
             context.fail(f"There is no command {args[0]!r}; {hint}")
         return super().resolve_command(context, args)

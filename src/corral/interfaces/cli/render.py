@@ -76,8 +76,8 @@ CUT = frozenset(
 WRAPPED = frozenset({"FOUND", "MEANING"})
 
 
-# What a narrow terminal does without, the first first; --json has it all.
-# After these, the last ones.
+# What a narrow terminal does without, the first first; --json has it all. Before these go columns
+# that say nothing, after these the last ones.
 LEFT_OUT = (
     "TASK ID",
     "PID",
@@ -96,6 +96,8 @@ LEFT_OUT = (
     "MODEL",
     "COST",
     "REASON",
+    "ENDED",
+    "EXIT",
     "WHAT",
     "UNHEARD",
     "LOOKED AT",
@@ -141,8 +143,9 @@ def _fitting(
     """The columns that there is room for, their cells and widths. The first column stays."""
     given = list(columns)
     rows = [[printable(as_text(cell(record))) for _, cell in given] for record in records]
+    blank = [title for number, title in enumerate(_titles(given)) if _says_nothing(rows, number)]
     rest = [title for title in reversed(_titles(given)) if title not in LEFT_OUT]
-    for title in (*LEFT_OUT, *rest, None):
+    for title in (*blank, *LEFT_OUT, *rest, None):
         widest = [max(map(_cells, column)) for column in zip(_titles(given), *rows, strict=True)]
         least = [
             min(wide, NARROW) if name in CUT | WRAPPED else wide
@@ -155,6 +158,10 @@ def _fitting(
         given = [given[number] for number in keep]
         rows = [[row[number] for number in keep] for row in rows]
     return given, rows, _widened(least, widest, spare)
+
+
+def _says_nothing(rows: list[list[str]], number: int) -> bool:
+    return all(row[number] == as_text(None) for row in rows)
 
 
 def _titles(columns: "Columns") -> list[str]:

@@ -1,6 +1,7 @@
 """Staying with a run: from the moment a keeper is told of it to the run's end."""
 
 import os
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -13,10 +14,12 @@ from corral.interfaces.cli import terminal
 from corral.interfaces.cli.app import App, terminal_size
 from corral.interfaces.cli.running import failed, in_line, lost, tell
 from corral.interfaces.cli.terminal import Outlet
-from corral.kernel.errors import NotFound
+from corral.kernel.errors import NotFound, Refused
 from corral.kernel.text import printable
+from corral.rooms.outputs.model import OutputState
 from corral.rooms.runs.model import Mode, Run, RunState
 
+SEALING_SECONDS = 30.0
 EXIT_CODES = {
     RunState.TIMED_OUT: 124,
     RunState.CANCELLED: 130,
@@ -77,11 +80,25 @@ def _leave_to_whom_it_fits(app: App, asked: Run, *, detach: bool) -> int:
         return 0
     click.echo(f"corral: {run.id} is {run.state}; its output follows at its end.", err=True)
     ended = app.store.runs.wait(run.id)
-    for name, outlet in _outlets(app, ended, split=False).items():
-        _show_late(app, ended, name, outlet)
-        terminal.write(outlet.to, outlet.finish())
+    try:
+        _wait_for_output(app, ended)
+        for name, outlet in _outlets(app, ended, split=False).items():
+            _show_late(app, ended, name, outlet)
+            terminal.write(outlet.to, outlet.finish())
+    except Refused as error:  # how it ended counts all the same
+        click.echo(f"corral: {error}", err=True)
     _tell_end(app, ended)
     return exit_code_of(ended)
+
+
+def _wait_for_output(app: App, ended: Run) -> None:
+    """Its machine brings it into the store once the run is over."""
+    deadline = time.monotonic() + SEALING_SECONDS
+    with suppress(NotFound):
+        while app.store.outputs.get(ended.id).state is OutputState.OPEN:
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(0.1)
 
 
 def stay(app: App, asked: Run, *, split: bool) -> int:

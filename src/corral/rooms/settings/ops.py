@@ -193,10 +193,10 @@ def set_secret(tx: Tx, name: str, reference: str) -> Secret:
 
 def check_secret_name(name: str) -> None:
     if not _SECRET_NAME.fullmatch(name):
+        # The text is not repeated: it may be the secret itself.
         raise Invalid(
-            f"{name!r} is no name for a secret; use letters, digits, dots, dashes and "
-            "underscores, and begin with a letter.",
-            name=name,
+            "That is no name for a secret; use letters, digits, dots, dashes and underscores, and "
+            "begin with a letter. `corral secret set NAME env:VARIABLE` gives one its name."
         )
 
 

@@ -28,7 +28,7 @@ COLUMNS = [
     ("STATE", shown_state),
     ("TRIES", lambda letter: letter.attempts),
     ("DUE", lambda letter: ago(letter.due_at)),
-    ("OWNER", lambda letter: letter.owner),
+    ("OWNER", lambda letter: letter.owner if shown_state(letter) != "waiting" else None),
     ("BODY", _gist),
     ("LAST ERROR", lambda letter: letter.last_error),
 ]

@@ -9,7 +9,7 @@ COLUMNS = [
     ("STATE", lambda node: node.state),
     ("SEEN", lambda node: ago(node.seen_at)),
     ("SLOTS", lambda node: node.slots),
-    ("LABELS", lambda node: " ".join(node.labels)),
+    ("LABELS", lambda node: " ".join(node.labels) or None),
     ("OWNER", lambda node: node.owner),
 ]
 
