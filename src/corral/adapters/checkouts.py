@@ -10,10 +10,12 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
 from corral.adapters import git
+from corral.adapters.output.opening import open_regular
 from corral.kernel.errors import Refused
 
 STATUS = ("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
@@ -121,16 +123,35 @@ def known_checkout(repository: str, folder: str) -> Checkout:
 
 
 def checkout_in(common: str, folder: str) -> Checkout | None:
+    """The one whose git folder says that it is there. Where several say so, an agent has written
+    it: only the one that the folder names in turn is believed, which no other agent can write."""
     folder = real(folder)
-    for own, there in registrations(common):
-        if there == folder:
-            return Checkout(folder, common, own)
-    return None
+    found = [
+        Checkout(folder, common, own) for own, there in registrations(common) if there == folder
+    ]
+    if len(found) > 1:
+        found = [each for each in found if is_named_back(each)]
+    return found[0] if found else None
+
+
+def is_named_back(found: Checkout) -> bool:
+    """Whether a worktree's folder says that it belongs to its git folder, as that says of it."""
+    try:
+        with open(open_regular(Path(found.folder, ".git")), "rb") as file:
+            kind, _, where = os.fsdecode(file.read(65_536)).partition(":")
+    except FileNotFoundError:
+        return False
+    there = os.path.realpath(os.path.join(found.folder, where.strip()))
+    return kind == "gitdir" and there == os.path.realpath(found.own)
 
 
 def checkout_at(common: str, folder: str) -> Checkout:
-    """Any worktree of a repository, its main one too: that one's git folder is the repository's."""
-    return checkout_in(common, folder) or Checkout(real(folder), common, common)
+    """Any worktree of a repository, its main one too: that one's git folder is the repository's,
+    whatever a linked one says."""
+    main = Checkout(real(folder), common, common)
+    if os.path.join(main.folder, ".git") == common:
+        return main
+    return checkout_in(common, folder) or main
 
 
 def real(folder: str) -> str:
@@ -140,11 +161,12 @@ def real(folder: str) -> str:
 
 
 def registrations(common: str) -> Iterator[tuple[str, str]]:
-    """The git folder of each linked worktree, and where that is."""
+    """The git folder of each linked worktree, and where that says that it is: an agent may have
+    written it."""
     with suppress(FileNotFoundError):
         for name in os.listdir(os.path.join(common, "worktrees")):
             own = os.path.join(common, "worktrees", name)
-            with suppress(OSError), open(os.path.join(own, "gitdir"), "rb") as file:
+            with suppress(OSError), open(open_regular(Path(own, "gitdir")), "rb") as file:
                 where = os.fsdecode(file.read(65_536)).rstrip("\n")
                 yield own, real(os.path.dirname(os.path.normpath(os.path.join(own, where))))
 
@@ -225,5 +247,7 @@ def trees(repository: str) -> list[Tree]:
     return [
         tree
         for tree, facts in _listed(repository)
-        if b"bare" not in facts and tree.head.strip("0") and os.path.isdir(tree.folder)
+        if b"bare" not in facts
+        and tree.head.strip("0")
+        and os.path.lexists(os.path.join(tree.folder, ".git"))
     ]
