@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import history, merging, worktrees
-from corral.adapters.checkouts import checkout_at, checkout_of
+from corral.adapters.checkouts import checkout_at, checkout_of, disarm
 from tests.support.repositories import commit, git, new_repository, write
 
 pytestmark = pytest.mark.usefixtures("plain_git")
@@ -26,6 +26,18 @@ def made(repository: Path, name: str) -> Path:
 
 def own_of(tree: Path) -> Path:
     return Path((tree / ".git").read_text().removeprefix("gitdir:").strip())
+
+
+@pytest.fixture
+def trap(repository: Path) -> Path:
+    """What is there once a program of an agent's has been run; its worktree's own configuration is
+    read by git."""
+    git(repository, "config", "extensions.worktreeConfig", "true")
+    return repository.parent / "run-by-another"
+
+
+def bite(trap: Path) -> str:
+    return f'[filter "bite"]\n\tclean = "touch {trap}; cat"\n'
 
 
 def say_it_is_at(tree: Path, folder: Path) -> None:
@@ -102,3 +114,26 @@ def test_a_pipe_holds_up_nobody_who_looks_for_a_worktree(repository: Path) -> No
     (own_of(one) / "gitdir").unlink()
     os.mkfifo(own_of(one) / "gitdir")
     assert checkout_of(str(repository), str(two)) is not None
+
+
+# -- its own configuration -------------------------------------------------------------------------
+
+
+def test_what_stands_far_behind_in_its_configuration_is_no_program_of_ours(
+    repository: Path, trap: Path
+) -> None:
+    one = made(repository, "one")
+    (own_of(one) / "config.worktree").write_text("\n" * 100_000 + bite(trap))
+    write(one, {".gitattributes": "* filter=bite\n", "README": "changed\n"})
+    history.commit_all(str(repository), str(one), "what it left")
+    assert not trap.exists()
+
+
+def test_a_configuration_that_is_told_by_a_pipe_is_none(repository: Path) -> None:
+    """It is empty while it is looked at; git would read what somebody says into it then."""
+    one = made(repository, "one")
+    pipe = own_of(one) / "config.worktree"
+    os.mkfifo(pipe)
+    disarm(str(own_of(one)))
+    assert pipe.is_file()
+    assert worktrees.state(str(repository), str(one)).clean

@@ -21,6 +21,8 @@ from corral.kernel.errors import Refused
 STATUS = ("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
 DIFFERING = ("diff-files", "--name-only", "-z", "--no-renames", "--ignore-submodules=dirty")
 LIST_TRIES = 6
+CONFIGURATION = "config.worktree"
+MOST_CONFIGURATION = 65_536  # of a worktree's own; git writes a few lines
 TAKE_IN = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
 
 
@@ -83,14 +85,15 @@ _HARMLESS = re.compile(rb"\s*(\[(core|index)\]|(sparsecheckout(cone)?|sparse)\s*
 def disarm(own: str) -> None:
     """Have a worktree's own configuration name no program. Git reads it where the repository has
     `extensions.worktreeConfig`, and whoever works there may write it, in a sandbox too."""
-    file = os.path.join(own, "config.worktree")
-    try:
-        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
-            lines = opened.read(65_536).split(b"\n")
-    except FileNotFoundError:
+    file = os.path.join(own, CONFIGURATION)
+    if not os.path.lexists(file):
         return
-    except OSError:  # a link, a folder, a pipe
-        lines = [b"?"]
+    try:
+        with open(open_regular(Path(file)), "rb") as opened:
+            text = opened.read(MOST_CONFIGURATION + 1)
+    except FileNotFoundError:  # a link, a folder, a pipe
+        text = b"?"
+    lines = text.split(b"\n") if len(text) <= MOST_CONFIGURATION else [b"?"]
     if all(_HARMLESS.fullmatch(line) for line in lines):
         return
     apart = f"{file}.{uuid4().hex}"
@@ -99,6 +102,21 @@ def disarm(own: str) -> None:
     if os.path.isdir(file) and not os.path.islink(file):
         shutil.rmtree(file)
     os.replace(apart, file)
+
+
+def has_own_configuration(found: Checkout) -> bool:
+    """Whether git reads a worktree's own configuration beside the repository's."""
+    file = os.path.join(found.common, "config")
+    words = ("config", "--file", file, "--type=bool", "extensions.worktreeConfig")
+    return git.run(found.common, *words).out.strip() == b"true"
+
+
+def make_own_configuration(found: Checkout) -> str:
+    """A worktree's own configuration, made when there is none: what is there can be withheld."""
+    disarm(found.own)
+    file = os.path.join(found.own, CONFIGURATION)
+    with open(file, "ab"):
+        return file
 
 
 def common_dir(repository: str) -> str:
