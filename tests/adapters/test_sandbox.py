@@ -146,6 +146,34 @@ def test_a_worktree_can_be_committed_in_and_its_repository_not_be_turned(
     assert "elsewhere" not in str(wrapped.words), "what an agent wrote there opens nothing"
 
 
+def test_a_configuration_that_git_reads_of_a_worktree_is_not_its_agents(
+    tmp_path: Path, kind: Kind
+) -> None:
+    """Not even for the moment between our look at it and git's."""
+    repository = new_repository(tmp_path / "repository")
+    git(repository, "config", "extensions.worktreeConfig", "true")
+    tree = tmp_path / "tree"
+    worktrees.make(str(repository), str(tree), "corral/race/one")
+    own = repository / ".git/worktrees/tree"
+    script = f"""
+        cd {tree} && echo x > made && git add made && git commit -qm made
+        cd {own}
+        echo evil > config.worktree; mv config.worktree away; rm -f config.worktree
+        echo evil > evil; mv evil config.worktree
+        test ! -s config.worktree
+    """
+    done = run(tmp_path, kind, script, worktree=str(tree), repository=str(repository))
+    assert done.returncode == 0, done.stderr
+    file = own / "config.worktree"
+    assert not file.exists() or not file.read_text()
+    assert (tree / "made").exists()
+    committed = git(repository, "log", "-1", "--format=%s", "corral/race/one") == "made"
+    bounds = Bounds(worktree=str(tree), repository=str(repository))
+    wrapped = sandbox.wrap(["true"], bounds, scratch=str(tmp_path / "scratch"), kind=kind)
+    assert committed is not any("cannot commit" in said for said in wrapped.lacks)
+    assert committed is (kind is Kind.BUBBLEWRAP)
+
+
 def test_without_a_network_there_is_none_but_its_own_loopback(tmp_path: Path, kind: Kind) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

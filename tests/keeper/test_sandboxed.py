@@ -29,12 +29,14 @@ def tree(home: Home) -> Path:
     return where
 
 
-def sandboxed(home: Home, kind: Kind, tree: Path, script: str) -> Run:
+def sandboxed(
+    home: Home, kind: Kind, tree: Path, script: str, *, project: Path | None = None
+) -> Run:
     """A run of a shell script, kept in the worktree until it has ended."""
     with home.store() as store:
         asked = store.runs.ask(
             command=["/bin/sh", "-ec", script],
-            project=store.projects.register(home.folder / "repository").id,
+            project=store.projects.register(project or home.folder / "repository").id,
             dir=str(tree),
             sandbox=kind,
         )
@@ -92,3 +94,17 @@ def test_whoever_keeps_it_runs_nothing_that_was_left_for_git(
         told = store.runs.launch_of(second.id).environment["git"]
     head = git(home.folder / "repository", "rev-parse", "corral/race/one")
     assert told == {"commit": head, "branch": "corral/race/one", "dirty": False}
+
+
+@pytest.mark.parametrize("inside", ["", "src"])
+def test_where_only_the_worktree_could_say_whose_it_is_nobody_is_let_in(
+    home: Home, kind: Kind, tree: Path, inside: str
+) -> None:
+    """The project's own folder is a worktree: an agent in there would write what the next one is
+    kept in by."""
+    project = tree / inside
+    project.mkdir(exist_ok=True)
+    ended = sandboxed(home, kind, project, "touch made", project=project)
+    assert ended.state is RunState.FAILED
+    assert "the project's own folder" in str(ended.reason)
+    assert not (project / "made").exists()

@@ -93,6 +93,17 @@ def test_who_leaves_the_line_lets_the_next_one_through(store: Corral, project: P
         assert store.locks.release(writer).state == "withdrawn"
 
 
+@pytest.mark.parametrize(("tells", "letters"), [(True, 1), (False, 0)])
+def test_who_loses_a_place_in_line_is_told_where_that_was_asked_for(
+    store: Corral, project: Project, clock: SetClock, tells: bool, letters: int
+) -> None:
+    store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
+    gone = store.locks.request(project.id, "a", "y", wait_ms=MINUTE, tells=tells)
+    clock.advance(MINUTE)
+    assert [lock.id for lock in store.locks.expire_due()] == [gone.id]
+    assert told(store, "y") == ["expired"] * letters
+
+
 def test_a_place_in_line_is_lost_when_its_owner_does_not_come_back(
     store: Corral, project: Project, clock: SetClock
 ) -> None:

@@ -10,15 +10,19 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
 from corral.adapters import git
+from corral.adapters.output.opening import open_regular
 from corral.kernel.errors import Refused
 
 STATUS = ("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
 DIFFERING = ("diff-files", "--name-only", "-z", "--no-renames", "--ignore-submodules=dirty")
 LIST_TRIES = 6
+CONFIGURATION = "config.worktree"
+MOST_CONFIGURATION = 65_536  # of a worktree's own; git writes a few lines
 TAKE_IN = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
 
 
@@ -81,14 +85,15 @@ _HARMLESS = re.compile(rb"\s*(\[(core|index)\]|(sparsecheckout(cone)?|sparse)\s*
 def disarm(own: str) -> None:
     """Have a worktree's own configuration name no program. Git reads it where the repository has
     `extensions.worktreeConfig`, and whoever works there may write it, in a sandbox too."""
-    file = os.path.join(own, "config.worktree")
-    try:
-        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
-            lines = opened.read(65_536).split(b"\n")
-    except FileNotFoundError:
+    file = os.path.join(own, CONFIGURATION)
+    if not os.path.lexists(file):
         return
-    except OSError:  # a link, a folder, a pipe
-        lines = [b"?"]
+    try:
+        with open(open_regular(Path(file)), "rb") as opened:
+            text = opened.read(MOST_CONFIGURATION + 1)
+    except FileNotFoundError:  # a link, a folder, a pipe
+        text = b"?"
+    lines = text.split(b"\n") if len(text) <= MOST_CONFIGURATION else [b"?"]
     if all(_HARMLESS.fullmatch(line) for line in lines):
         return
     apart = f"{file}.{uuid4().hex}"
@@ -97,6 +102,21 @@ def disarm(own: str) -> None:
     if os.path.isdir(file) and not os.path.islink(file):
         shutil.rmtree(file)
     os.replace(apart, file)
+
+
+def has_own_configuration(found: Checkout) -> bool:
+    """Whether git reads a worktree's own configuration beside the repository's."""
+    file = os.path.join(found.common, "config")
+    words = ("config", "--file", file, "--type=bool", "extensions.worktreeConfig")
+    return git.run(found.common, *words).out.strip() == b"true"
+
+
+def make_own_configuration(found: Checkout) -> str:
+    """A worktree's own configuration, made when there is none: what is there can be withheld."""
+    disarm(found.own)
+    file = os.path.join(found.own, CONFIGURATION)
+    with open(file, "ab"):
+        return file
 
 
 def common_dir(repository: str) -> str:
@@ -121,16 +141,35 @@ def known_checkout(repository: str, folder: str) -> Checkout:
 
 
 def checkout_in(common: str, folder: str) -> Checkout | None:
+    """The one whose git folder says that it is there. Where several say so, an agent has written
+    it: only the one that the folder names in turn is believed, which no other agent can write."""
     folder = real(folder)
-    for own, there in registrations(common):
-        if there == folder:
-            return Checkout(folder, common, own)
-    return None
+    found = [
+        Checkout(folder, common, own) for own, there in registrations(common) if there == folder
+    ]
+    if len(found) > 1:
+        found = [each for each in found if is_named_back(each)]
+    return found[0] if found else None
+
+
+def is_named_back(found: Checkout) -> bool:
+    """Whether a worktree's folder says that it belongs to its git folder, as that says of it."""
+    try:
+        with open(open_regular(Path(found.folder, ".git")), "rb") as file:
+            kind, _, where = os.fsdecode(file.read(65_536)).partition(":")
+    except FileNotFoundError:
+        return False
+    there = os.path.realpath(os.path.join(found.folder, where.strip()))
+    return kind == "gitdir" and there == os.path.realpath(found.own)
 
 
 def checkout_at(common: str, folder: str) -> Checkout:
-    """Any worktree of a repository, its main one too: that one's git folder is the repository's."""
-    return checkout_in(common, folder) or Checkout(real(folder), common, common)
+    """Any worktree of a repository, its main one too: that one's git folder is the repository's,
+    whatever a linked one says."""
+    main = Checkout(real(folder), common, common)
+    if os.path.join(main.folder, ".git") == common:
+        return main
+    return checkout_in(common, folder) or main
 
 
 def real(folder: str) -> str:
@@ -140,11 +179,12 @@ def real(folder: str) -> str:
 
 
 def registrations(common: str) -> Iterator[tuple[str, str]]:
-    """The git folder of each linked worktree, and where that is."""
+    """The git folder of each linked worktree, and where that says that it is: an agent may have
+    written it."""
     with suppress(FileNotFoundError):
         for name in os.listdir(os.path.join(common, "worktrees")):
             own = os.path.join(common, "worktrees", name)
-            with suppress(OSError), open(os.path.join(own, "gitdir"), "rb") as file:
+            with suppress(OSError), open(open_regular(Path(own, "gitdir")), "rb") as file:
                 where = os.fsdecode(file.read(65_536)).rstrip("\n")
                 yield own, real(os.path.dirname(os.path.normpath(os.path.join(own, where))))
 
@@ -225,5 +265,7 @@ def trees(repository: str) -> list[Tree]:
     return [
         tree
         for tree, facts in _listed(repository)
-        if b"bare" not in facts and tree.head.strip("0") and os.path.isdir(tree.folder)
+        if b"bare" not in facts
+        and tree.head.strip("0")
+        and os.path.lexists(os.path.join(tree.folder, ".git"))
     ]

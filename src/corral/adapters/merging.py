@@ -18,6 +18,7 @@ from corral.adapters.checkouts import (
     Checkout,
     checkout_at,
     common_dir,
+    is_named_back,
     known_checkout,
     resolve,
     scratch_index,
@@ -112,10 +113,14 @@ def _committed(repository: str, made: str, parents: Sequence[str], message: str)
 
 
 def _checkout(repository: str, branch: str) -> Checkout | None:
-    """Where a branch is checked out, if it is; it may be an agent who did so."""
+    """Where a branch is checked out, if it is. It may be an agent who did so, or who only says so,
+    of a folder that is none of its own: nothing is written there then."""
+    git_dir = common_dir(repository)
     for tree in trees(repository):
         if tree.branch == branch:
-            return checkout_at(common_dir(repository), tree.folder)
+            found = checkout_at(git_dir, tree.folder)
+            if found.branch == branch and (found.own == git_dir or is_named_back(found)):
+                return found
     return None
 
 

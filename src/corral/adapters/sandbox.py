@@ -17,7 +17,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from corral.adapters.checkouts import Checkout, known_checkout
+from corral.adapters.checkouts import (
+    Checkout,
+    has_own_configuration,
+    known_checkout,
+    make_own_configuration,
+)
 from corral.kernel.errors import Refused
 
 SECONDS = 20
@@ -45,7 +50,7 @@ class Bounds(msgspec.Struct, frozen=True):
     among them there is nothing but what is named readable or writable."""
     worktree: str | None = None
     """A git worktree that it may change, with as much of its repository as commits need: objects,
-    its own index and its own branch's folder, not the configuration and not the hooks."""
+    its own index and its own branch's folder, not the configurations and not the hooks."""
     repository: str | None = None
     """Whose worktree that is; without, it may change the files and cannot commit."""
     network: bool = True
@@ -155,17 +160,20 @@ class _Git(NamedTuple):
     lacks: list[str]
 
 
-def _git_of(bounds: Bounds) -> _Git:
+def _git_of(bounds: Bounds, kind: Kind) -> _Git:
     if bounds.worktree is None:
         return _Git([], [], [])
     if bounds.repository is None:
         return _Git([os.path.realpath(bounds.worktree)], [], [])
     # Not what is written in the worktree: an agent may have written it, to be let out.
     found = known_checkout(bounds.repository, bounds.worktree)
+    if kind is Kind.LANDLOCK and has_own_configuration(found):
+        said = "It cannot commit: git reads a configuration there that it could write."
+        return _Git([found.folder], [found.common], [said])
     branch = [*_branch_folders(found)]
     lacks = [] if branch else ["It cannot commit: its branch is in no folder of its own."]
     folders = [found.folder, found.own, os.path.join(found.common, "objects"), *branch]
-    return _Git(folders, [found.common], lacks)
+    return _Git(folders, [found.common, make_own_configuration(found)], lacks)
 
 
 def _branch_folders(found: Checkout) -> Iterator[str]:
@@ -179,7 +187,7 @@ def _branch_folders(found: Checkout) -> Iterator[str]:
 
 def _bubblewrap(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
     os.makedirs(scratch, mode=0o700, exist_ok=True)
-    git = _git_of(bounds)
+    git = _git_of(bounds, Kind.BUBBLEWRAP)
     bare = "/" in bounds.hidden
     made = ["bwrap", "--die-with-parent", "--unshare-ipc"]
     # Whoever is root inside must not be able to mount what was left out.
@@ -221,7 +229,7 @@ def _other_names(bounds: Bounds) -> Iterator[str]:
 
 def _landlock(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
     os.makedirs(scratch, mode=0o700, exist_ok=True)
-    git = _git_of(bounds)
+    git = _git_of(bounds, Kind.LANDLOCK)
     order = {
         "write": [*bounds.writable, *git.writable, scratch],
         "hidden": bounds.hidden,

@@ -126,7 +126,7 @@ def create(
     verb = begin or table.moves.begin
     query = table.insertion(values, unless, verb, tx.engine)
     fresh = table.fresh
-    if fresh is None or not query.numbers:
+    if fresh is None or not query.unread:
         return _write(tx, table, query, query.make, values, verb, note)
     state = table.moves.entries[verb]
     return _write(tx, table, query, lambda row: fresh(row[0], values, state), values, verb, note)
@@ -150,7 +150,7 @@ def create_each(
         return []
     verb = begin or table.moves.begin
     query = table.insertion(rows[0], unless, verb, tx.engine)
-    assert query.numbers, "only a table that has `fresh` answers with numbers"
+    assert query.unread, "only a table that has `fresh` answers with numbers"
     data = notes or [None] * len(rows)
     if tx.engine == "postgres":
         # In their place: secrets are taken out of what is given, and the records are made of it.
@@ -409,7 +409,7 @@ def _with_event(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
 def _unread(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
     """The same, and nothing is read back but whether it was made: who makes it knows the rest."""
     text = change if engine == "sqlite" else _noting(table, change, table.key)
-    return Query(table.record, text, numbers=True)
+    return Query(table.record, text, unread=True)
 
 
 def _noting(table: StateTable[R], change: str, columns: str) -> str:

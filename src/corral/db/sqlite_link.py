@@ -34,7 +34,7 @@ class Link:
         text, _, values = statement.sqlite
         try:
             self.run(text, values(params))
-            if statement.numbers:
+            if statement.unread:
                 return self._number()
             rows: list[Row] = self._fetch()
         except UnicodeDecodeError as error:
@@ -43,7 +43,7 @@ class Link:
 
     def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
         text, _, values = statement.sqlite
-        if not statement.numbers:
+        if not statement.unread:
             self._run_each(text, map(values, given))
             return []
         run, number = self.run, self._number
@@ -54,7 +54,7 @@ class Link:
         return answers
 
     def _number(self) -> list[Row]:
-        """Of the row that was inserted; no row when none was written."""
+        """As an unread statement answers; no row when none was written."""
         return [(self.connection.last_insert_rowid(),)] if self.connection.changes() else []
 
     def note(self, values: Row) -> None:

@@ -77,14 +77,14 @@ def _picker(names: Sequence[str]) -> Callable[[Params], tuple[Any, ...]]:
 class Statement:
     """SQL with `:name` parameters that gives back no records.
 
-    One that `numbers` writes one row at most, and answers with its number where it inserts one,
-    with any number where it changes one. SQLite knows that without being asked (RETURNING costs it
-    a table in memory); for PostgreSQL the text must return it.
+    One that is `unread` writes one row at most, and that is not read back: it answers with its
+    number where it inserts one, with any number where it changes one. SQLite knows that without
+    being asked (RETURNING costs it a table in memory); for PostgreSQL the text must return it.
     """
 
-    def __init__(self, text: str, *, numbers: bool = False) -> None:
+    def __init__(self, text: str, *, unread: bool = False) -> None:
         self.text = text
-        self.numbers = numbers
+        self.unread = unread
 
     @cached_property
     def reads(self) -> bool:
@@ -127,8 +127,8 @@ class Statement:
 class Query(Statement, Generic[T]):
     """SQL whose columns are the fields of a record, in the record's order."""
 
-    def __init__(self, record: type[T], text: str, *, numbers: bool = False) -> None:
-        super().__init__(text, numbers=numbers)
+    def __init__(self, record: type[T], text: str, *, unread: bool = False) -> None:
+        super().__init__(text, unread=unread)
         self.record = record
 
     @cached_property

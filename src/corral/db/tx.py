@@ -148,7 +148,7 @@ class Tx:
 
     def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
         """Execute it with each of the given parameters, one after the other, on PostgreSQL without
-        waiting in between. One that `numbers` answers each with its number, or with no row."""
+        waiting in between. One that is `unread` answers each with its number, or with no row."""
         self.several()
         redaction = self._redaction
         if redaction is not None and statement.words:

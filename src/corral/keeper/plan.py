@@ -142,20 +142,29 @@ class Plan:
     def _checkout(self) -> "Checkout":
         """The worktree that a sandboxed run works in, by what the store and its project's own
         repository say: what stands in the worktree may have been written by an agent, to be let
-        out. Refused when there is none."""
+        out. Refused when there is none, and when it is the project's own folder: only what stands
+        in it could say whose it is then."""
         from corral.adapters import git, repositories
         from corral.adapters.checkouts import known_checkout
+        from corral.kernel.errors import Refused
         from corral.library.race_folders import repository_folder
 
         run = self._run
         assert run.project_id is not None
-        repository = self._store.projects.get(run.project_id).dir
+        repository = project = self._store.projects.get(run.project_id).dir
         inside = ""
         if repositories.is_in_git(repository):
             inside = os.fsdecode(git.told(repository, "rev-parse", "--show-prefix")).rstrip("/\n")
         elif (private := repository_folder(run.project_id)).is_dir():
             repository = str(private)
-        return known_checkout(repository, run.cwd.removesuffix(f"/{inside}") if inside else run.cwd)
+        top = run.cwd.removesuffix(f"/{inside}") if inside else run.cwd
+        if f"{os.path.realpath(project)}/".startswith(f"{os.path.realpath(top)}/"):
+            raise Refused(
+                f"{top} is the project's own folder, and a sandbox keeps a run in a worktree of it;"
+                " make one (`git worktree add`) and name that.",
+                dir=top,
+            )
+        return known_checkout(repository, top)
 
     def _start(self, *, resume: bool) -> Start:
         run, launch = self._run, self._launch
