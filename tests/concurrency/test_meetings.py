@@ -10,8 +10,9 @@ from corral.adapters.transcripts.transcript import Head
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY, MINUTE, SetClock
 from corral.kernel.end import End
-from corral.kernel.errors import Held
+from corral.kernel.errors import Conflict, Held
 from corral.library import Corral
+from corral.rooms.delegations import ops as delegations
 from corral.rooms.gateway import receiving
 from corral.rooms.imports import ops as imports
 from corral.rooms.locks import ops as locks
@@ -74,6 +75,60 @@ def test_what_is_acknowledged_as_its_delegation_is_taken_back_stays_done(store: 
     assert (cancelled.state, store.mail.get(letter.id).state) == ("cancelled", "done")
     (told,) = store.mail.list(mailbox="agent:ada").items
     assert told.body["kind"] == "delegation_ended"
+
+
+def test_what_is_taken_back_as_a_part_of_it_is_handed_over_has_no_such_part(store: Corral) -> None:
+    store.agents.create("ada")
+    store.agents.create("ben")
+    whole = store.delegations.delegate("ada", "The whole login.")
+    hand_over = partial(store.delegations.delegate, "ben", "The form.", parent=whole.id)
+    part = meanwhile(store, lambda tx: delegations.cancel(tx, whole.id), hand_over)
+    assert isinstance(part.error, Conflict)
+    assert store.delegations.list().items == []
+
+
+def test_a_part_that_is_handed_over_as_all_of_it_is_taken_back_is_taken_back(
+    store: Corral,
+) -> None:
+    store.agents.create("ada")
+    store.agents.create("ben")
+    whole = store.delegations.delegate("ada", "The whole login.")
+    hand_over = partial(delegations.delegate, to="ben", text="The form.", parent=whole.id)
+    cancelled = meanwhile(store, hand_over, partial(store.delegations.cancel, whole.id)).result()
+    assert [each.to_mailbox for each in cancelled] == ["agent:ada", "agent:ben"]
+    assert store.delegations.list().items == []
+
+
+def test_a_part_that_is_done_as_all_of_it_is_taken_back_stays_done(store: Corral) -> None:
+    store.agents.create("ada")
+    store.agents.create("ben")
+    whole = store.delegations.delegate("ada", "The whole login.")
+    part = store.delegations.delegate("ben", "The form.", parent=whole.id, agent="ada")
+    finish = partial(delegations.finish, delegation=part.id, result="done", agent="ben")
+    cancelled = meanwhile(store, finish, partial(store.delegations.cancel, whole.id)).result()
+    assert [each.id for each in cancelled] == [whole.id]
+    assert store.delegations.get(part.id).state == "done"
+
+
+def test_a_result_that_comes_twice_at_once_is_handed_back_once(store: Corral) -> None:
+    store.agents.create("ada")
+    id = store.delegations.delegate("ada", "Look at it.").id
+    finish = partial(store.delegations.finish, id, "second", agent="ada")
+    again = meanwhile(store, lambda tx: delegations.finish(tx, id, "first", agent="ada"), finish)
+    assert again.result().result == "first"
+    assert len(store.mail.list(mailbox="user:tester").items) == 1
+
+
+def test_what_is_done_as_its_project_is_deleted_is_in_nobodys_way(
+    store: Corral, tmp_path: Path
+) -> None:
+    store.agents.create("ada")
+    project = store.projects.register(tmp_path).id
+    id = store.delegations.delegate("ada", "Look at it.", project_id=project).id
+    finish = partial(delegations.finish, delegation=id, result="done", agent="ada")
+    meanwhile(store, finish, partial(store.projects.delete, project)).result()
+    (told,) = store.mail.list(mailbox="user:tester").items
+    assert told.body["state"] == "done"
 
 
 def test_what_is_acknowledged_as_its_alert_is_removed_stays_done(store: Corral) -> None:
