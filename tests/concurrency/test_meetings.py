@@ -10,13 +10,15 @@ from corral.adapters.transcripts.transcript import Head
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY, MINUTE, SetClock
 from corral.kernel.end import End
-from corral.kernel.errors import Conflict, Held
+from corral.kernel.errors import Conflict, Held, Refused
 from corral.library import Corral
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.gateway import receiving
+from corral.rooms.groups import posting
 from corral.rooms.imports import ops as imports
 from corral.rooms.locks import ops as locks
 from corral.rooms.mail import ops as mail
+from corral.rooms.requests import ops as requests
 from corral.rooms.runs import keeping
 from corral.rooms.runs import ops as runs
 from corral.rooms.schedules import ops as schedules
@@ -216,3 +218,27 @@ def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) 
     ).result()
     assert second.state == "heard"
     assert len(store.destinations.list(agent="ada").items) == 1
+
+
+def test_of_two_who_give_a_post_its_last_sign_one_does(store: Corral) -> None:
+    store.groups.create("build", members=["user:ann", "user:bob"])
+    store.groups.post("build", "hello", author="user:ann")
+    for n in range(posting.MAX_SIGNS - 1):
+        store.groups.react("build", 1, f"s{n}", member="user:ann")
+    first = partial(posting.react, group="build", number=1, sign="a", member="user:ann")
+    second = partial(store.groups.react, "build", 1, "b", member="user:bob")
+    assert isinstance(meanwhile(store, first, second).error, Refused)
+    (post,) = store.groups.read("build").items
+    assert len(post.reactions) == posting.MAX_SIGNS
+    store.groups.react("build", 1, "a", member="user:bob")
+
+
+def test_of_two_requests_for_an_agents_last_place_one_waits(store: Corral) -> None:
+    store.agents.create("ada")
+    helper = {"name": "helper", "instructions": "Help."}
+    for _ in range(requests.MAX_OPEN - 1):
+        store.requests.ask("ada", "create_agent", helper)
+    ask = partial(requests.ask, agent="ada", action="create_agent", arguments=helper)
+    second = partial(store.requests.ask, "ada", "create_agent", helper)
+    assert isinstance(meanwhile(store, ask, second).error, Refused)
+    assert len(store.requests.list(agent="ada").items) == requests.MAX_OPEN
