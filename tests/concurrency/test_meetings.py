@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from corral.adapters.channels.contract import Incoming
+from corral.adapters.output.seal import seal
 from corral.adapters.transcripts.transcript import Head
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY, MINUTE, SetClock
@@ -18,6 +19,7 @@ from corral.rooms.groups import posting
 from corral.rooms.imports import ops as imports
 from corral.rooms.locks import ops as locks
 from corral.rooms.mail import ops as mail
+from corral.rooms.outputs import ops as outputs
 from corral.rooms.requests import ops as requests
 from corral.rooms.runs import keeping
 from corral.rooms.runs import ops as runs
@@ -27,6 +29,7 @@ from corral.rooms.tasks import keeping as keeping_tasks
 from tests.support.channels import Chat
 from tests.support.meeting import meanwhile
 from tests.support.runs import held, queued, running
+from tests.support.store import rows
 
 
 def test_a_run_that_is_stopped_as_it_starts_is_stopped(store: Corral) -> None:
@@ -242,3 +245,46 @@ def test_of_two_requests_for_an_agents_last_place_one_waits(store: Corral) -> No
     second = partial(store.requests.ask, "ada", "create_agent", helper)
     assert isinstance(meanwhile(store, ask, second).error, Refused)
     assert len(store.requests.list(agent="ada").items) == requests.MAX_OPEN
+
+
+def test_a_piece_of_an_output_that_is_deleted_this_moment_is_not_kept(store: Corral) -> None:
+    store.outputs.begin("run_1", host="a", folder="/x")
+    add = partial(store.outputs.add_chunk, "run_1", 0, b"piece")
+    late = meanwhile(store, lambda tx: outputs.delete(tx, "run_1"), add)
+    assert isinstance(late.error, Conflict)
+    assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
+
+
+def test_an_output_that_is_deleted_as_a_piece_of_it_comes_leaves_nothing(store: Corral) -> None:
+    store.outputs.begin("run_1", host="a", folder="/x")
+    add = partial(outputs.add_chunk, run_id="run_1", number=0, data=b"piece")
+    deleted = meanwhile(store, add, partial(store.outputs.delete, "run_1")).result()
+    assert deleted.state == "deleted"
+    assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
+
+
+def test_an_output_that_two_delete_at_once_is_deleted(store: Corral) -> None:
+    store.outputs.begin("run_1", host="a", folder="/x")
+    delete = partial(store.outputs.delete, "run_1")
+    second = meanwhile(store, lambda tx: outputs.delete(tx, "run_1", "first"), delete).result()
+    assert (second.state, second.reason) == ("deleted", "first")
+
+
+def test_a_piece_that_comes_as_its_output_is_sealed_is_not_left_beyond_its_end(
+    store: Corral, tmp_path: Path
+) -> None:
+    (tmp_path / "output").write_bytes(b"one")
+    index = seal(tmp_path)
+    store.outputs.begin("run_1", host="a", folder="/x")
+    add = partial(outputs.add_chunk, run_id="run_1", number=7, data=b"piece")
+    meanwhile(store, add, partial(store.outputs.seal, "run_1", index)).result()
+    assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
+
+
+def test_an_output_that_two_seal_at_once_is_sealed(store: Corral, tmp_path: Path) -> None:
+    (tmp_path / "output").write_bytes(b"one")
+    index = seal(tmp_path)
+    store.outputs.begin("run_1", host="a", folder="/x")
+    again = partial(store.outputs.seal, "run_1", index)
+    sealed = meanwhile(store, lambda tx: outputs.seal(tx, "run_1", index), again).result()
+    assert (sealed.state, sealed.sha256) == ("sealed", index.sha256)
