@@ -247,6 +247,16 @@ def test_what_may_be_started_again_is_given_back_with_an_event(
     assert store.runs.get(run.id).attempts == again.attempts == 2
 
 
+def test_a_run_whose_output_is_lost_already_is_given_back_too(
+    store: Corral, clock: SetClock
+) -> None:
+    run = running(store, restarts=1)
+    store.outputs.lose(run.id, "its folder is gone")
+    clock.advance(HOUR)
+    assert told(store) == [("running", "queued", "lease expired")]
+    assert store.runs.start(run.id, held(2, host="another")).attempts == 2
+
+
 def test_what_is_being_stopped_is_not_started_again_although_it_might_be(
     store: Corral, clock: SetClock
 ) -> None:
