@@ -6,16 +6,21 @@ from pathlib import Path
 import pytest
 
 from corral.adapters.channels.contract import Incoming
+from corral.adapters.output.seal import seal
 from corral.adapters.transcripts.transcript import Head
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY, MINUTE, SetClock
 from corral.kernel.end import End
-from corral.kernel.errors import Held
+from corral.kernel.errors import Conflict, Held, Refused
 from corral.library import Corral
+from corral.rooms.delegations import ops as delegations
 from corral.rooms.gateway import receiving
+from corral.rooms.groups import posting
 from corral.rooms.imports import ops as imports
 from corral.rooms.locks import ops as locks
 from corral.rooms.mail import ops as mail
+from corral.rooms.outputs import ops as outputs
+from corral.rooms.requests import ops as requests
 from corral.rooms.runs import keeping
 from corral.rooms.runs import ops as runs
 from corral.rooms.schedules import ops as schedules
@@ -24,6 +29,7 @@ from corral.rooms.tasks import keeping as keeping_tasks
 from tests.support.channels import Chat
 from tests.support.meeting import meanwhile
 from tests.support.runs import held, queued, running
+from tests.support.store import rows
 
 
 def test_a_run_that_is_stopped_as_it_starts_is_stopped(store: Corral) -> None:
@@ -74,6 +80,60 @@ def test_what_is_acknowledged_as_its_delegation_is_taken_back_stays_done(store: 
     assert (cancelled.state, store.mail.get(letter.id).state) == ("cancelled", "done")
     (told,) = store.mail.list(mailbox="agent:ada").items
     assert told.body["kind"] == "delegation_ended"
+
+
+def test_what_is_taken_back_as_a_part_of_it_is_handed_over_has_no_such_part(store: Corral) -> None:
+    store.agents.create("ada")
+    store.agents.create("ben")
+    whole = store.delegations.delegate("ada", "The whole login.")
+    hand_over = partial(store.delegations.delegate, "ben", "The form.", parent=whole.id)
+    part = meanwhile(store, lambda tx: delegations.cancel(tx, whole.id), hand_over)
+    assert isinstance(part.error, Conflict)
+    assert store.delegations.list().items == []
+
+
+def test_a_part_that_is_handed_over_as_all_of_it_is_taken_back_is_taken_back(
+    store: Corral,
+) -> None:
+    store.agents.create("ada")
+    store.agents.create("ben")
+    whole = store.delegations.delegate("ada", "The whole login.")
+    hand_over = partial(delegations.delegate, to="ben", text="The form.", parent=whole.id)
+    cancelled = meanwhile(store, hand_over, partial(store.delegations.cancel, whole.id)).result()
+    assert [each.to_mailbox for each in cancelled] == ["agent:ada", "agent:ben"]
+    assert store.delegations.list().items == []
+
+
+def test_a_part_that_is_done_as_all_of_it_is_taken_back_stays_done(store: Corral) -> None:
+    store.agents.create("ada")
+    store.agents.create("ben")
+    whole = store.delegations.delegate("ada", "The whole login.")
+    part = store.delegations.delegate("ben", "The form.", parent=whole.id, agent="ada")
+    finish = partial(delegations.finish, delegation=part.id, result="done", agent="ben")
+    cancelled = meanwhile(store, finish, partial(store.delegations.cancel, whole.id)).result()
+    assert [each.id for each in cancelled] == [whole.id]
+    assert store.delegations.get(part.id).state == "done"
+
+
+def test_a_result_that_comes_twice_at_once_is_handed_back_once(store: Corral) -> None:
+    store.agents.create("ada")
+    id = store.delegations.delegate("ada", "Look at it.").id
+    finish = partial(store.delegations.finish, id, "second", agent="ada")
+    again = meanwhile(store, lambda tx: delegations.finish(tx, id, "first", agent="ada"), finish)
+    assert again.result().result == "first"
+    assert len(store.mail.list(mailbox="user:tester").items) == 1
+
+
+def test_what_is_done_as_its_project_is_deleted_is_in_nobodys_way(
+    store: Corral, tmp_path: Path
+) -> None:
+    store.agents.create("ada")
+    project = store.projects.register(tmp_path).id
+    id = store.delegations.delegate("ada", "Look at it.", project_id=project).id
+    finish = partial(delegations.finish, delegation=id, result="done", agent="ada")
+    meanwhile(store, finish, partial(store.projects.delete, project)).result()
+    (told,) = store.mail.list(mailbox="user:tester").items
+    assert told.body["state"] == "done"
 
 
 def test_what_is_acknowledged_as_its_alert_is_removed_stays_done(store: Corral) -> None:
@@ -161,3 +221,70 @@ def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) 
     ).result()
     assert second.state == "heard"
     assert len(store.destinations.list(agent="ada").items) == 1
+
+
+def test_of_two_who_give_a_post_its_last_sign_one_does(store: Corral) -> None:
+    store.groups.create("build", members=["user:ann", "user:bob"])
+    store.groups.post("build", "hello", author="user:ann")
+    for n in range(posting.MAX_SIGNS - 1):
+        store.groups.react("build", 1, f"s{n}", member="user:ann")
+    first = partial(posting.react, group="build", number=1, sign="a", member="user:ann")
+    second = partial(store.groups.react, "build", 1, "b", member="user:bob")
+    assert isinstance(meanwhile(store, first, second).error, Refused)
+    (post,) = store.groups.read("build").items
+    assert len(post.reactions) == posting.MAX_SIGNS
+    store.groups.react("build", 1, "a", member="user:bob")
+
+
+def test_of_two_requests_for_an_agents_last_place_one_waits(store: Corral) -> None:
+    store.agents.create("ada")
+    helper = {"name": "helper", "instructions": "Help."}
+    for _ in range(requests.MAX_OPEN - 1):
+        store.requests.ask("ada", "create_agent", helper)
+    ask = partial(requests.ask, agent="ada", action="create_agent", arguments=helper)
+    second = partial(store.requests.ask, "ada", "create_agent", helper)
+    assert isinstance(meanwhile(store, ask, second).error, Refused)
+    assert len(store.requests.list(agent="ada").items) == requests.MAX_OPEN
+
+
+def test_a_piece_of_an_output_that_is_deleted_this_moment_is_not_kept(store: Corral) -> None:
+    store.outputs.begin("run_1", host="a", folder="/x")
+    add = partial(store.outputs.add_chunk, "run_1", 0, b"piece")
+    late = meanwhile(store, lambda tx: outputs.delete(tx, "run_1"), add)
+    assert isinstance(late.error, Conflict)
+    assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
+
+
+def test_an_output_that_is_deleted_as_a_piece_of_it_comes_leaves_nothing(store: Corral) -> None:
+    store.outputs.begin("run_1", host="a", folder="/x")
+    add = partial(outputs.add_chunk, run_id="run_1", number=0, data=b"piece")
+    deleted = meanwhile(store, add, partial(store.outputs.delete, "run_1")).result()
+    assert deleted.state == "deleted"
+    assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
+
+
+def test_an_output_that_two_delete_at_once_is_deleted(store: Corral) -> None:
+    store.outputs.begin("run_1", host="a", folder="/x")
+    delete = partial(store.outputs.delete, "run_1")
+    second = meanwhile(store, lambda tx: outputs.delete(tx, "run_1", "first"), delete).result()
+    assert (second.state, second.reason) == ("deleted", "first")
+
+
+def test_a_piece_that_comes_as_its_output_is_sealed_is_not_left_beyond_its_end(
+    store: Corral, tmp_path: Path
+) -> None:
+    (tmp_path / "output").write_bytes(b"one")
+    index = seal(tmp_path)
+    store.outputs.begin("run_1", host="a", folder="/x")
+    add = partial(outputs.add_chunk, run_id="run_1", number=7, data=b"piece")
+    meanwhile(store, add, partial(store.outputs.seal, "run_1", index)).result()
+    assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
+
+
+def test_an_output_that_two_seal_at_once_is_sealed(store: Corral, tmp_path: Path) -> None:
+    (tmp_path / "output").write_bytes(b"one")
+    index = seal(tmp_path)
+    store.outputs.begin("run_1", host="a", folder="/x")
+    again = partial(store.outputs.seal, "run_1", index)
+    sealed = meanwhile(store, lambda tx: outputs.seal(tx, "run_1", index), again).result()
+    assert (sealed.state, sealed.sha256) == ("sealed", index.sha256)

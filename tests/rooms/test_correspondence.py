@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.mail.model import Letter
@@ -161,3 +161,26 @@ def test_what_led_to_a_letter_is_counted_also_where_a_run_stays(
     assert store.messages.next(run.id, answer="done") is not None
     with pytest.raises(Refused, match="2 letters between agents led to this one"):
         store.mail.write("ben", "further", to="ada", run=run.id)
+
+
+def test_what_a_letter_belongs_to_is_known_for_as_long_as_the_letter_waits(
+    store: Corral, runner: Runner, clock: SetClock
+) -> None:
+    done = store.mail.write("ada", "which host?", to="ben", run="run_a")
+    store.mail.ack(store.mail.claim("agent:ben", owner="ben")[0])
+    asked = store.mail.write("ada", "which port?", to="ben", run="run_a")
+    clock.advance(40 * DAY)
+    counted = {each.table: each.rows for each in store.db.prune(dry_run=True)}
+    pruned = {each.table: each.rows for each in store.db.prune()}
+    assert counted["exchanges"] == pruned["exchanges"] == 1
+    with pytest.raises(NotFound):
+        store.mail.get(done.id)
+    correlation = read(store, asked, "run_b")
+    answer = store.mail.write("ben", "8080", reply_to=asked.id, run="run_b")
+    assert read(store, answer, "run_a") == correlation
+    clock.advance(40 * DAY)
+    store.mail.ack(store.mail.claim("agent:ben", owner="ben")[0])
+    store.mail.ack(store.mail.claim("agent:ada", owner="ada")[0])
+    store.mail.put("queue:x", "the newest letter stays")
+    clock.advance(40 * DAY)
+    assert {each.table: each.rows for each in store.db.prune()}["exchanges"] == 2

@@ -9,6 +9,7 @@ import corral
 from corral.kernel.clock import DAY, HOUR, YEAR, SetClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
 from corral.library import Corral
+from tests.support.runs import add_run
 from tests.support.store import refuses, unchanged, walk
 from tests.support.tasks import board, project_with
 
@@ -214,19 +215,21 @@ def test_old_tasks_and_delegations_are_forgotten_but_none_that_is_needed(
 
 def test_the_latest_plan_takes_the_place_of_the_one_before(store: Corral, team: str) -> None:
     store.plans.set(["look", "mend"], agent="ada")
+    run = add_run(store, "running", agent_id=store.agents.get("ada").id)
     store.plans.set(
         [{"content": "look", "status": "completed"}, {"content": "mend", "priority": "high"}],
         agent="ada",
-        run="run_1",
+        run=run,
     )
     plan = store.plans.get("ada")
     assert [(step.content, step.status) for step in plan.entries] == [
         ("look", "completed"),
         ("mend", "pending"),
     ]
-    assert plan.run_id == "run_1"
-    store.plans.set(["alone"], run="run_2")
-    assert store.plans.get("run_2").entries[0].content == "alone"
+    assert plan.run_id == run
+    alone = add_run(store, "running")
+    store.plans.set(["alone"], run=alone)
+    assert store.plans.get(alone).entries[0].content == "alone"
     assert len(walk(store.plans.list, limit=1)) == 2
     with refuses(store, NotFound):
         store.plans.get("ben")
@@ -238,6 +241,31 @@ def test_the_latest_plan_takes_the_place_of_the_one_before(store: Corral, team: 
 def test_a_plan_that_is_none_is_refused(store: Corral, team: str, steps: Any) -> None:
     with refuses(store, Invalid):
         store.plans.set(steps, agent="ada")
+
+
+def test_a_plan_or_progress_in_a_run_is_of_one_that_there_is_and_of_whoever_has_it(
+    store: Corral, team: str, tmp_path: Path
+) -> None:
+    ada = store.agents.get("ada").id
+    run = add_run(store, "running", agent_id=ada, project_id=team, name="build")
+    missing = run[:-1] + ("0" if run[-1] != "0" else "1")
+    for named, who, error in (
+        (missing, "ada", NotFound),
+        ("nothing", "ada", NotFound),
+        (run, "ben", Refused),
+        (run, "nobody", NotFound),
+    ):
+        with refuses(store, error):
+            store.plans.set(["look"], agent=who, run=named)
+        with refuses(store, error):
+            store.progress.report("half of it", agent=who, run=named)
+    other = store.projects.register(tmp_path.parent).id
+    with refuses(store, Refused) as caught:
+        store.plans.set(["look"], agent="ada", run=run, project_id=other)
+    assert team in str(caught.value)
+    plan = store.plans.set(["look"], run="build")
+    assert (plan.subject, plan.run_id, plan.project_id) == (ada, run, team), "its agent's plan"
+    assert store.progress.report("half of it", agent="ada", run="build").run_id == run
 
 
 def test_progress_is_the_latest_of_each_agent_with_each_task(store: Corral, team: str) -> None:

@@ -314,6 +314,20 @@ def test_a_removed_channel_drops_what_waited_and_says_so(store: Corral) -> None:
     assert store.messages.get(sent.id).state == "undelivered"
 
 
+def test_what_was_queued_as_its_channel_was_removed_is_not_sent_and_says_so(
+    store: Corral,
+) -> None:
+    chat = chat_with(store)
+    place = store.places.get(chat.place())
+    store.channels.remove(chat.channel.name)
+    with store.transaction() as tx:
+        (late,) = sending.queue(tx, place, "hello")
+    chat.deliver()
+    assert chat.platform.words() == []
+    found = store.messages.get(late.id)
+    assert (found.state, found.reason) == ("undelivered", "the channel fake was removed")
+
+
 def test_messages_are_listed_newest_first_page_by_page(store: Corral) -> None:
     chat = chat_with(store)
     for n in range(5):

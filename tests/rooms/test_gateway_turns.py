@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from corral import config
 from corral.daemon.delivery import Delivery
 from corral.kernel.clock import MINUTE, SECOND, SetClock
 from corral.kernel.end import End
@@ -41,6 +42,21 @@ def test_what_came_together_is_told_together_and_answered_once(
     assert store.gateway.wake() == []
     chat.deliver()
     assert chat.platform.words() == ["all three"]
+
+
+def test_a_folder_that_cannot_be_made_holds_up_no_other_agent(store: Corral) -> None:
+    chat = chat_with(store)
+    store.agents.create("ben", provider="scripted")
+    store.wirings.add("ben", channel=chat.channel.name)
+    workspaces = config.home() / "workspaces"
+    workspaces.mkdir(parents=True)
+    (workspaces / store.agents.get("ada").id).write_text("in the way")
+    chat.says("hello")
+    (run,) = store.gateway.wake()
+    assert run.agent_id == store.agents.get("ben").id
+    assert (workspaces / str(run.agent_id)).is_dir()
+    missed = [letter for letter in store.mail.list().items if letter.last_error]
+    assert ["cannot be made" in str(letter.last_error) for letter in missed] == [True]
 
 
 def test_what_came_from_different_threads_is_answered_in_each(

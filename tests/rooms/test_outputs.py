@@ -8,9 +8,11 @@ from corral.adapters.output.seal import seal
 from corral.adapters.process import host
 from corral.config import run_folder
 from corral.kernel.clock import DAY, MINUTE, SetClock
+from corral.kernel.end import End
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
 from corral.library import Corral
 from tests.support.outputs import KEY, follow_all
+from tests.support.runs import running
 from tests.support.store import record, refuses, rows, unchanged, walk
 
 RUN = "run_1"
@@ -187,6 +189,15 @@ def test_only_what_is_not_sealed_takes_chunks(store: Corral) -> None:
         store.outputs.add_chunk(RUN, 0, b"late")
     with refuses(store, NotFound):
         store.outputs.add_chunk("run_unknown", 0, b"x")
+
+
+def test_the_output_of_a_run_that_goes_on_is_not_deleted(store: Corral) -> None:
+    run = running(store)
+    with refuses(store, Conflict) as caught:
+        store.outputs.delete(run.id)
+    assert "stop it first" in caught.value.message
+    store.runs.end(run, End(exit_code=0))
+    assert store.outputs.delete(run.id).state == "deleted"
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * (1024 * 1024 + 1)])

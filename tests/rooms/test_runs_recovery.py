@@ -99,6 +99,25 @@ def test_a_run_whose_process_and_keeper_are_gone_has_crashed(store: Corral) -> N
     assert told(store) == []
 
 
+def test_an_output_is_sealed_by_its_keeper_for_as_long_as_that_lives(
+    store: Corral, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    keeper = identity(sleeper)
+    id = store.runs.request(order()).id
+    folder = run_folder(id)
+    make_private_folder(folder)
+    (folder / "output").write_bytes(b"it may still be writing")
+    plain = {"host": keeper.host, "boot_id": keeper.boot_id, "folder": str(folder)}
+    kept = held(1, keeper_pid=keeper.pid, keeper_token=keeper.start_token, **plain)
+    store.runs.end(store.runs.launch(store.runs.start(id, kept)), End(exit_code=0))
+    assert told(store) == []
+    assert store.outputs.get(id).state == "open"
+    sleeper.kill()
+    sleeper.wait()
+    assert told(store) == []
+    assert store.outputs.get(id).state == "sealed"
+
+
 @pytest.mark.parametrize(
     ("end", "state"),
     [(End(exit_code=0), "completed"), (End(exit_code=5), "failed"), (End(signal=9), "crashed")],
@@ -245,6 +264,16 @@ def test_what_may_be_started_again_is_given_back_with_an_event(
     clock.advance(HOUR)
     assert told(store) == [("running", "interrupted", "lease expired")]
     assert store.runs.get(run.id).attempts == again.attempts == 2
+
+
+def test_a_run_whose_output_is_lost_already_is_given_back_too(
+    store: Corral, clock: SetClock
+) -> None:
+    run = running(store, restarts=1)
+    store.outputs.lose(run.id, "its folder is gone")
+    clock.advance(HOUR)
+    assert told(store) == [("running", "queued", "lease expired")]
+    assert store.runs.start(run.id, held(2, host="another")).attempts == 2
 
 
 def test_what_is_being_stopped_is_not_started_again_although_it_might_be(

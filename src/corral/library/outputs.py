@@ -9,6 +9,7 @@ from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library.operation import Room, read, write
 from corral.rooms.outputs import ops
 from corral.rooms.outputs.model import CHUNK, STREAMS, Output, OutputState
+from corral.rooms.runs import ops as runs
 
 if TYPE_CHECKING:
     from corral.adapters.output.frames import Index
@@ -40,7 +41,7 @@ class Outputs(Room):
     log_lines = read(ops.log_lines, mode="one")
 
     _is_kept = read(ops.is_kept, mode="one")
-    _delete = write(ops.delete, repeatable=True)
+    _delete = write(runs.delete_output, repeatable=True)
     _uncleared = read(ops.uncleared, mode="one")
     _clear = write(ops.clear, repeatable=True)
 
@@ -121,7 +122,7 @@ class Outputs(Room):
         return self.open(run_id, stream=stream).follow(offset, over=over or (lambda: True))
 
     def delete(self, run_id: str, reason: str = "somebody asked for it") -> Output:
-        """Delete an output, its log and, on their own machine, its files."""
+        """Delete the output of a run that is over, its log and, on their own machine, its files."""
         row = self._delete(run_id, reason)
         self.clear_deleted()
         return row

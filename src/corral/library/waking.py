@@ -9,6 +9,7 @@ run has its letters, and anybody can go on from there.
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -46,6 +47,8 @@ def wake(database: "Database") -> list[Run]:
     for talk in database.read(talking.waiting):
         try:
             folder = database.read(partial(_folder, talk=talk))
+            if folder is not None:
+                _make(folder)
             run = database.write(partial(begin_turn, session=talk.session_id, folder=folder))
         except CorralError as error:
             # It cannot even be asked for: that is a failed attempt, like any other.
@@ -63,9 +66,18 @@ def _folder(tx: Tx, talk: Talk) -> str | None:
     agent = agents.get(tx, talk.agent_id)
     if session.project_id is not None or agent.workspace is not None:
         return None
-    folder = config.home() / "workspaces" / agent.id
-    config.make_private_folder(folder)
-    return str(folder)
+    return str(config.home() / "workspaces" / agent.id)
+
+
+def _make(folder: str) -> None:
+    try:
+        config.make_private_folder(Path(folder))
+    except OSError as error:
+        raise Refused(
+            f"The folder {folder} cannot be made ({error.strerror}); mend that, or give the agent "
+            "a workspace.",
+            folder=folder,
+        ) from None
 
 
 def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:

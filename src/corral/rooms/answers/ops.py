@@ -34,8 +34,8 @@ def begin(tx: Tx, token_id: str, key: str, fingerprint: str) -> Answer | None:
         )
     if found.body is None:
         raise Conflict(
-            f"The call {key!r} was begun and has no answer: it is still being worked on, or was "
-            "cut off. Look at what it should have done before it is made under a new key.",
+            f"The call {key!r} was begun and has no answer yet; ask again in a moment, and if it "
+            "still has none, look at what it should have done before you make it under a new key.",
             key=key,
             begun_at=found.created_at,
         )

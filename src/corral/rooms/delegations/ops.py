@@ -78,7 +78,7 @@ def hand_over(
         tx.now < check_int(deadline_at, "The deadline") <= tx.now + YEAR
     ):
         raise Invalid("A deadline lies ahead, and within a year.", deadline_at=deadline_at)
-    above = get(tx, parent) if parent else None
+    above = _hold(tx, parent) if parent else None
     if above is not None and above.state is not S.ACTIVE:
         raise Conflict(f"{above.id} is {above.state}; there is no part of it left to do.")
     made = create(
@@ -235,8 +235,13 @@ def forget_project(tx: Tx, project_id: str) -> None:
     tx.run(sql.OF_PROJECT, project=project_id)
 
 
+def _hold(tx: Tx, delegation: str) -> Delegation:
+    """A delegation that comes to no end beside this transaction."""
+    return sql.DELEGATIONS.hold(tx, sql.IDS.resolve(tx, delegation))
+
+
 def _mine(tx: Tx, delegation: str, agent: str | None) -> Delegation:
-    found = get(tx, delegation)
+    found = _hold(tx, delegation)
     speaker = _speaker(tx, agent)
     if speaker.startswith("agent:") and speaker != found.to_mailbox:
         raise Refused(

@@ -35,9 +35,10 @@ OF_TASK = Query(
     Delegation, f"{_DELEGATIONS} task_id = :task_id AND task_id IS NOT NULL AND state = 'active'"
 )
 
+# Those that come to their end at this moment are none of these.
 PARTS = Statement("""
     SELECT id FROM delegations
-    WHERE parent_id = :id AND parent_id IS NOT NULL AND state = 'active' ORDER BY id
+    WHERE parent_id = :id AND parent_id IS NOT NULL AND state = 'active' ORDER BY id {locked}
 """)
 
 DUE = Query(
@@ -50,7 +51,7 @@ NEXT_DEADLINE = Statement("""
 """)
 
 ACTIVE_OF_PROJECT = Query(
-    Delegation, f"{_DELEGATIONS} project_id = :project AND state = 'active' ORDER BY id"
+    Delegation, f"{_DELEGATIONS} project_id = :project AND state = 'active' ORDER BY id {{locked}}"
 )
 OF_PROJECT = Statement("""
     DELETE FROM delegations WHERE project_id = :project AND project_id IS NOT NULL RETURNING id

@@ -24,6 +24,13 @@ READ_EXCHANGE = Query(
     f"UPDATE exchanges SET read_by = :run_id WHERE letter_id = :letter_id RETURNING {_EXCHANGE}",
 )
 
+# As long as its letter, which may wait for longer than a letter is kept.
 EXCHANGES_KEPT = Retention(
-    "exchanges", setting="mail.keep_ms", key="letter_id", born=None, over="created_at < :before"
+    "exchanges",
+    setting="mail.keep_ms",
+    key="letter_id",
+    born=None,
+    over="""created_at < :before AND NOT EXISTS (
+        SELECT 1 FROM letters WHERE seq = CAST(substr(letter_id, 5) AS {integer})
+        AND (ended_at IS NULL OR ended_at >= :before))""",
 )

@@ -145,8 +145,11 @@ def react(
     said = tx.one(sql.BY_NUMBER, group_id=found.id, number=check_int(number, "The number"))
     if said is None:
         raise NotFound(f"{found.name} has no post {number}.", group=found.id, number=number)
-    if not remove and tx.value(sql.COUNT_SIGNS, post_id=said.id, sign=sign) >= MAX_SIGNS:
-        raise Refused(f"Post {number} has {MAX_SIGNS} signs; take one of them.", number=number)
+    if not remove:
+        # Two that count at the same moment would both find room for one more.
+        tx.serialize(f"signs:{said.id}")
+        if tx.value(sql.COUNT_SIGNS, post_id=said.id, sign=sign) >= MAX_SIGNS:
+            raise Refused(f"Post {number} has {MAX_SIGNS} signs; take one of them.", number=number)
     changed = (
         tx.run(sql.UNREACT, post_id=said.id, sign=sign, member=who)
         if remove

@@ -77,7 +77,7 @@ def seal(tx: Tx, run_id: str, index: "Index", *, errors_bytes: int | None = None
 
     The second time, with the same text, it changes nothing.
     """
-    found = get(tx, run_id)
+    found = _hold(tx, run_id)
     if found.state is OutputState.SEALED and found.sha256 == index.sha256:
         return found
     sizes = {"output": index.sealed_bytes, "errors": errors_bytes or 0}
@@ -108,6 +108,11 @@ def seal(tx: Tx, run_id: str, index: "Index", *, errors_bytes: int | None = None
 def get(tx: Tx, run_id: str) -> Output:
     """What is known of a run's output."""
     return sql.OUTPUTS.get(tx, clean_text(run_id, "The run", most=MAX_NAME))
+
+
+def _hold(tx: Tx, run_id: str) -> Output:
+    """An output to which no piece is added beside this transaction."""
+    return sql.OUTPUTS.hold(tx, clean_text(run_id, "The run", most=MAX_NAME))
 
 
 def index(tx: Tx, run_id: str) -> "Index":
@@ -147,7 +152,7 @@ def delete(tx: Tx, run_id: str, reason: str = "somebody asked for it") -> Output
 
     The store forgets its content now; files go when their host is asked for `uncleared` ones.
     """
-    found = get(tx, run_id)
+    found = _hold(tx, run_id)
     if found.state is OutputState.DELETED:
         return found
     for stream in STREAMS:

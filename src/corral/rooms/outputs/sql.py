@@ -72,11 +72,11 @@ DELETED_KEPT = Retention(
     key="run_id",
 )
 
-# Only while it is open: what was sealed is never changed.
+# Only while it is open: what was sealed is never changed, and what is deleted leaves nothing.
 ADD_CHUNK = Statement("""
     INSERT INTO output_chunks (run_id, stream, number, data)
     SELECT run_id, :stream, :number, :data FROM outputs
-    WHERE run_id = :run_id AND state IN ('open', 'lost')
+    WHERE run_id = :run_id AND state IN ('open', 'lost') {locked}
     ON CONFLICT (run_id, stream, number) DO UPDATE SET data = excluded.data
     RETURNING number
 """)

@@ -61,9 +61,10 @@ def ask(
     whose = agents.get(tx, agent)
     if whose.state is not AgentState.ACTIVE:
         raise Refused(f"{whose.name} is retired, and may ask for nothing.", agent_id=whose.id)
+    # Two that count at the same moment would both find room for one more.
+    tx.serialize(f"requests:{whose.id}")
     if key is not None:
         clean_text(key, "The key", most=MAX_NAME)
-        tx.serialize(f"requests:{whose.id}")
         before = tx.one(sql.BY_KEY, agent_id=whose.id, key=key)
         if before is not None:
             return before

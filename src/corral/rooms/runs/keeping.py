@@ -13,7 +13,7 @@ from corral.db.moves import move
 from corral.db.tx import Tx
 from corral.kernel.clock import SECOND
 from corral.kernel.end import End
-from corral.kernel.errors import Conflict, Invalid, NoRoom, NotFound
+from corral.kernel.errors import Conflict, IllegalMove, Invalid, NoRoom, NotFound
 from corral.kernel.lease import lease_end, taken_over
 from corral.kernel.money import check_micros
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
@@ -263,7 +263,7 @@ def requeue(tx: Tx, run: Run, *, reason: str) -> Run:
 
     What it wrote there is lost to the others until then.
     """
-    with suppress(NotFound):
+    with suppress(NotFound, IllegalMove):  # there is none, or it is lost already
         outputs.lose(tx, run.id, reason)
     return _back_in_line(
         tx,

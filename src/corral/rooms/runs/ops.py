@@ -14,6 +14,7 @@ from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.charges import ops as charges
 from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
+from corral.rooms.outputs.model import Output
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs import ending, sql
 from corral.rooms.runs.model import (
@@ -418,17 +419,29 @@ def next_due(tx: Tx) -> int | None:
 def delete(tx: Tx, id: str) -> Run:
     """Forget a run that is over. Its files are removed by the caller."""
     run = sql.RUNS.get(tx, resolve(tx, id))
+    _check_over(run)
+    outputs.erase(tx, run.id, "its run was deleted")
+    for statement in (sql.DELETE_LAUNCH, sql.DELETE_SAMPLES, sql.DELETE):
+        tx.run(statement, id=run.id)
+    tx.note("run", "delete", run.id, project_id=run.project_id)
+    return run
+
+
+def delete_output(tx: Tx, id: str, reason: str) -> Output:
+    """Delete what a run wrote, and its log, once it is over: its keeper needs the folder."""
+    run = tx.one(sql.RUNS.held_by_key, key_=clean_text(id, "The run", most=MAX_NAME))
+    if run is not None:
+        _check_over(run)
+    return outputs.delete(tx, id, reason)
+
+
+def _check_over(run: Run) -> None:
     if run.state in LIVE:
         raise Conflict(
             f"{run.id} is {run.state}; stop it first (`corral stop {run.id}`).",
             id=run.id,
             state=run.state,
         )
-    outputs.erase(tx, run.id, "its run was deleted")
-    for statement in (sql.DELETE_LAUNCH, sql.DELETE_SAMPLES, sql.DELETE):
-        tx.run(statement, id=run.id)
-    tx.note("run", "delete", run.id, project_id=run.project_id)
-    return run
 
 
 def ended_before(tx: Tx, *, before: int, limit: int = 200, whose: Whose = EVERYBODY) -> list[str]:
