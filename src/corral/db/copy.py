@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import apsw
 
 from corral.db import relocation
-from corral.db.fencing import AWAY, content
+from corral.db.drift import differences, made_until, shape_of, told, without_fence
+from corral.db.fencing import AWAY, content, take_down
 from corral.db.migrate import newest, open_schema
 from corral.db.pouring import pour, raise_sequences
 from corral.db.sqlite import APPLICATION_ID, SqliteDatabase
@@ -31,29 +32,49 @@ if TYPE_CHECKING:
 
 
 def check_backup(path: Path) -> None:
-    """Refuse what is no back-up of Corral's, or of a newer Corral."""
+    """Refuse what is no back-up of Corral's, or of a newer Corral; nothing in it may act before its
+    schema is known to be ours."""
     if not path.is_file():
         raise Invalid(f"There is no back-up at {path}; mend the path.", path=str(path))
     try:
         file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            marked = file.pragma("application_id") == APPLICATION_ID
             version = int(file.pragma("user_version"))
-            if version > AWAY and _phase(file) == "gone":
-                version -= AWAY  # it holds all that it had when it was moved
-            sound = file.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
+            if file.pragma("application_id") != APPLICATION_ID or version < 1:
+                raise _unsound(path)
+            if version % AWAY > newest():
+                raise Invalid(
+                    f"{path} was made by a newer Corral; upgrade this one first.", path=str(path)
+                )
+            _refuse_strange(file, path)
+            if version > AWAY and _phase(file) != "gone":  # then it holds all that it had
+                raise Invalid(
+                    f"{path} holds half of a store that is moved there; take another one."
+                )
+            if file.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
+                raise _unsound(path)
         finally:
             file.close()
     except apsw.Error:
-        marked, sound, version = False, False, 0
-    if not marked or not sound:
+        raise _unsound(path) from None
+
+
+def _unsound(path: Path) -> Invalid:
+    return Invalid(
+        f"{path} is no sound back-up of a Corral store; take another one.", path=str(path)
+    )
+
+
+def _refuse_strange(file: apsw.Connection, path: Path) -> None:
+    """Refuse a schema that is not what our migrations make; a fence is taken down by us."""
+    made = made_until(int(file.pragma("user_version")) % AWAY)
+    strange = differences(without_fence(shape_of(file)), made)
+    if strange:
         raise Invalid(
-            f"{path} is no sound back-up of a Corral store; take another one.", path=str(path)
+            f"{path} is not as Corral makes a back-up ({told(strange)}); mend it with a tool for "
+            "SQLite if you know how that came, else take another one.",
+            path=str(path),
         )
-    if version > AWAY:
-        raise Invalid(f"{path} holds half of a store that is moved there; take another one.")
-    if version > newest():
-        raise Invalid(f"{path} was made by a newer Corral; upgrade this one first.", path=str(path))
 
 
 @contextmanager
@@ -62,13 +83,13 @@ def current_copy(source: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="corral-") as folder:
         copy = Path(folder) / "copy.db"
         _copy_file(source, copy)
-        _reopen(copy)
+        _reopen(copy, source)
         database = SqliteDatabase(copy, clock=SystemClock(), actor="corral")
         try:
+            # It may have been made while the store was moved, or be a part.
+            database.write(take_down)
             open_schema(database)
-            relocation.stay(
-                database
-            )  # it may have been made while the store was moved, or be a part
+            relocation.stay(database)
         finally:
             database.close()
         yield copy
@@ -78,10 +99,11 @@ def _phase(file: apsw.Connection) -> str:
     return str(file.execute("SELECT phase FROM relocation").get)
 
 
-def _reopen(copy: Path) -> None:
+def _reopen(copy: Path, source: Path) -> None:
     """Let a copy be opened of a store that was moved away."""
     file = apsw.Connection(str(copy))
     try:
+        _refuse_strange(file, source)  # once more: the source may have been changed meanwhile
         version = int(file.pragma("user_version"))
         if version > AWAY:
             file.execute("UPDATE relocation SET phase = 'leaving'")
