@@ -5,7 +5,6 @@ written out into a new file with the same tables. So a back-up can be opened, lo
 restored on either engine without any other tool.
 """
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Invalid
+from corral.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from corral.db.postgres import PostgresDatabase
@@ -80,8 +80,8 @@ def _refuse_strange(file: apsw.Connection, path: Path) -> None:
 @contextmanager
 def current_copy(source: Path) -> Iterator[Path]:
     """The back-up with today's schema, in a file of its own that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="corral-") as folder:
-        copy = Path(folder) / "copy.db"
+    with scratch_folder("restore") as folder:
+        copy = folder / "copy.db"
         _copy_file(source, copy)
         _reopen(copy, source)
         database = SqliteDatabase(copy, clock=SystemClock(), actor="corral")

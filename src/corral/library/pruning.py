@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from corral import scratch
 from corral.db.database import Database
 from corral.db.retention import Key, Piece, Retention, Whose
 from corral.db.tx import Tx
@@ -67,6 +68,7 @@ def prune(database: Database, *, dry_run: bool) -> list[Pruned]:
         for _ in _prune(database, outputs.DELETED_KEPT, dry_run):
             pass
         _prune_files(database)
+        scratch.sweep()
     return pruned
 
 
