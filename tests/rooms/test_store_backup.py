@@ -29,7 +29,7 @@ from corral.rooms.imports.ops import Part, add_origins
 from corral.rooms.races import sql as races
 from corral.rooms.runs.model import Sample
 from tests.support.invariants import check_store
-from tests.support.runs import held, running
+from tests.support.runs import add_launch, add_run, held, running
 from tests.support.state_rows import insert, state_tables
 from tests.support.store import refuses
 
@@ -531,16 +531,31 @@ def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
     project = store.projects.register(tmp_path).id
     store.channels.add("web", "web", policy="public")
     store.places.meet("web", "room")
+    run = add_run(store, "completed")
+    add_launch(store, run)
+    store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
+    store.outputs.log(run, "info", "before")
+    store.charges.add(Used(model="m", input=1, cost_micros=1), run_id=run)
     backup = store.db.backup(tmp_path / "backup.db")
     lost = store.locks.acquire(project, "a", "user:ann")
     said = [store.messages.say("web/room", text)[0].id for text in ("one", "two")]
-    store.db.restore(backup)
+    noted = [store.outputs.log(run, "info", text).id for text in ("one", "two")]
+    used = [store.charges.add(Used(model="m", input=n, cost_micros=n), run_id=run) for n in (1, 2)]
+    for _ in range(2):  # and not by the second restore of the same back-up either
+        store.db.restore(backup)
     lock = store.locks.acquire(project, "b", "user:eve")
     assert lock.fence > lost.fence
     with refuses(store, Held):
         store.locks.renew(lost)
     assert store.locks.holders(project, "b") == [lock]
     assert store.messages.say("web/room", "three")[0].id not in said
+    assert store.outputs.log(run, "info", "three").id not in noted
+    charge = store.charges.add(Used(model="m", input=3, cost_micros=3), run_id=run)
+    assert charge is not None
+    assert charge.id not in [each.id for each in used if each is not None]
+    assert [line.message for line in store.outputs.log_lines(run).items] == ["before", "three"]
+    assert store.charges.total("all").cost_micros == 4
+    store.projects.export(project, tmp_path / "export.db")
     assert {finding.state for finding in store.db.verify()} == {"ok"}
 
 

@@ -165,8 +165,9 @@ def copy_from_file(source: Path, target: "PostgresDatabase") -> None:
 
 
 # Rows of these are known by their numbers outside of the store: an owner shows that of its lock, a
-# platform remembers that of a message. None is given out twice.
-NUMBERED = ("letters", "events", "turns", "locks", "messages")
+# platform remembers that of a message, somebody wrote down that of a charge. None is given out
+# twice.
+NUMBERED = ("letters", "events", "turns", "locks", "messages", "charges", "log_lines")
 
 # Further than any fence of before can be: whoever had something out has no say in it any more.
 FENCE_LEAP = 1_000_000
@@ -192,6 +193,8 @@ def go_on_behind(copy: Path, given_out: Mapping[str, int], now: int, actor: str)
             file.execute(f"UPDATE {table} SET fence = fence + {FENCE_LEAP}")
         for table, keep_place in _KEEP_PLACE.items():
             file.execute(keep_place, {"seq": given_out[table], "now": now})
+            if table == "charges" and file.changes():
+                file.execute(_COUNTED, {"now": now})
         file.execute(_RESTORED, {"seq": given_out["events"], "now": now, "actor": actor})
         file.execute("COMMIT")
     except apsw.Error as error:
@@ -221,6 +224,17 @@ _KEEP_PLACE = {
                'holds the place of the locks before a restore', 0, :now, 0, :now, :now, 'corral'
         WHERE :seq > (SELECT coalesce(max(seq), 0) FROM locks)
     """,
+    "charges": """
+        INSERT INTO charges (seq, input, output, cache_read, cache_write, reasoning, cost_micros,
+                             source, key, at)
+        SELECT :seq, 0, 0, 0, 0, 0, 0, 'provider', 'restore:' || :seq, :now
+        WHERE :seq > (SELECT coalesce(max(seq), 0) FROM charges)
+    """,
+    "log_lines": """
+        INSERT INTO log_lines (seq, run_id, at, level, message)
+        SELECT :seq, '', :now, 'debug', 'holds the place of the log lines before a restore'
+        WHERE :seq > (SELECT coalesce(max(seq), 0) FROM log_lines)
+    """,
     # Messages are of a place; in a store without one, nobody has said anything.
     "messages": """
         INSERT INTO messages (seq, channel_id, place_id, direction, kind, event_id, platform_ids,
@@ -230,6 +244,16 @@ _KEEP_PLACE = {
         FROM places WHERE :seq > (SELECT coalesce(max(seq), 0) FROM messages) LIMIT 1
     """,
 }
+
+# A charge counts, also one of nothing: the totals are what the charges add up to.
+_COUNTED = """
+    INSERT INTO totals (scope, day, charges, unknown, input, output, cache_read, cache_write,
+                        reasoning, cost_micros, updated_at)
+    SELECT 'all', day.value, 1, 0, 0, 0, 0, 0, 0, 0, :now
+    FROM json_each(json_array('', strftime('%Y-%m-%d', :now / 1000, 'unixepoch'))) AS day
+    WHERE TRUE
+    ON CONFLICT (scope, day) DO UPDATE SET charges = charges + 1, updated_at = excluded.updated_at
+"""
 
 _RESTORED = """
     INSERT INTO events (seq, at, actor, kind, verb, subject)
