@@ -12,7 +12,7 @@ from corral.kernel.end import End
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
 from corral.library import Corral
 from tests.support.outputs import KEY, follow_all
-from tests.support.runs import running
+from tests.support.runs import add_run, running
 from tests.support.store import record, refuses, rows, unchanged, walk
 
 RUN = "run_1"
@@ -358,3 +358,17 @@ def test_a_log_line_wakes_who_waits_and_is_no_event(store: Corral) -> None:
         store.outputs.log(RUN, "info", "hello")
         assert listener.wait(10)
     assert record(store) == []
+
+
+def test_the_number_of_a_log_line_is_given_out_once_whatever_is_deleted(store: Corral) -> None:
+    first, second = add_run(store, "completed"), add_run(store, "completed")
+    for run in (first, second):
+        store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
+    ids = [store.outputs.log(run, "info", "secret-ish").id for run in (first, second, second)]
+    store.runs.delete(second)
+    assert rows(store, "SELECT run_id, message FROM log_lines WHERE run_id <> :id", id=first) == (
+        [("", "")]
+    )
+    assert store.outputs.log(first, "info", "later").id not in ids
+    store.runs.delete(first)
+    assert rows(store, "SELECT count(*) FROM log_lines") == [(1,)], "the newest holds the place"

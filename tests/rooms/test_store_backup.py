@@ -29,7 +29,7 @@ from corral.rooms.imports.ops import Part, add_origins
 from corral.rooms.races import sql as races
 from corral.rooms.runs.model import Sample
 from tests.support.invariants import check_store
-from tests.support.runs import held, running
+from tests.support.runs import add_launch, add_run, held, running
 from tests.support.state_rows import insert, state_tables
 from tests.support.store import refuses
 
@@ -547,14 +547,160 @@ def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
     project = store.projects.register(tmp_path).id
     store.channels.add("web", "web", policy="public")
     store.places.meet("web", "room")
+    run = add_run(store, "completed")
+    add_launch(store, run)
+    store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
+    store.outputs.log(run, "info", "before")
+    store.charges.add(Used(model="m", input=1, cost_micros=1), run_id=run)
     backup = store.db.backup(tmp_path / "backup.db")
     lost = store.locks.acquire(project, "a", "user:ann")
     said = [store.messages.say("web/room", text)[0].id for text in ("one", "two")]
-    store.db.restore(backup)
+    noted = [store.outputs.log(run, "info", text).id for text in ("one", "two")]
+    used = [store.charges.add(Used(model="m", input=n, cost_micros=n), run_id=run) for n in (1, 2)]
+    for _ in range(2):  # and not by the second restore of the same back-up either
+        store.db.restore(backup)
     lock = store.locks.acquire(project, "b", "user:eve")
     assert lock.fence > lost.fence
     with refuses(store, Held):
         store.locks.renew(lost)
     assert store.locks.holders(project, "b") == [lock]
     assert store.messages.say("web/room", "three")[0].id not in said
+    assert store.outputs.log(run, "info", "three").id not in noted
+    charge = store.charges.add(Used(model="m", input=3, cost_micros=3), run_id=run)
+    assert charge is not None
+    assert charge.id not in [each.id for each in used if each is not None]
+    assert [line.message for line in store.outputs.log_lines(run).items] == ["before", "three"]
+    assert store.charges.total("all").cost_micros == 4
+    store.projects.export(project, tmp_path / "export.db")
     assert {finding.state for finding in store.db.verify()} == {"ok"}
+
+
+# -- what else may lie in a file -------------------------------------------------------------
+
+
+def change_file(file: Path, *statements: str) -> None:
+    plain = apsw.Connection(str(file))
+    for statement in statements:
+        plain.execute(statement)
+    plain.close()
+
+
+def rewrite_schema(file: Path, statement: str) -> None:
+    """As no tool would: in the table that holds the schema itself."""
+    change_file(file, "PRAGMA writable_schema = ON", statement)
+
+
+STRANGE = {
+    "a trigger": "CREATE TRIGGER spy AFTER INSERT ON letters BEGIN DELETE FROM tokens; END",
+    "a view": "CREATE VIEW spy AS SELECT * FROM letters",
+    "a table": "CREATE TABLE spy (a)",
+    "an index": "CREATE UNIQUE INDEX spy ON letters (body)",
+    "a virtual table": "CREATE VIRTUAL TABLE spy USING fts5(a)",
+    "a column": "ALTER TABLE letters ADD COLUMN spy TEXT DEFAULT 'x'",
+    "no index": "DROP INDEX runs_live",
+    "no trigger": "DROP TRIGGER events_unfiled",
+    "no table": "DROP TABLE checkpoint_writes",
+    "a false fence": "CREATE TRIGGER fence_letters_insert BEFORE INSERT ON letters"
+    " BEGIN DELETE FROM tokens; SELECT RAISE(ABORT, 'corral: moving to nowhere'); END",
+    "a view for a table": "DROP TABLE samples; CREATE VIEW samples AS SELECT * FROM letters",
+}
+
+
+@pytest.mark.parametrize("damage", STRANGE)
+def test_a_back_up_with_a_schema_that_is_not_ours_is_refused(
+    store: Corral, tmp_path: Path, damage: str
+) -> None:
+    store.mail.put("agent:ada", 1)
+    file = store.db.backup(tmp_path / "b.db")
+    change_file(file, STRANGE[damage])
+    with refuses(store, Invalid) as caught:
+        store.db.restore(file)
+    assert "take another one" in caught.value.message
+    assert not list(tmp_path.glob("*.before-restore*"))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO sqlite_schema VALUES ('trigger', 'sqlite_spy', 'letters', 0,"
+        " 'CREATE TRIGGER sqlite_spy AFTER INSERT ON letters BEGIN DELETE FROM tokens; END')",
+        "UPDATE sqlite_schema SET sql = replace(sql, 'waiting', 'wai--\n  ting')"
+        " WHERE name = 'letters' AND type = 'table'",
+        "UPDATE sqlite_schema SET sql = 'no sql' WHERE name = 'runs_live'",
+    ],
+    ids=["a name of SQLite's own", "a comment that is none", "no sql"],
+)
+def test_a_back_up_whose_schema_somebody_forged_is_refused(
+    store: Corral, tmp_path: Path, statement: str
+) -> None:
+    file = store.db.backup(tmp_path / "b.db")
+    rewrite_schema(file, statement)
+    with refuses(store, Invalid) as caught:
+        store.db.restore(file)
+    assert "take another one" in caught.value.message
+
+
+def test_a_back_up_that_changes_after_it_was_looked_at_is_refused(
+    store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from corral.library import store as library
+
+    file = store.db.backup(tmp_path / "b.db")
+    look = library.backup_at
+
+    def look_then_change(path: str | Path) -> Path:
+        found = look(path)
+        change_file(file, STRANGE["a trigger"])
+        return found
+
+    monkeypatch.setattr(library, "backup_at", look_then_change)
+    with refuses(store, Invalid):
+        store.db.restore(file)
+
+
+def test_a_fence_in_a_back_up_is_taken_down_whatever_its_store_says(
+    store: Corral, tmp_path: Path
+) -> None:
+    file = store.db.backup(tmp_path / "b.db")
+    change_file(
+        file,
+        "CREATE TRIGGER fence_letters_insert BEFORE INSERT ON letters"
+        " BEGIN SELECT RAISE(ABORT, 'corral: moving to nowhere'); END",
+    )
+    store.db.restore(file)
+    assert store.mail.put("agent:ada", 1).body == 1
+
+
+def test_comments_in_a_back_ups_schema_may_be_others(store: Corral, tmp_path: Path) -> None:
+    """They say nothing to the engine, and a migration may have got a better one."""
+    file = store.db.backup(tmp_path / "b.db")
+    rewrite_schema(
+        file,
+        "UPDATE sqlite_schema SET sql = replace(sql, '-- ', '--  as we said before, ')"
+        " WHERE type = 'table'",
+    )
+    store.db.restore(file)
+    assert {finding.state for finding in store.db.verify()} == {"ok"}
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_a_back_up_of_an_older_corral_is_compared_with_what_that_one_made(
+    open_on: Open, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from corral.db import migrate
+
+    file = tmp_path / "old.db"
+    all_of_them = migrate.migrations()
+    with monkeypatch.context() as before:
+        before.setattr(migrate, "migrations", lambda: all_of_them[:-1])
+        before.setattr(migrate, "newest", lambda: len(all_of_them) - 1)
+        with corral.open(file) as old:
+            old.mail.put("agent:ada", "of before")
+    store = open_on(target)
+    store.db.restore(file)
+    assert [letter.body for letter in store.mail.list().items] == ["of before"]
+    assert {finding.state for finding in store.db.verify()} == {"ok"}
+    change_file(file, STRANGE["a view"])
+    with refuses(store, Invalid) as caught:
+        store.db.restore(file)
+    assert "view spy" in caught.value.message

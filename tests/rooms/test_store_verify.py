@@ -5,9 +5,11 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+import corral
 from corral import config
 from corral.adapters import process
 from corral.adapters.providers.facts import Used
@@ -20,6 +22,7 @@ from corral.library import Corral
 from tests.rooms.test_store_backup import live, race
 from tests.support.channels import Chat, bring_in
 from tests.support.cli import Cli
+from tests.support.postgres import PostgresServer
 from tests.support.runs import add_launch, add_run
 from tests.support.store import rows, unchanged
 
@@ -404,3 +407,115 @@ def test_the_command_tells_each_finding_and_fails_when_something_is_broken(
     said = cli("db", "verify")
     assert said.code == 1
     assert "its last event made it waiting" in " ".join(said.out.split())
+
+
+# -- the schema ------------------------------------------------------------------------------------
+
+ON_A_TABLE = {
+    "trigger": (
+        {
+            "sqlite": ["CREATE TRIGGER spy AFTER INSERT ON letters BEGIN DELETE FROM tokens; END"],
+            "postgres": [
+                "CREATE FUNCTION spy() RETURNS trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN RETURN NULL; END $$",
+                "CREATE TRIGGER spy AFTER INSERT ON letters EXECUTE FUNCTION spy()",
+            ],
+        },
+        "trigger spy on letters is not Corral's",
+    ),
+    "index": (["CREATE INDEX spy ON letters (sender)"], "index spy on letters is not Corral's"),
+    "column": (["ALTER TABLE letters ADD COLUMN spy TEXT"], "table letters is not as it was made"),
+    "no column": (
+        ["ALTER TABLE letters DROP COLUMN last_error"], "table letters is not as it was made",
+    ),
+    "no index": (["DROP INDEX runs_live"], "index runs_live on runs is missing"),
+    "another index": (
+        ["DROP INDEX runs_live", "CREATE INDEX runs_live ON runs (id)"],
+        "index runs_live on runs is not as it was made",
+    ),
+    "no table": (["DROP TABLE touches"], "table touches is missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", ON_A_TABLE)
+def test_tables_that_are_not_as_their_migrations_make_them_are_found(
+    store: Corral, engine: str, project: str, damage: str
+) -> None:
+    statements, said = ON_A_TABLE[damage]
+    if damage == "no column" and engine == "sqlite":
+        do(store, "DROP VIEW letters_of_mailbox")
+    do(store, *(statements[engine] if isinstance(statements, dict) else statements))
+    (found,) = faults(store, "schema")
+    assert found.state == "broken"
+    assert said in found.message
+    assert "`corral db move`" in found.message
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [("CREATE VIEW report AS SELECT * FROM letters", "view report"),
+     ("CREATE TABLE report (a INTEGER)", "table report")],
+)  # fmt: skip
+def test_what_others_put_beside_our_tables_is_told(
+    store: Corral, project: str, made: str, name: str
+) -> None:
+    do(store, made)
+    (found,) = faults(store)
+    assert (found.check, found.state) == ("schema", "warning")
+    assert f"{name} is not Corral's" in found.message
+
+
+def test_a_move_to_a_new_store_leaves_a_strange_schema_behind(
+    store: Corral, project: str, tmp_path: Path
+) -> None:
+    do(store, "CREATE VIEW report AS SELECT * FROM letters", "DROP INDEX runs_live")
+    assert faults(store, "schema") != []
+    moved = store.db.move(f"sqlite:///{tmp_path}/new.db")
+    with corral.open(moved.url) as new:
+        assert faults(new) == []
+
+
+def test_a_store_on_its_way_has_the_schema_that_it_should_have(
+    store: Corral, project: str, tmp_path: Path
+) -> None:
+    from corral.db import fencing
+    from corral.db.relocation import _ENTER
+
+    with store.transaction() as tx:
+        fencing.put_up(tx, "sqlite:///it's/elsewhere.db")
+        tx.run(_ENTER, phase="leaving", url="sqlite:///x", move="mov_1", now=tx.now)
+    assert faults(store) == []
+    store.db.stay()
+    assert faults(store) == []
+    with store.transaction() as tx:
+        fencing.put_up(tx, "sqlite:///elsewhere.db")
+    assert [each.check for each in faults(store)] == ["schema"]
+
+
+def test_a_server_that_allows_no_temporary_tables_is_verified_all_the_same(
+    postgres_server: PostgresServer, postgres_template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from corral.db import postgres_care
+
+    monkeypatch.setattr(postgres_care, "_made", {})
+    url = postgres_server.new_database(template=postgres_template)
+    with corral.open(url) as store:
+        do(
+            store,
+            "DO $$ BEGIN EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC',"
+            " current_database()); END $$",
+            "CREATE ROLE modest LOGIN",
+            "GRANT SELECT ON ALL TABLES IN SCHEMA public TO modest",
+        )
+    try:
+        parts = urlsplit(url)
+        with corral.open(
+            parts._replace(netloc=f"modest@{parts.netloc.rpartition('@')[2]}").geturl()
+        ) as store:
+            (found,) = faults(store)
+        assert (found.check, found.state) == ("schema", "warning")
+        assert "GRANT TEMPORARY" in found.message
+    finally:
+        with corral.open(url) as store:
+            do(store, "DROP OWNED BY modest", "DROP ROLE modest")
+        postgres_server.drop_database(url)

@@ -31,6 +31,8 @@ SHAPE = """
         (SELECT count(*) FROM pg_proc WHERE oid >= 16384),
         (SELECT count(*) FROM pg_constraint WHERE oid >= 16384),
         (SELECT count(*) FROM pg_trigger WHERE oid >= 16384),
+        (SELECT count(*) FROM pg_attribute WHERE attisdropped),
+        (SELECT sum(hashtext(CAST(indkey AS TEXT))) FROM pg_index WHERE indexrelid >= 16384),
         (SELECT count(*) FROM pg_db_role_setting s JOIN pg_database d ON s.setdatabase = d.oid
          WHERE d.datname = current_database())
 """

@@ -4,7 +4,6 @@ import os
 import select
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from corral.adapters.check_guard import GRACE_MS
 from corral.adapters.leftovers import delete
 from corral.adapters.output.redact import Redactor
 from corral.adapters.sandbox import Bounds, Kind
+from corral.scratch import scratch_folder
 
 TIMED_OUT = 124  # as the program `timeout` says it
 KEPT_BYTES = 16 * 1024
@@ -49,13 +49,13 @@ def run_check(
     given = dict(environment or {})
     if by is None or by is Kind.NONE:
         return _run(words, cwd, timeout_ms, given)
-    scratch = tempfile.mkdtemp(prefix="corral-check-")
-    try:
-        kept = sandbox.wrap(words, Bounds(worktree=kept_in or cwd), scratch=scratch, kind=by)
-        return _run(kept.words, cwd, timeout_ms, given | kept.environment)
-    finally:
-        with suppress(OSError):
-            delete(scratch)
+    with scratch_folder("check") as folder:
+        kept = sandbox.wrap(words, Bounds(worktree=kept_in or cwd), scratch=str(folder), kind=by)
+        try:
+            return _run(kept.words, cwd, timeout_ms, given | kept.environment)
+        finally:
+            with suppress(OSError):
+                delete(str(folder))  # also what the check has made read-only
 
 
 def _run(words: list[str], cwd: str, timeout_ms: int, given: Mapping[str, str]) -> Outcome:

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import cache
@@ -24,6 +23,7 @@ from corral.adapters.checkouts import (
     make_own_configuration,
 )
 from corral.kernel.errors import Refused
+from corral.scratch import scratch_folder
 
 SECONDS = 20
 # What a probe does inside: change what it may, fail to change what it may not, count the networks.
@@ -103,13 +103,13 @@ def _tried(kind: Kind, network: bool) -> tuple[str | None, bool]:
         return f"{kind} is a part of Linux", False
     if kind is Kind.BUBBLEWRAP and shutil.which("bwrap") is None:
         return "there is no `bwrap` on the PATH; install bubblewrap", False
-    with tempfile.TemporaryDirectory(prefix="corral-sandbox-") as folder:
-        inside, outside, scratch = (os.path.join(folder, name) for name in ("in", "out", "tmp"))
+    with scratch_folder("sandbox") as folder:
+        inside, outside, temporary = (os.path.join(folder, name) for name in ("in", "out", "tmp"))
         os.mkdir(inside)
         os.mkdir(outside)
         bounds = Bounds(writable=(inside,), readable=(outside,), network=network)
         words = ["/bin/sh", "-c", _PROBE, "probe", inside, outside]
-        wrapped = _MAKERS[kind](words, bounds, scratch)
+        wrapped = _MAKERS[kind](words, bounds, temporary)
         try:
             done = subprocess.run(
                 wrapped.words,

@@ -5,7 +5,6 @@ written out into a new file with the same tables. So a back-up can be opened, lo
 restored on either engine without any other tool.
 """
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING
 import apsw
 
 from corral.db import relocation
-from corral.db.fencing import AWAY, content
+from corral.db.drift import differences, made_until, shape_of, told, without_fence
+from corral.db.fencing import AWAY, content, take_down
 from corral.db.migrate import newest, open_schema
 from corral.db.pouring import pour, raise_sequences
 from corral.db.sqlite import APPLICATION_ID, SqliteDatabase
@@ -25,50 +25,71 @@ from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Invalid
+from corral.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from corral.db.postgres import PostgresDatabase
 
 
 def check_backup(path: Path) -> None:
-    """Refuse what is no back-up of Corral's, or of a newer Corral."""
+    """Refuse what is no back-up of Corral's, or of a newer Corral; nothing in it may act before its
+    schema is known to be ours."""
     if not path.is_file():
         raise Invalid(f"There is no back-up at {path}; mend the path.", path=str(path))
     try:
         file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            marked = file.pragma("application_id") == APPLICATION_ID
             version = int(file.pragma("user_version"))
-            if version > AWAY and _phase(file) == "gone":
-                version -= AWAY  # it holds all that it had when it was moved
-            sound = file.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
+            if file.pragma("application_id") != APPLICATION_ID or version < 1:
+                raise _unsound(path)
+            if version % AWAY > newest():
+                raise Invalid(
+                    f"{path} was made by a newer Corral; upgrade this one first.", path=str(path)
+                )
+            _refuse_strange(file, path)
+            if version > AWAY and _phase(file) != "gone":  # then it holds all that it had
+                raise Invalid(
+                    f"{path} holds half of a store that is moved there; take another one."
+                )
+            if file.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
+                raise _unsound(path)
         finally:
             file.close()
     except apsw.Error:
-        marked, sound, version = False, False, 0
-    if not marked or not sound:
+        raise _unsound(path) from None
+
+
+def _unsound(path: Path) -> Invalid:
+    return Invalid(
+        f"{path} is no sound back-up of a Corral store; take another one.", path=str(path)
+    )
+
+
+def _refuse_strange(file: apsw.Connection, path: Path) -> None:
+    """Refuse a schema that is not what our migrations make; a fence is taken down by us."""
+    made = made_until(int(file.pragma("user_version")) % AWAY)
+    strange = differences(without_fence(shape_of(file)), made)
+    if strange:
         raise Invalid(
-            f"{path} is no sound back-up of a Corral store; take another one.", path=str(path)
+            f"{path} is not as Corral makes a back-up ({told(strange)}); mend it with a tool for "
+            "SQLite if you know how that came, else take another one.",
+            path=str(path),
         )
-    if version > AWAY:
-        raise Invalid(f"{path} holds half of a store that is moved there; take another one.")
-    if version > newest():
-        raise Invalid(f"{path} was made by a newer Corral; upgrade this one first.", path=str(path))
 
 
 @contextmanager
 def current_copy(source: Path) -> Iterator[Path]:
     """The back-up with today's schema, in a file of its own that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="corral-") as folder:
-        copy = Path(folder) / "copy.db"
+    with scratch_folder("restore") as folder:
+        copy = folder / "copy.db"
         _copy_file(source, copy)
-        _reopen(copy)
+        _reopen(copy, source)
         database = SqliteDatabase(copy, clock=SystemClock(), actor="corral")
         try:
+            # It may have been made while the store was moved, or be a part.
+            database.write(take_down)
             open_schema(database)
-            relocation.stay(
-                database
-            )  # it may have been made while the store was moved, or be a part
+            relocation.stay(database)
         finally:
             database.close()
         yield copy
@@ -78,10 +99,11 @@ def _phase(file: apsw.Connection) -> str:
     return str(file.execute("SELECT phase FROM relocation").get)
 
 
-def _reopen(copy: Path) -> None:
+def _reopen(copy: Path, source: Path) -> None:
     """Let a copy be opened of a store that was moved away."""
     file = apsw.Connection(str(copy))
     try:
+        _refuse_strange(file, source)  # once more: the source may have been changed meanwhile
         version = int(file.pragma("user_version"))
         if version > AWAY:
             file.execute("UPDATE relocation SET phase = 'leaving'")
@@ -143,8 +165,9 @@ def copy_from_file(source: Path, target: "PostgresDatabase") -> None:
 
 
 # Rows of these are known by their numbers outside of the store: an owner shows that of its lock, a
-# platform remembers that of a message. None is given out twice.
-NUMBERED = ("letters", "events", "turns", "locks", "messages")
+# platform remembers that of a message, somebody wrote down that of a charge. None is given out
+# twice.
+NUMBERED = ("letters", "events", "turns", "locks", "messages", "charges", "log_lines")
 
 # Further than any fence of before can be: whoever had something out has no say in it any more.
 FENCE_LEAP = 1_000_000
@@ -170,6 +193,8 @@ def go_on_behind(copy: Path, given_out: Mapping[str, int], now: int, actor: str)
             file.execute(f"UPDATE {table} SET fence = fence + {FENCE_LEAP}")
         for table, keep_place in _KEEP_PLACE.items():
             file.execute(keep_place, {"seq": given_out[table], "now": now})
+            if table == "charges" and file.changes():
+                file.execute(_COUNTED, {"now": now})
         file.execute(_RESTORED, {"seq": given_out["events"], "now": now, "actor": actor})
         file.execute("COMMIT")
     except apsw.Error as error:
@@ -199,6 +224,17 @@ _KEEP_PLACE = {
                'holds the place of the locks before a restore', 0, :now, 0, :now, :now, 'corral'
         WHERE :seq > (SELECT coalesce(max(seq), 0) FROM locks)
     """,
+    "charges": """
+        INSERT INTO charges (seq, input, output, cache_read, cache_write, reasoning, cost_micros,
+                             source, key, at)
+        SELECT :seq, 0, 0, 0, 0, 0, 0, 'provider', 'restore:' || :seq, :now
+        WHERE :seq > (SELECT coalesce(max(seq), 0) FROM charges)
+    """,
+    "log_lines": """
+        INSERT INTO log_lines (seq, run_id, at, level, message)
+        SELECT :seq, '', :now, 'debug', 'holds the place of the log lines before a restore'
+        WHERE :seq > (SELECT coalesce(max(seq), 0) FROM log_lines)
+    """,
     # Messages are of a place; in a store without one, nobody has said anything.
     "messages": """
         INSERT INTO messages (seq, channel_id, place_id, direction, kind, event_id, platform_ids,
@@ -208,6 +244,16 @@ _KEEP_PLACE = {
         FROM places WHERE :seq > (SELECT coalesce(max(seq), 0) FROM messages) LIMIT 1
     """,
 }
+
+# A charge counts, also one of nothing: the totals are what the charges add up to.
+_COUNTED = """
+    INSERT INTO totals (scope, day, charges, unknown, input, output, cache_read, cache_write,
+                        reasoning, cost_micros, updated_at)
+    SELECT 'all', day.value, 1, 0, 0, 0, 0, 0, 0, 0, :now
+    FROM json_each(json_array('', strftime('%Y-%m-%d', :now / 1000, 'unixepoch'))) AS day
+    WHERE TRUE
+    ON CONFLICT (scope, day) DO UPDATE SET charges = charges + 1, updated_at = excluded.updated_at
+"""
 
 _RESTORED = """
     INSERT INTO events (seq, at, actor, kind, verb, subject)

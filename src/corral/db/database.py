@@ -4,10 +4,10 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -58,6 +58,23 @@ class Finding(msgspec.Struct, frozen=True):
     state: str
     """ok, warning or broken."""
     message: str
+
+
+class Thing(NamedTuple):
+    """A part of a schema."""
+
+    kind: str
+    """table, index, trigger, view; on PostgreSQL also constraint and rule."""
+    name: str
+    table: str
+    """The one that it is on; a table and a view are on themselves."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" + (f" on {self.table}" if self.table != self.name else "")
+
+
+Shape = Mapping[Thing, str]
+"""All parts of a schema, and how each is spelled out."""
 
 
 class Table(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ death of whoever put up the fence. When it is up, nothing is on its way any more
 are alone, and PostgreSQL waits for those that have begun.
 """
 
+import re
 from typing import TYPE_CHECKING
 
 from corral.db.statement import Statement
@@ -12,6 +13,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import StoreUnavailable
 
 if TYPE_CHECKING:
+    from corral.db.database import Thing
     from corral.db.schema import TableDoc
 
 # What every store has of its own; the rest is its content.
@@ -73,6 +75,22 @@ def put_up(tx: Tx, url: str) -> None:
                 " FOR EACH STATEMENT EXECUTE FUNCTION fence()"
             )
         )
+
+
+_FENCES = re.compile(
+    r"CREATE TRIGGER fence_(?P<table>\w+)_(?:insert|update|delete) BEFORE (?:INSERT|UPDATE|DELETE)"
+    rf" ON (?P=table) BEGIN SELECT RAISE\(ABORT, '{_MARK}(?:[^']|'')*'\); END"
+    r"|CREATE TRIGGER fence BEFORE INSERT OR DELETE OR UPDATE ON \w+ FOR EACH STATEMENT"
+    r" EXECUTE FUNCTION fence\(\)"
+)
+
+
+def is_fence(thing: "Thing", text: str) -> bool:
+    """Whether a part of a schema is a trigger that `put_up` makes and `take_down` drops."""
+    found = _FENCES.fullmatch(text) if thing.kind == "trigger" else None
+    if found is None or not text.startswith(f"CREATE TRIGGER {thing.name} "):
+        return False
+    return (found["table"] or thing.table) in {table.name for table in content()}
 
 
 def take_down(tx: Tx) -> None:

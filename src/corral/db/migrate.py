@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from corral.db.database import Database
+from corral.db.dialect import Engine
 from corral.db.fencing import AWAY
 from corral.db.filesystem import make_new_private_file
 from corral.db.sqlite import SqliteDatabase
@@ -97,11 +98,11 @@ def migrate(database: Database) -> list[int]:
         missing = migrations()[found:]
         if missing and not found:
             # A new store is made whole or not at all: half of one would look like an older one.
-            whole = [part for migration in missing for part in _statements(migration, database)]
+            whole = [part for migration in missing for part in _recorded(migration, database)]
             database.run_migration(newest(), whole)
             return [migration.number for migration in missing]
         for migration in missing:
-            database.run_migration(migration.number, _statements(migration, database))
+            database.run_migration(migration.number, _recorded(migration, database))
             applied.append(migration.number)
         if found:
             database.adopt_events()
@@ -127,10 +128,19 @@ def split_statements(text: str) -> list[str]:
     return re.split(r";[ \t]*\n", text)
 
 
-def _statements(migration: Migration, database: Database) -> list[str]:
+def statements_until(version: int, engine: Engine) -> list[str]:
+    """What makes the schema of that version, from nothing."""
+    return [part for each in migrations()[:version] for part in _statements(each, engine)]
+
+
+def _statements(migration: Migration, engine: Engine) -> list[str]:
+    own = [for_engine(part, engine) for part in split_statements(migration.text)]
+    return [part for part in own if part.strip()]
+
+
+def _recorded(migration: Migration, database: Database) -> list[str]:
     record = (
         "INSERT INTO migrations (number, name, checksum, applied_at) VALUES "
         f"({migration.number}, '{migration.name}', '{migration.checksum}', {database.clock.now()})"
     )
-    own = [for_engine(part, database.engine) for part in split_statements(migration.text)]
-    return [*(part for part in own if part.strip()), record]
+    return [*_statements(migration, database.engine), record]

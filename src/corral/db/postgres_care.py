@@ -7,12 +7,12 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg
 
-from corral.db.database import Database, Finding, RowsOf, Table
-from corral.db.postgres_errors import first_line
+from corral.db.database import Database, Finding, RowsOf, Shape, Table, Thing
+from corral.db.postgres_errors import first_line, translate
 from corral.db.postgres_link import Link
-from corral.db.statement import Row
+from corral.db.statement import Row, Statement
 from corral.kernel.clock import MINUTE, SECOND, format_duration
-from corral.kernel.errors import Invalid
+from corral.kernel.errors import Invalid, Refused
 
 _NO_READING = (pg.ReadOnlySqlTransaction, pg.InvalidCursorDefinition, pg.FeatureNotSupported)
 
@@ -94,6 +94,81 @@ def read_all(database: Database) -> list[Finding]:
     with database.reading() as rows_of:
         rows = sum(1 for table in known for _ in rows_of(table.name, ["*"], table.key))
     return [Finding("tables", "ok", f"{rows:,} rows in {len(known)} tables can be read.")]
+
+
+# What others brought along as an extension is no part of the store. Names of schemas are left out:
+# what is compared with it is made elsewhere.
+_SHAPE = """
+    WITH ours AS (
+        SELECT oid, relname AS name, relkind AS kind, relrowsecurity AS guarded FROM pg_class
+        WHERE relnamespace = {schema} AND relkind IN ('r', 'p', 'f', 'v', 'm')
+        AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = CAST('pg_class' AS REGCLASS)
+                        AND objid = pg_class.oid AND deptype = 'e')
+    )
+    SELECT 'table', ours.name, ours.name, guarded || ' ' || string_agg(
+        concat_ws(' ', attname, format_type(atttypid, atttypmod), collname,
+            CASE WHEN attnotnull THEN 'NOT NULL' END, nullif(attidentity, ''),
+            nullif(attgenerated, ''), pg_get_expr(adbin, adrelid)),
+        ', ' ORDER BY attname)
+    FROM ours
+    LEFT JOIN pg_attribute ON attrelid = ours.oid AND attnum > 0 AND NOT attisdropped
+    LEFT JOIN pg_attrdef ON adrelid = ours.oid AND adnum = attnum
+    LEFT JOIN pg_collation ON pg_collation.oid = attcollation
+    WHERE ours.kind NOT IN ('v', 'm') GROUP BY ours.name, guarded
+    UNION ALL
+    SELECT 'constraint', conname, ours.name, pg_get_constraintdef(pg_constraint.oid)
+    FROM pg_constraint JOIN ours ON ours.oid = conrelid WHERE contype <> 'n'
+    UNION ALL
+    SELECT 'index', relname, ours.name, concat_ws(' ', indisunique, indisvalid,
+        substring(pg_get_indexdef(indexrelid) FROM ' USING .*'))
+    FROM pg_index JOIN ours ON ours.oid = indrelid JOIN pg_class ON pg_class.oid = indexrelid
+    UNION ALL
+    SELECT 'trigger', tgname, ours.name, pg_get_triggerdef(pg_trigger.oid, true)
+    FROM pg_trigger JOIN ours ON ours.oid = tgrelid WHERE NOT tgisinternal
+    UNION ALL
+    SELECT 'rule', rulename, ours.name, pg_get_ruledef(pg_rewrite.oid)
+    FROM pg_rewrite JOIN ours ON ours.oid = ev_class WHERE rulename <> '_RETURN'
+    UNION ALL
+    SELECT 'view', ours.name, ours.name, '' FROM ours WHERE ours.kind IN ('v', 'm')
+"""
+SHAPE = Statement(
+    _SHAPE.format(
+        schema="(SELECT relnamespace FROM pg_class WHERE oid = to_regclass('migrations'))"
+    )
+)
+
+_made: dict[tuple[int, int], Shape] = {}
+"""By the version of the server and of the schema: to make all of it takes a second."""
+
+
+def shape(rows: list[Row]) -> Shape:
+    """What SHAPE gave."""
+    return {Thing(kind, name, table): text for kind, name, table, text in rows}
+
+
+def made_until(database: Database, version: int) -> Shape:
+    """What a new store of that version has on this server, which alone knows how it spells that:
+    made among the temporary tables of a connection. Each statement is a transaction of its own, so
+    that the feed waits for none of them."""
+    from corral.db.migrate import statements_until
+
+    try:
+        with psycopg.connect(database.address, autocommit=True) as connection:
+            link = Link(connection)
+            known = (connection.info.server_version, version)
+            if known not in _made:
+                link.run("SET search_path = pg_temp; SET synchronous_commit = off")
+                for statement in statements_until(version, "postgres"):
+                    link.run(statement)
+                _made[known] = shape(link.run(_SHAPE.format(schema="pg_my_temp_schema()")))
+            return _made[known]
+    except pg.InsufficientPrivilege:
+        raise Refused(
+            "Whether it is what the migrations make was not looked at: that takes temporary "
+            "tables; let the user make some (GRANT TEMPORARY ON DATABASE)."
+        ) from None
+    except psycopg.Error as error:
+        raise translate(error, database.url) from error
 
 
 # Transactions are mostly over in milliseconds.

@@ -20,7 +20,7 @@ BELONGS = (
     Belongs("launches", "run_id", "runs"),
     Belongs("samples", "run_id", "runs"),
     Belongs("outputs", "run_id", "runs", when="state <> 'deleted'"),
-    Belongs("log_lines", "run_id", "runs"),
+    Belongs("log_lines", "run_id", "runs", when="run_id <> ''"),
     Belongs("output_chunks", "run_id", "outputs", "run_id"),
     Belongs("reservations", "run_id", "runs"),
     Belongs("turns", "session_id", "sessions", when="session_id <> ''"),

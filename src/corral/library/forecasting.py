@@ -1,7 +1,6 @@
 """Conflict forecast: the worktrees of a repository, merged two by two, as they are now."""
 
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -18,6 +17,7 @@ from corral.rooms.mail import ops as mail
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Run
+from corral.scratch import scratch_folder
 
 MAX_TREES = 30
 MAX_FILES = 100
@@ -95,8 +95,8 @@ def _tried(
 ) -> list[Clash]:
     """Merge worktrees two by two, in a place apart."""
     sides = database.read(lambda tx: _sides_of(tx, trees))
-    with tempfile.TemporaryDirectory(prefix="corral-forecast-") as apart:
-        trial = commits.Trial(top, apart)
+    with scratch_folder("forecast") as apart:
+        trial = commits.Trial(top, str(apart))
         states = [trial.state_of(tree) for tree in trees] if len(trees) > 1 else []
         clashes = [
             Clash(sides[one], sides[other], files[:MAX_FILES])

@@ -1,7 +1,6 @@
 """From words to a race: who tries, in which ways, from which commit of which repository."""
 
 import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
@@ -19,6 +18,7 @@ from corral.rooms.projects import ops as projects
 from corral.rooms.projects.model import Project
 from corral.rooms.races import variations
 from corral.rooms.races.model import Entry, Plan
+from corral.scratch import scratch_folder
 
 Dirty = Literal["refuse", "include", "ignore"]
 
@@ -135,7 +135,7 @@ def repository_of(project: Project, base: str | None, dirty: Dirty) -> Where:
 def _snapshot(dir: str, head: str) -> str:
     """A commit of a user's own folder as it is, on top of its last one; neither the folder nor its
     index nor any branch is changed."""
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder("snapshot") as folder:
         apart = {"GIT_INDEX_FILE": os.path.join(folder, "index")}
         top = os.fsdecode(git.told(dir, "rev-parse", "--show-toplevel").rstrip(b"\n"))
         git.told(top, "read-tree", head, environment=apart)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+from corral import scratch
 from corral.db.database import Database
 from corral.db.retention import Key, Piece, Retention, Whose
 from corral.db.tx import Tx
@@ -56,6 +57,7 @@ def prune(database: Database, *, dry_run: bool) -> list[Pruned]:
         for _ in _prune(database, outputs.DELETED_KEPT, dry_run):
             pass
         _prune_files(database)
+        scratch.sweep()
     return pruned
 
 

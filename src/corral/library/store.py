@@ -111,7 +111,9 @@ class Store(Room):
 
         tell = told or silent
         tell("pages", 0, 1)
-        found = [*self._database.check(thorough=True), self._schema_finding()]
+        schema = self._schema_finding(thorough=True)
+        # What is in the tables cannot be told when they are not ours.
+        found = [*self._database.check(thorough=schema.state != "broken"), schema]
         if any(finding.state == "broken" for finding in found):
             return found  # what is in the rows cannot be told then
         found += verifying.rows(self._database, tell)
@@ -215,19 +217,30 @@ class Store(Room):
 
         return pruning.prune(self._database, dry_run=dry_run)
 
-    def _schema_finding(self) -> Finding:
+    def _schema_finding(self, *, thorough: bool = False) -> Finding:
+        from corral.db.drift import drift, told
         from corral.db.migrate import altered, newest
 
         try:
             changed = altered(self._database)
+            strange = drift(self._database) if thorough and not changed else []
         except StoreUnavailable as error:
             return Finding("schema", "broken", error.message)
+        except Refused as error:
+            return Finding("schema", "warning", error.message)
         if changed:
             return Finding(
                 "schema",
                 "broken",
                 f"Migration {changed[0]} is not the one this program "
                 "knows; the store was made by another build.",
+            )
+        if strange:
+            return Finding(
+                "schema",
+                "warning" if all(each.beside for each in strange) else "broken",
+                f"It is not what the migrations make: {told(strange)}; `corral db move` brings "
+                "the rows into a new store that has nothing else.",
             )
         return Finding("schema", "ok", f"Version {newest()}, as this program wants it.")
 

@@ -4,7 +4,6 @@ Its rows may be anything: text that is no UTF-8, ids that occur twice or not at 
 are missing or new. All of it is given on as it is; judging it is left to whoever knows the tool.
 """
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -15,6 +14,7 @@ import apsw
 import msgspec
 
 from corral.adapters.foreign.copying import copy_of, damaged
+from corral.scratch import scratch_folder
 
 Value = int | float | bytes | None
 # A piece of rows is over when it has so many, or so many bytes: memory does not grow with a source.
@@ -37,8 +37,8 @@ class Found(NamedTuple):
 @contextmanager
 def opened(path: Path) -> Iterator["Foreign"]:
     """A private copy of a database; it is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="corral-import-") as folder:
-        copy = copy_of(path, Path(folder))
+    with scratch_folder("import") as folder:
+        copy = copy_of(path, folder)
         try:
             connection = apsw.Connection(str(copy))
         except apsw.Error as error:

@@ -157,7 +157,7 @@ def delete(tx: Tx, run_id: str, reason: str = "somebody asked for it") -> Output
         return found
     for stream in STREAMS:
         tx.run(sql.DROP_CHUNKS, run_id=run_id, stream=stream, number=0)
-    tx.run(sql.DROP_LINES, run_id=run_id)
+    _drop_lines(tx, run_id)
     return move(
         tx,
         sql.OUTPUTS,
@@ -174,9 +174,14 @@ def delete(tx: Tx, run_id: str, reason: str = "somebody asked for it") -> Output
 
 def erase(tx: Tx, run_id: str, reason: str) -> Output | None:
     """Delete all that a run wrote and that was logged of it, whether there is an output or not."""
-    tx.run(sql.DROP_LINES, run_id=clean_text(run_id, "The run", most=MAX_NAME))
+    _drop_lines(tx, clean_text(run_id, "The run", most=MAX_NAME))
     there = tx.one(sql.OUTPUTS.by_key, key_=run_id)
     return delete(tx, run_id, reason) if there is not None else None
+
+
+def _drop_lines(tx: Tx, run_id: str) -> None:
+    tx.run(sql.KEEP_LINE, run_id=run_id)
+    tx.run(sql.DROP_LINES, run_id=run_id)
 
 
 def unsealed(tx: Tx, *, host: str, after: str | None = None, limit: int = 50) -> Page[Output]:

@@ -154,4 +154,13 @@ ERRORS = Query(
 """,
 )
 
-DROP_LINES = Statement("DELETE FROM log_lines WHERE run_id = :run_id")
+# The newest line of the store stays, empty: its number must not be given out again.
+KEEP_LINE = Statement("""
+    UPDATE log_lines SET run_id = '', level = 'debug', message = '', metadata = NULL, source = NULL
+    WHERE seq = (SELECT max(seq) FROM log_lines) AND run_id = :run_id
+""")
+
+DROP_LINES = Statement("""
+    DELETE FROM log_lines
+    WHERE run_id IN (:run_id, '') AND seq < (SELECT max(seq) FROM log_lines)
+""")
