@@ -27,7 +27,7 @@ from corral.db.postgres_errors import (
     without_password,
     without_secrets,
 )
-from corral.db.postgres_link import Gone, Link, noticed
+from corral.db.postgres_link import Gone, Link, is_gone, noticed, raise_if_gone
 from corral.db.statement import Row, Statement
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
@@ -120,7 +120,7 @@ class PostgresDatabase(Database):
                 result = work(tx)
             except psycopg.OperationalError as error:
                 # In mode "one" the work's own statement is what commits.
-                self._raise_if_gone(link, error, asked_to_commit=mode == "one")
+                raise_if_gone(link, error, asked_to_commit=mode == "one")
                 raise
             finally:
                 working.here = False
@@ -146,7 +146,7 @@ class PostgresDatabase(Database):
             except Gone as gone:
                 raise unknown_outcome(self.url) from gone
             except psycopg.Error as error:
-                if _is_gone(link, error):
+                if is_gone(link, error):
                     raise unreachable(self.url, error) from error
                 self._raise(error)
             finally:
@@ -188,7 +188,7 @@ class PostgresDatabase(Database):
             link.run("COMMIT")
         except psycopg.OperationalError as error:
             # The connection broke in here: that leaves open whether the server kept the work.
-            self._raise_if_gone(link, error, asked_to_commit=True)
+            raise_if_gone(link, error, asked_to_commit=True)
             raise
         if self._probe is not None:
             self._probe("after commit")
@@ -232,18 +232,13 @@ class PostgresDatabase(Database):
             try:
                 return once(link)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                self._raise_if_gone(link, error, asked_to_commit=False)
+                raise_if_gone(link, error, asked_to_commit=False)
                 raise
             finally:
                 self._give_back(link)
         finally:
             if not has_place:
                 self._places.put(None)
-
-    @staticmethod
-    def _raise_if_gone(link: Link, error: psycopg.Error, *, asked_to_commit: bool) -> None:
-        if _is_gone(link, error):
-            raise Gone(asked_to_commit, error) from error
 
     def _tx(self, link: Link, mode: Mode) -> Tx:
         return Tx(link, self.clock.now(), self.actor, mode, self.redaction)
@@ -446,10 +441,6 @@ _ADOPT_EVENTS = Statement("""
     UPDATE events SET xid = pg_current_xact_id()
     WHERE xid > pg_current_xact_id() RETURNING seq
 """)
-
-
-def _is_gone(link: Link, error: psycopg.Error) -> bool:
-    return not link.usable or isinstance(error, pg.AdminShutdown | pg.CrashShutdown)
 
 
 def _as_it_is(text: str | bytes) -> str | bytes:
