@@ -171,6 +171,7 @@ ELSEWHERE = {
     "runs.restart": "the keeper's work",
     "runs.resume": "`corral resume`",
     "runs.samples": "`corral show`",
+    "runs.see_to_line": "the keeper's work",
     "runs.send": "`corral send`",
     "runs.start": "the keeper's work",
     "runs.start_queued": "done by every end of a run, and by `corral recover`",

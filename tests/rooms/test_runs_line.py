@@ -1,5 +1,6 @@
 """Who is started next, by whoever sees to it that queued runs begin."""
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,11 @@ from corral.kernel.end import End
 from corral.kernel.errors import Conflict, CorralError, NoRoom
 from corral.library import Corral
 from corral.rooms.runs.model import Run, RunState
+from corral.rooms.runs.queueing import CLAIM_MS
 from tests.support import runs
 from tests.support.runs import held, running
 from tests.support.store import unchanged
+from tests.support.threads import Racer
 
 Keep = Callable[[str], dict[str, Any]]
 
@@ -154,6 +157,19 @@ def test_two_who_see_to_the_line_start_one_run_for_one_place(
 
 
 def test_a_place_is_free_again_once_nobody_came_to_take_it(
+    store: Corral, clock: SetClock, keep: list[str]
+) -> None:
+    store.settings.set("runs.max_at_once", 1)
+    bad, good = queued(store), queued(store)
+    assert store.runs._claim(bad.id, host=process.host())  # by one who is then killed
+    assert store.runs.start_queued() == []
+    assert store.runs.next_due() == clock.now() + CLAIM_MS, "when to look again"
+    clock.advance(HOUR)
+    assert [run.id for run in store.runs.start_queued()] == [bad.id]
+    assert states(store, bad, good) == ["running", "queued"]
+
+
+def test_a_run_whose_keepers_are_always_lost_keeps_no_place_from_those_behind_it(
     store: Corral, clock: SetClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("runs.max_at_once", 1)
@@ -162,15 +178,61 @@ def test_a_place_is_free_again_once_nobody_came_to_take_it(
 
     class Lost(taking):
         def keep(self, *, run: str, **told: Any) -> dict[str, Any]:
-            raise keepers.KeeperLost
+            if run == bad.id:
+                raise keepers.KeeperLost
+            answer: dict[str, Any] = super().keep(run=run, **told)
+            return answer
 
     monkeypatch.setattr(keepers, "StartingKeeper", Lost)
-    assert store.runs.start_queued() == []
+    assert [run.id for run in store.runs.start_queued()] == [good.id]
+    waits = store.runs.get(bad.id)
+    assert (waits.state, waits.due_at) == ("queued", clock.now() + CLAIM_MS)
+    assert "keeper was lost" in (waits.reason or "")
+    assert store.runs.next_due() == waits.due_at
+    (told,) = [event for event in store.events.newest().items if event.verb == "put_off"]
+    assert told.subject == bad.id
+
+
+def test_a_place_for_which_no_process_could_be_made_stays_free(
+    store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.settings.set("runs.max_at_once", 1)
+    waits = queued(store)
+    taking: Any = keepers.StartingKeeper
+
+    def none_can_be_made() -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(keepers, "StartingKeeper", none_can_be_made)
+    with pytest.raises(OSError, match="temporarily"):
+        store.runs.start_queued()
     monkeypatch.setattr(keepers, "StartingKeeper", taking)
-    assert store.runs.start_queued() == []
+    assert [run.id for run in store.runs.start_queued()] == [waits.id]
+
+
+def test_whoever_sees_to_the_line_outlasts_one_who_died_with_a_claim(
+    store: Corral, clock: SetClock, keep: list[str]
+) -> None:
+    """Without a daemon nobody else would ever look again."""
+    store.settings.set("runs.max_at_once", 1)
+    claimed, waits = queued(store), queued(store)
+    assert store.runs._claim(claimed.id, host=process.host())
+    seeing = Racer(store.runs.see_to_line)
     clock.advance(HOUR)
-    assert [run.id for run in store.runs.start_queued()] == [bad.id]
-    assert states(store, bad, good) == ["running", "queued"]
+    seeing.result()
+    assert states(store, claimed, waits) == ["running", "queued"]
+
+
+def test_nobody_stays_to_see_to_a_line_that_does_not_wait_for_claims(
+    store: Corral, keep: list[str]
+) -> None:
+    store.settings.set("runs.max_at_once", 1)
+    store.runs.see_to_line()  # nobody is in line
+    first, _ = queued(store), queued(store, cwd="/srv/not/here")
+    store.runs.see_to_line()  # the second waits for the first
+    store.runs.end(store.runs.get(first.id), End(exit_code=0))
+    store.runs.see_to_line()  # it fits another machine
+    assert keep == [first.id]
 
 
 def test_a_run_fails_once_and_only_while_it_waits(store: Corral) -> None:
@@ -253,6 +315,41 @@ def test_a_machine_without_slots_takes_nothing(store: Corral, keep: list[str]) -
     queued(store, host=process.host())
     assert store.runs.start_queued() == []
     assert keep == []
+
+
+def test_what_is_about_to_start_elsewhere_fills_no_slots_here(
+    store: Corral, keep: list[str]
+) -> None:
+    serve(store, slots=1)
+    serve(store, "there", slots=10)
+    theirs = [queued(store), queued(store, host="there")]
+    for run in theirs:
+        assert store.runs._claim(run.id, host="there")
+    mine, next_one = queued(store), queued(store)
+    assert [run.id for run in store.runs.start_queued()] == [mine.id]
+    assert states(store, *theirs, next_one) == ["queued"] * 3
+
+
+def test_what_is_about_to_start_here_fills_slots_here(store: Corral, keep: list[str]) -> None:
+    serve(store, slots=2)
+    serve(store, "there", slots=10)
+    anywhere, bound = queued(store), queued(store, host=process.host())
+    for run in (anywhere, bound):
+        assert store.runs._claim(run.id, host=process.host())
+    waits = queued(store)
+    assert not store.runs._can_claim(host=process.host())
+    assert store.runs._claim(waits.id, host="there")
+
+
+def test_what_is_about_to_start_anywhere_counts_among_all_that_may_go_at_once(
+    store: Corral, keep: list[str]
+) -> None:
+    store.settings.set("runs.max_at_once", 2)
+    serve(store)
+    serve(store, "there")
+    first, second, _ = (queued(store) for _ in range(3))
+    assert store.runs._claim(first.id, host="there")
+    assert [run.id for run in store.runs.start_queued()] == [second.id]
 
 
 def test_runs_elsewhere_fill_no_slots_here(store: Corral, keep: list[str]) -> None:

@@ -10,7 +10,7 @@ from corral.db.tx import Tx
 from corral.kernel.end import End
 from corral.kernel.ids import new_id
 from corral.library import Corral
-from corral.rooms.runs import ops
+from corral.rooms.runs import queueing
 from corral.rooms.runs.model import Run
 from corral.rooms.runs.order import Holding, Order
 
@@ -96,7 +96,7 @@ def queued(store: Corral, **wanted: Any) -> Run:
 
 def next_queued(store: Corral, **where: str) -> Run | None:
     """The run that is next in line, without taking it."""
-    return store._database.read(lambda tx: ops.next_queued(tx, **where))
+    return store._database.read(lambda tx: queueing.next_queued(tx, **where))
 
 
 def starting(store: Corral, keeper: int = 1, **wanted: Any) -> Run:

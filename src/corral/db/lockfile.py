@@ -7,6 +7,7 @@ from pathlib import Path
 
 TRY = LOCK_EX | LOCK_NB
 FREE = LOCK_UN
+OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LockFile:
@@ -15,7 +16,8 @@ class LockFile:
     copy at once."""
 
     def __init__(self, path: str) -> None:
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Not what a link leads to: whoever put it there would have us write into another file.
+        self.descriptor = os.open(path, OPEN | os.O_CREAT, 0o600)
         _open.add(self)
 
     def lock(self) -> None:

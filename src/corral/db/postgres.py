@@ -27,8 +27,8 @@ from corral.db.postgres_errors import (
     without_password,
     without_secrets,
 )
-from corral.db.postgres_link import Gone, Link, noticed
-from corral.db.statement import Statement
+from corral.db.postgres_link import Gone, Link, is_gone, noticed, raise_if_gone
+from corral.db.statement import Row, Statement
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
 from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
@@ -120,7 +120,7 @@ class PostgresDatabase(Database):
                 result = work(tx)
             except psycopg.OperationalError as error:
                 # In mode "one" the work's own statement is what commits.
-                self._raise_if_gone(link, error, asked_to_commit=mode == "one")
+                raise_if_gone(link, error, asked_to_commit=mode == "one")
                 raise
             finally:
                 working.here = False
@@ -146,6 +146,8 @@ class PostgresDatabase(Database):
             except Gone as gone:
                 raise unknown_outcome(self.url) from gone
             except psycopg.Error as error:
+                if is_gone(link, error):
+                    raise unreachable(self.url, error) from error
                 self._raise(error)
             finally:
                 self.working.here = False
@@ -186,7 +188,7 @@ class PostgresDatabase(Database):
             link.run("COMMIT")
         except psycopg.OperationalError as error:
             # The connection broke in here: that leaves open whether the server kept the work.
-            self._raise_if_gone(link, error, asked_to_commit=True)
+            raise_if_gone(link, error, asked_to_commit=True)
             raise
         if self._probe is not None:
             self._probe("after commit")
@@ -230,18 +232,13 @@ class PostgresDatabase(Database):
             try:
                 return once(link)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                self._raise_if_gone(link, error, asked_to_commit=False)
+                raise_if_gone(link, error, asked_to_commit=False)
                 raise
             finally:
                 self._give_back(link)
         finally:
             if not has_place:
                 self._places.put(None)
-
-    @staticmethod
-    def _raise_if_gone(link: Link, error: psycopg.Error, *, asked_to_commit: bool) -> None:
-        if not link.usable or isinstance(error, pg.AdminShutdown | pg.CrashShutdown):
-            raise Gone(asked_to_commit, error) from error
 
     def _tx(self, link: Link, mode: Mode) -> Tx:
         return Tx(link, self.clock.now(), self.actor, mode, self.redaction)
@@ -288,31 +285,41 @@ class PostgresDatabase(Database):
                 link = self._idle.pop()
             except IndexError:
                 link = self._connect()
-                link.run(STEADY_PLANS)
+                self._say_first(link, STEADY_PLANS)
                 return link
             if link.silent:
                 return link
             link.connection.close()
 
+    def _say_first(self, link: Link, text: str) -> list[Row]:
+        """Ask something on a new connection; one that breaks at once was none."""
+        try:
+            return link.run(text)
+        except psycopg.OperationalError as error:
+            link.connection.close()
+            raise unreachable(self.url, error) from error
+
     def _give_back(self, link: Link) -> None:
         if not link.idle and link.usable:
             with suppress(psycopg.Error):
                 link.run("ROLLBACK")
-        if link.usable:
+        if link.idle:
             self._idle.append(link)
             if self.unusable == CLOSED:  # meanwhile, and whoever closed it has seen the shelf empty
                 self._close_idle()
-            return
-        # When one connection broke, its neighbours probably did too.
-        while self._idle:
-            with suppress(psycopg.Error, IndexError):
-                self._idle.pop().connection.close()
+        elif link.usable:  # who was interrupted left it in the middle of a statement
+            link.connection.close()
+        else:
+            # When one connection broke, its neighbours probably did too.
+            while self._idle:
+                with suppress(psycopg.Error, IndexError):
+                    self._idle.pop().connection.close()
 
     def _ask_time(self) -> int:
         # On a connection of its own: whoever asks may hold the last place of the shelf already.
         link = self._connect()
         try:
-            (answer,) = link.run("SELECT extract(epoch FROM clock_timestamp()) * 1000")
+            (answer,) = self._say_first(link, "SELECT extract(epoch FROM clock_timestamp()) * 1000")
             return int(answer[0])
         finally:
             link.connection.close()
@@ -359,7 +366,7 @@ class PostgresDatabase(Database):
     def migrating(self) -> Iterator[None]:
         link = self._connect()
         try:
-            link.run(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
+            self._say_first(link, f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
             yield
         finally:
             link.connection.close()
@@ -368,7 +375,7 @@ class PostgresDatabase(Database):
     def moving(self) -> Iterator[bool]:
         link = self._connect()
         try:
-            yield bool(link.run(f"SELECT pg_try_advisory_lock({MOVE_LOCK})")[0][0])
+            yield bool(self._say_first(link, f"SELECT pg_try_advisory_lock({MOVE_LOCK})")[0][0])
             link.run("SELECT pg_advisory_unlock_all()")  # to close it takes the server a moment
         finally:
             link.connection.close()

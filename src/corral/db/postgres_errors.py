@@ -46,6 +46,13 @@ def translate(error: psycopg.Error, url: str) -> CorralError:
                 reason="full",
                 url=url,
             )
+        case pg.SerializationFailure() | pg.DeadlockDetected():
+            return StoreUnavailable(
+                f"Another transaction changed the same rows of {url}; nothing of this one was "
+                "kept, try again.",
+                reason="locked",
+                url=url,
+            )
         case pg.ReadOnlySqlTransaction():
             return StoreUnavailable(
                 f"The server of {url} is read-only (a standby?); use the primary's URL.",

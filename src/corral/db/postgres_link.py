@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
+from psycopg import errors as pg
 
 from corral.db.dialect import Engine
 from corral.db.statement import Params, Row, Statement
@@ -91,3 +92,13 @@ class Link:
     def silent(self) -> bool:
         """Whether nothing came while it lay on the shelf; only a farewell would."""
         return not self._socket.poll(0)
+
+
+def is_gone(link: Link, error: psycopg.Error) -> bool:
+    """Whether it is the connection that broke, and nothing that was asked."""
+    return not link.usable or isinstance(error, pg.AdminShutdown | pg.CrashShutdown)
+
+
+def raise_if_gone(link: Link, error: psycopg.Error, *, asked_to_commit: bool) -> None:
+    if is_gone(link, error):
+        raise Gone(asked_to_commit, error) from error

@@ -228,12 +228,12 @@ class SqliteDatabase(Database):
 
     def _take_turn(self, durable: bool, since: float | None) -> Link:
         """The writing connection, once no other process writes."""
-        self._turnstile.enter(since)
         try:
+            self._turnstile.enter(since)
             writer = self._writer or self._connect_writer()
             if not self._full and durable is not self._syncs:
                 self._wait_for_disk(writer, durable)
-        except BaseException:
+        except BaseException:  # also Ctrl-C at the moment in which the turn came
             self._turnstile.leave()
             raise
         return writer

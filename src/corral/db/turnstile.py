@@ -18,7 +18,7 @@ import time
 from fcntl import flock
 from pathlib import Path
 
-from corral.db.lockfile import FREE, TRY, LockFile
+from corral.db.lockfile import FREE, OPEN, TRY, LockFile
 from corral.db.sqlite_errors import no_room
 from corral.kernel.errors import StoreUnavailable
 
@@ -67,13 +67,19 @@ class Turnstile:
 
     def _open(self) -> "tuple[Door, LockFile]":
         try:
-            self._files = Door(self._path + "-door"), LockFile(self._path)
+            door = Door(self._path + "-door")
+            try:
+                self._files = door, LockFile(self._path)
+            except BaseException:
+                door.close()
+                raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise no_room(self._path.removesuffix("-line")) from None
             raise StoreUnavailable(
-                f"Corral cannot make its lock {self._path} beside the store ({error.strerror}); "
-                "mend the folder's permissions or give another path with --store.",
+                f"Corral cannot make its lock {error.filename or self._path} beside the store "
+                f"({error.strerror}); mend the folder's permissions, take away what stands in its "
+                "place, or give another path with --store.",
                 reason="unwritable",
                 path=self._path,
             ) from None
@@ -116,14 +122,11 @@ class Door(LockFile):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        # Opened anew: a map keeps its file open, and in a forked child the lock with it.
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if os.fstat(descriptor).st_size == 0:
-                os.pwrite(descriptor, b"\0", 0)  # there is room for it before it is written to
-            self.shown = mmap.mmap(descriptor, 1)
-        finally:
-            os.close(descriptor)
+            self.shown = _sign(path)
+        except BaseException:
+            super().close()
+            raise
 
     def lock(self) -> None:
         super().lock()
@@ -138,6 +141,23 @@ class Door(LockFile):
     def unlock(self) -> None:
         self.shown[0] = 0
         super().unlock()
+
+    def close(self) -> None:
+        super().close()
+        self.shown.close()
+
+
+def _sign(path: str) -> mmap.mmap:
+    # Opened anew: a map keeps its file open, and in a forked child the lock with it.
+    descriptor = os.open(path, OPEN)
+    try:
+        if os.fstat(descriptor).st_blocks == 0:
+            # Who writes to a map where the disk has no room is killed; so the room is taken first,
+            # also where a copy of the file left out what is empty.
+            os.pwrite(descriptor, b"\0", 0)
+        return mmap.mmap(descriptor, 1)
+    finally:
+        os.close(descriptor)
 
 
 def _deadline(since: float | None) -> float:

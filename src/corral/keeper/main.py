@@ -73,9 +73,8 @@ def main() -> int:
             _keep(store, keeper)
         elif "failed" in answer:
             store.runs.after_end(store.runs.get(order.run))
-        elif "waits" in answer:
-            # Whoever made room while this run had its claim passed it over.
-            store.runs.start_queued()
+        # Whoever made room while this run had its claim passed over it, or another one.
+        store.runs.see_to_line()
     return 0
 
 

@@ -113,6 +113,7 @@ LOCAL = {
     "runs.record": "it reads the identity of a process of the machine that it is called on",
     "runs.request": "`runs.ask` asks for the same, and checks it",
     "runs.restart": _KEEPER,
+    "runs.see_to_line": _KEEPER,
     "runs.start": _KEEPER,
     "runs.take_over": _KEEPER,
     "runs.tell": _KEEPER,

@@ -17,7 +17,7 @@ from corral.library.outputs import Outputs
 from corral.library.recovery import Recovery
 from corral.rooms.outputs.model import OutputState
 from corral.rooms.projects import ops as projects
-from corral.rooms.runs import keeping, ops
+from corral.rooms.runs import keeping, ops, queueing
 from corral.rooms.runs.model import Found, Mode, Run, RunState
 
 Findings = list[Found]
@@ -136,13 +136,15 @@ class Runs(Room):
     _record = write(ops.record)
     _delete = write(forget)
     _active = read(ops.active)
-    next_due = read(ops.next_due, mode="one")
-    _next_queued = read(ops.next_queued)
-    _can_claim = read(ops.can_claim)
-    _claim = write(ops.claim, repeatable=True)
-    _agent_has_room = read(ops.agent_has_room)
-    unclaim = write(ops.unclaim, mode="one", repeatable=True)
-    _room_for = read(ops.room_for)
+    next_due = read(queueing.next_due, mode="one")
+    _next_queued = read(queueing.next_queued)
+    _can_claim = read(queueing.can_claim)
+    _waits_for_claims = read(queueing.waits_for_claims)
+    _claim = write(queueing.claim, repeatable=True)
+    _agent_has_room = read(queueing.agent_has_room)
+    unclaim = write(queueing.unclaim, mode="one", repeatable=True)
+    _put_off = write(queueing.put_off, repeatable=True)
+    _room_for = read(queueing.room_for)
 
     def record(
         self,
@@ -379,7 +381,11 @@ class Runs(Room):
             try:
                 answer = StartingKeeper().keep(store=self._database.address, run=run.id)
             except KeeperLost:
-                answer = {"taken": "its keeper was lost"}  # the claim lets some time pass
+                self._put_off(run.id, reason="its keeper was lost before it began")
+                continue
+            except OSError:  # no process could be made: none has it, nor will
+                self.unclaim(run.id)
+                raise
             if "pid" in answer:
                 started.append(run)
             elif "failed" in answer:
@@ -389,6 +395,16 @@ class Runs(Room):
             else:  # it waits, or another has it: the next one may start
                 passed.add(run.id)
         return started
+
+    def see_to_line(self) -> None:
+        """As `start_queued`, and again while all room is claimed: of one who claimed a run and
+        died, nobody else may ever hear."""
+        host = process.host()
+        with self._database.listening() as listener:
+            self.start_queued()
+            while self._waits_for_claims(host=host):
+                listener.wait(LONGEST_SLEEP)
+                self.start_queued()
 
     def _not_here(self, run: Run) -> str | None:
         """Why a run is not to be started here and now: its agent is busy enough, or its project's

@@ -15,7 +15,7 @@ from corral.rooms.agents.model import Agent
 from corral.rooms.charges import ops as charges
 from corral.rooms.projects import ops as projects
 from corral.rooms.projects.model import Project
-from corral.rooms.runs import ops as runs
+from corral.rooms.runs import queueing
 from corral.rooms.runs.model import Run
 from corral.rooms.settings import ops as settings
 from corral.rooms.tasks import doing, ops
@@ -39,7 +39,7 @@ def worktrees_folder() -> Path:
 
 def to_start(tx: Tx) -> list[Start]:
     """The tasks that may be started now, and who is to do them."""
-    room = runs.room_for(tx)
+    room = queueing.room_for(tx)
     team: list[Agent] | None = None
     found: list[Start] = []
     for project_id in doing.ready_projects(tx):
@@ -71,7 +71,7 @@ def _agent_for(tx: Tx, task: Task, team: list[Agent], chosen: list[Start]) -> Ag
         # One of each in a round, so that the next one is looked at with this one's run going.
         if any(start.agent.id == agent.id for start in chosen):
             continue
-        if runs.agent_has_room(tx, agent.id) and not charges.over_budget(
+        if queueing.agent_has_room(tx, agent.id) and not charges.over_budget(
             tx, "none", project_id=task.project_id, agent_id=agent.id
         ):
             return agent

@@ -22,7 +22,7 @@ from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs import ops as runs
-from corral.rooms.runs import sql
+from corral.rooms.runs import queueing, sql
 from corral.rooms.runs.ending import pause_ms, storable
 from corral.rooms.runs.model import Attention, Run, Sample
 from corral.rooms.runs.order import Holding
@@ -39,11 +39,11 @@ def start(tx: Tx, id: str, held: Holding, *, lease_ms: int | None = None) -> Run
     """
     found = sql.RUNS.get(tx, id)
     tx.serialize("runs")
-    if not runs.room_for(tx, host=held.host):
+    if not queueing.room_for(tx, host=held.host):
         raise NoRoom(
             "As many runs are going as runs.max_at_once, or this machine's slots, allow.", id=id
         )
-    if found.agent_id is not None and not runs.agent_has_room(tx, found.agent_id):
+    if found.agent_id is not None and not queueing.agent_has_room(tx, found.agent_id):
         raise NoRoom("Its agent has as many runs going as it may.", id=id)
     started = move(
         tx,

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from corral.db.moves import create, move
 from corral.db.retention import EVERYBODY, Whose
 from corral.db.tx import Tx
-from corral.kernel.clock import SECOND
 from corral.kernel.end import End
 from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.lease import taken_over
 from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
 from corral.rooms.charges import ops as charges
-from corral.rooms.nodes import ops as nodes
 from corral.rooms.outputs import ops as outputs
 from corral.rooms.outputs.model import Output
 from corral.rooms.projects import ops as projects
@@ -27,10 +25,7 @@ from corral.rooms.runs.model import (
     Stop,
 )
 from corral.rooms.runs.order import MAX_ARGS, Order, check_order
-from corral.rooms.settings import ops as settings
-
-# Whoever starts a queued run has so long until others think of it again.
-CLAIM_MS = 30 * SECOND
+from corral.rooms.runs.queueing import CLAIM_MS
 
 
 def request(tx: Tx, order: Order) -> Run:
@@ -343,74 +338,6 @@ def active(tx: Tx, *, after: str = "", limit: int = 200) -> list[Run]:
 def samples(tx: Tx, id: str) -> list[Sample]:
     """What a run's process tree used over its time."""
     return tx.all(sql.SAMPLES, run_id=resolve(tx, id))
-
-
-def room_for(tx: Tx, *, host: str | None = None) -> int:
-    """How many more runs may be started now: of all that may go at once, and on a machine of the
-    slots that it has where a daemon serves it."""
-    most = int(settings.value(tx, "runs.max_at_once"))
-    room = most - int(tx.value(sql.COUNT_ACTIVE))
-    node = nodes.serving(tx, host) if host is not None else None
-    if node is not None:
-        room = min(room, node.slots - int(tx.value(sql.COUNT_ACTIVE_OF_HOST, host=host)))
-    return max(0, room)
-
-
-def can_claim(tx: Tx, *, host: str) -> bool:
-    """Whether there is room on a machine for one more than those that others are about to start."""
-    return room_for(tx, host=host) > int(tx.value(sql.COUNT_CLAIMED, now=tx.now))
-
-
-def next_queued(tx: Tx, *, host: str, passed: Sequence[str] = ()) -> Run | None:
-    """The run that is to start next on a machine: fair between projects, then oldest first.
-
-    It must run there, or may run anywhere, and all the labels that it wants are offered there.
-    Those in `passed` are passed over: single runs, all of an agent, and of a project all that
-    need not run there.
-    """
-    node = nodes.serving(tx, host)
-    return tx.one(
-        sql.NEXT_QUEUED,
-        now=tx.now,
-        host=host,
-        labels=encode_json(node.labels if node is not None else [], "The labels"),
-        passed=encode_json(list(passed), "What is passed over"),
-    )
-
-
-def claim(tx: Tx, id: str, *, host: str) -> bool:
-    """Whoever is about to start a queued run says so: nobody else gets it, nor its place among
-    those that go at once, for a while. False when another one did.
-
-    Without the place two would start two runs for one, and the one that should have been next might
-    find it taken, and wait behind those that came after it.
-    """
-    tx.serialize("runs")
-    if not can_claim(tx, host=host):
-        return False
-    return bool(tx.run(sql.CLAIM, id=id, now=tx.now, until=tx.now + CLAIM_MS))
-
-
-def unclaim(tx: Tx, id: str) -> None:
-    """Whoever wanted to start a queued run does not: others may."""
-    tx.run(sql.UNCLAIM, id=id)
-
-
-def agent_has_room(tx: Tx, agent_id: str) -> bool:
-    """Whether an agent may have one more run going."""
-    from corral.rooms.agents import ops as agents
-
-    try:
-        most = agents.get(tx, agent_id).limits.max_runs
-    except NotFound:
-        return True  # nobody can say more of it
-    return most is None or int(tx.value(sql.COUNT_ACTIVE_OF_AGENT, agent_id=agent_id)) < most
-
-
-def next_due(tx: Tx) -> int | None:
-    """When the next queued run becomes due that is not due yet."""
-    due: int | None = tx.value(sql.NEXT_DUE, now=tx.now)
-    return due
 
 
 # -- forgetting --------------------------------------------------------------------------------

@@ -134,10 +134,11 @@ COUNT_ACTIVE_OF_HOST = Statement(f"""
     WHERE id > '' AND {_ACTIVE} AND mode <> 'recorded' AND host = :host
 """)
 
-# Those that somebody is about to start.
-COUNT_CLAIMED = Statement("""
-    SELECT count(*) FROM runs
-    WHERE id > '' AND ended_at IS NULL AND state = 'queued' AND lease_until > :now
+# Those that somebody is about to start: anywhere, and on one machine.
+_CLAIMED = "id > '' AND ended_at IS NULL AND state = 'queued' AND lease_until > :now"
+COUNT_CLAIMED = Statement(f"SELECT count(*) FROM runs WHERE {_CLAIMED}")
+COUNT_CLAIMED_OF_HOST = Statement(f"""
+    SELECT count(*) FROM runs WHERE {_CLAIMED} AND (host = :host OR node_id = :node_id)
 """)
 
 COUNT_ACTIVE_OF_AGENT = Statement(f"""
@@ -180,16 +181,28 @@ NEXT_QUEUED = Query(
 )
 
 CLAIM = Statement("""
-    UPDATE runs SET lease_until = :until
+    UPDATE runs SET lease_until = :until, node_id = :node_id
     WHERE id = :id AND state = 'queued' AND (lease_until IS NULL OR lease_until <= :now)
     RETURNING id
 """)
 UNCLAIM = Statement("""
-    UPDATE runs SET lease_until = NULL WHERE id = :id AND state = 'queued' RETURNING id
+    UPDATE runs SET lease_until = NULL, node_id = NULL
+    WHERE id = :id AND state = 'queued' RETURNING id
 """)
 
+PUT_OFF = Query(
+    Run,
+    f"""
+    UPDATE runs SET lease_until = NULL, node_id = NULL, due_at = :due, reason = :reason
+    WHERE id = :id AND state = 'queued'
+    RETURNING {_COLUMNS}
+""",
+)
+
+# What is claimed may be started by others when the claim is over.
 NEXT_DUE = Statement("""
-    SELECT min(due_at) FROM runs WHERE ended_at IS NULL AND state = 'queued' AND due_at > :now
+    SELECT min(CASE WHEN due_at > :now THEN due_at ELSE lease_until END) FROM runs
+    WHERE ended_at IS NULL AND state = 'queued' AND (due_at > :now OR lease_until > :now)
 """)
 
 SAMPLE = Statement("""

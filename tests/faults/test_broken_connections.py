@@ -1,0 +1,170 @@
+"""A connection to PostgreSQL that ends, or is interrupted, at a moment of its own: nothing is lost,
+no place on the shelf either, and what is said is true."""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+import corral
+from corral.db.postgres import MAX_CONNECTIONS, STEADY_PLANS, PostgresDatabase
+from corral.db.postgres_link import Link
+from corral.db.statement import Statement
+from corral.db.tx import Tx
+from corral.kernel.errors import StoreUnavailable
+from corral.library import Corral
+from corral.rooms.mail import ops as mail
+from corral.rooms.mail.sql import LETTERS
+from tests.support.keeping import until
+
+BLOCKED = Statement("SELECT 1 FROM pg_locks WHERE NOT granted")
+SLEEP = Statement("SELECT pg_sleep(30)")
+
+
+@pytest.fixture
+def store(own_url: str) -> Iterator[Corral]:
+    with corral.open(own_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def database(store: Corral) -> PostgresDatabase:
+    database = store._database
+    assert isinstance(database, PostgresDatabase)
+    return database
+
+
+def own_process(tx: Tx) -> int:
+    return int(tx.value(Statement("SELECT pg_backend_pid()")))
+
+
+def end(url: str, process: int) -> None:
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("SELECT pg_terminate_backend(%s, 5000)", (process,))
+
+
+def cut(link: Link) -> None:
+    with socket.socket(fileno=os.dup(link.connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
+
+
+def await_all_places(database: PostgresDatabase) -> None:
+    """The bell may still have one for a moment."""
+    until(lambda: database._places.qsize() == MAX_CONNECTIONS, "all places are free")
+
+
+@pytest.fixture
+def interrupt_soon() -> Iterator[Callable[[], None]]:
+    """Ctrl-C a moment later, also where whoever started the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_connection_that_ends_inside_a_transaction_is_said_to_be_that(
+    own_url: str, store: Corral, database: PostgresDatabase
+) -> None:
+    def put_two() -> None:
+        with store.transaction() as tx:
+            mail.put(tx, "queue:work", "lost")
+            end(own_url, own_process(tx))
+            mail.put(tx, "queue:work", "never")
+
+    with pytest.raises(StoreUnavailable) as caught:
+        put_two()
+    assert caught.value.reason == "unreachable"
+    assert "report" not in caught.value.message
+    assert store.mail.list().items == []
+    await_all_places(database)
+
+
+def test_transactions_that_meet_are_told_to_try_again(own_url: str, store: Corral) -> None:
+    one, two = (store.mail.put("queue:work", number) for number in (1, 2))
+    hold = "SELECT 1 FROM letters WHERE seq = %s FOR UPDATE"
+    first, second = (int(letter.id.removeprefix("let_")) for letter in (one, two))
+    with psycopg.connect(own_url) as other:
+        other.execute(hold, (first,))
+        waits = threading.Thread(target=lambda: other.execute(hold, (second,)))
+
+        def meet() -> None:
+            with store.transaction() as tx:
+                # Whoever waits for less long is the one that finds out.
+                tx.run(Statement("SET LOCAL deadlock_timeout = '10ms'"))
+                LETTERS.get(tx, second, held=True)
+                waits.start()
+                until(lambda: tx.value(BLOCKED), "the other one waits")
+                LETTERS.get(tx, first, held=True)
+
+        with pytest.raises(StoreUnavailable) as caught:
+            meet()
+        waits.join(10)
+    assert caught.value.reason == "locked"
+    assert "try again" in caught.value.message
+
+
+@pytest.mark.parametrize("said_first", [STEADY_PLANS, "extract(epoch"], ids=["plans", "time"])
+def test_a_connection_that_ends_as_it_begins_is_tried_again(
+    store: Corral,
+    database: PostgresDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    said_first: str,
+) -> None:
+    """As when a server is restarted while many connect to it."""
+    run, ended = Link.run, []
+
+    def ends_at_first(link: Link, text: str) -> Any:
+        if said_first in text and not ended:
+            ended.append(text)
+            cut(link)
+        return run(link, text)
+
+    monkeypatch.setattr(Link, "run", ends_at_first)
+    database._close_idle()
+    database.clock._known = (-1e9, 0)  # type: ignore[attr-defined]  # it asks for the time anew
+    store.mail.put("queue:work", "kept")
+    assert ended
+    assert [letter.body for letter in store.mail.list().items] == ["kept"]
+    await_all_places(database)
+
+
+def test_a_connection_that_still_works_for_whoever_left_it_is_given_to_nobody(
+    store: Corral,
+    database: PostgresDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupt_soon: Callable[[], None],
+) -> None:
+    """Ctrl-C, and once more while the statement is being called off."""
+
+    def interrupted_again(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(psycopg.Connection, "_try_cancel", interrupted_again)
+    interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        database.read(lambda tx: tx.run(SLEEP))
+    await_all_places(database)
+    assert all(link.idle for link in database._idle)
+    store.mail.put("queue:work", "kept")
+    assert [letter.body for letter in store.mail.list().items] == ["kept"]
+
+
+def test_a_statement_that_is_called_off_leaves_its_connection_and_its_place(
+    store: Corral, database: PostgresDatabase, interrupt_soon: Callable[[], None]
+) -> None:
+    def put_slowly() -> None:
+        with store.transaction() as tx:
+            mail.put(tx, "queue:work", "lost")
+            tx.run(SLEEP)
+
+    for _ in range(3):
+        interrupt_soon()
+        with pytest.raises(KeyboardInterrupt):
+            put_slowly()
+    await_all_places(database)
+    assert all(link.idle for link in database._idle)
+    assert store.mail.list().items == []
