@@ -1,6 +1,7 @@
 """The schema as the migrations tell it: tables, columns, indexes, and the comments beside them."""
 
 import re
+from functools import cache
 from typing import NamedTuple
 
 from corral.db.migrate import migrations, split_statements
@@ -42,6 +43,7 @@ _COLUMN = re.compile(r"    (\w+) (\{\w+\}|[A-Z]+)([^-]*?)\s*(?:-- (.*))?$")
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)")
 
 
+@cache
 def tables() -> list[TableDoc]:
     """Every table, in the order in which the migrations make them."""
     found: dict[str, TableDoc] = {}
