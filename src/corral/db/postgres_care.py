@@ -91,8 +91,13 @@ def read_all(database: Database) -> list[Finding]:
     from corral.db.schema import tables
 
     known = tables() if database.schema_version() == newest() else []
+    # A walk through a table takes the server several answers; most tables of most stores are empty.
+    one = "SELECT '{0}' WHERE EXISTS (SELECT FROM {0})"
+    asked = Statement(" UNION ALL ".join(one.format(table.name) for table in known) or "SELECT ''")
+    filled = {str(name) for (name,) in database.read(lambda tx: tx.run(asked))}
     with database.reading() as rows_of:
-        rows = sum(1 for table in known for _ in rows_of(table.name, ["*"], table.key))
+        walked = [table for table in known if table.name in filled]
+        rows = sum(1 for table in walked for _ in rows_of(table.name, ["*"], table.key))
     return [Finding("tables", "ok", f"{rows:,} rows in {len(known)} tables can be read.")]
 
 
