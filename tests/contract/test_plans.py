@@ -271,6 +271,7 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         {
             "launches_pkey",
             "log_lines_by_run",
+            "log_lines_pkey",
             "output_chunks_pkey",
             "outputs_pkey",
             "runs_pkey",
