@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 # More than cores: many tests wait for processes.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN) + 1)))
+# In memory, where there is enough of it: tests show what a killed process leaves, not a power cut.
+TEST_FILES ?= $(shell df -k /dev/shm 2>/dev/null \
+	| awk -v folder="$${TMPDIR:-/tmp}" '$$4 > 8000000 { folder = "/dev/shm" } END { print folder }')
 NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
 # A network of its own, with nothing but loopback, where the kernel gives one.
 OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \
@@ -32,7 +35,7 @@ demo: setup ## the story in a minute, in a temporary home
 	@$(BIN)/python -m corral.demo
 
 test: setup .venv/browser .venv/bubblewrap ## every test, on SQLite and on a PostgreSQL that it starts itself
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(WORKERS) --dist worksteal
+	@env -u PYTHONDONTWRITEBYTECODE TMPDIR=$(TEST_FILES) $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 # One that is there, Debian's, or playwright's own.
 .venv/browser: .venv/ready

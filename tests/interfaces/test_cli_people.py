@@ -114,7 +114,7 @@ def test_a_narrow_table_does_without_the_lesser_columns_and_never_the_first() ->
     assert _widened([8, 8], [40, 10], 10) == [16, 10]
 
 
-def test_a_narrow_list_of_runs_still_says_what_they_were() -> None:
+def test_a_narrow_list_of_runs_names_them_or_says_what_they_were() -> None:
     columns = [
         ("ID", lambda _: "x" * 30),
         ("STATE", lambda _: "completed"),
@@ -124,8 +124,8 @@ def test_a_narrow_list_of_runs_still_says_what_they_were() -> None:
         ("EXIT", lambda _: "127"),
     ]
     for given_names, titles in (
-        ([None, None], ["ID", "STATE", "WHAT", "EXIT"]),
-        ([None, "broken"], ["ID", "STATE", "NAME", "WHAT"]),
+        ([None, None], ["ID", "STATE", "WHAT", "ENDED"]),
+        ([None, "broken"], ["ID", "STATE", "NAME", "ENDED"]),
     ):
         given, _, widths = _fitting(given_names, columns, 60)
         assert [title for title, _ in given] == titles

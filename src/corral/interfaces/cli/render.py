@@ -96,8 +96,6 @@ LEFT_OUT = (
     "MODEL",
     "COST",
     "REASON",
-    "ENDED",
-    "EXIT",
     "WHAT",
     "UNHEARD",
     "LOOKED AT",
@@ -144,8 +142,10 @@ def _fitting(
     given = list(columns)
     rows = [[printable(as_text(cell(record))) for _, cell in given] for record in records]
     blank = [title for number, title in enumerate(_titles(given)) if _says_nothing(rows, number)]
-    rest = [title for title in reversed(_titles(given)) if title not in LEFT_OUT]
-    for title in (*blank, *LEFT_OUT, *rest, None):
+    # Of what has no name, what it is about tells it from the others.
+    lesser = [title for title in LEFT_OUT if title != "WHAT" or "NAME" not in blank]
+    rest = [title for title in reversed(_titles(given)) if title not in lesser]
+    for title in (*blank, *lesser, *rest, None):
         widest = [max(map(_cells, column)) for column in zip(_titles(given), *rows, strict=True)]
         least = [
             min(wide, NARROW) if name in CUT | WRAPPED else wide
