@@ -9,12 +9,16 @@ from functools import partial
 import pytest
 
 import corral
+from corral.adapters.process import Usage
 from corral.db import postgres
+from corral.keeper.hold import CUT_OFF, Hold
+from corral.keeper.meter import Meter
 from corral.kernel.clock import HOUR, SetClock
 from corral.kernel.errors import StoreUnavailable
 from corral.library import Corral
 from tests.support.invariants import check_store
 from tests.support.postgres import PostgresServer
+from tests.support.runs import running
 from tests.support.threads import Racer
 
 WORKERS = 4
@@ -156,6 +160,25 @@ def test_whoever_says_how_long_waits_for_a_server_no_longer_than_that(
         time.sleep(0.3)
         own_server.start()
         assert later.result(20) == []
+
+
+def test_a_keeper_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it_has_to_say(
+    own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits does not see that its lease has run out, and its agent goes on beside another's."""
+    monkeypatch.setattr(corral.keeper.hold, "LEASE_MS", 600)
+    with corral.open(own_url) as store:
+        hold = Hold(store, running(store), is_bound=False)
+        hold.renew(None, 0, Meter())
+        own_server.stop()  # between one heartbeat and the next
+        began = time.monotonic()
+        hold.keep_usage(Usage(cpu_ms=1, memory_bytes=1, processes=1))
+        hold.log("info", "still there")
+        while hold.stop_wanted is None:
+            assert time.monotonic() - began < postgres.PATIENCE / 2
+            hold.renew(None, 0, Meter())
+        assert hold.stop_wanted == CUT_OFF
+        own_server.start()
 
 
 def test_a_server_that_stays_away_is_given_up_after_a_while_and_found_again_later(

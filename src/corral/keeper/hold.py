@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corral.adapters import process
-from corral.adapters.process import Identity
+from corral.adapters.process import Identity, Usage
 from corral.adapters.redaction import clean_of_secrets
 from corral.keeper.insisting import insist
 from corral.kernel.end import End
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NotFound
 from corral.rooms.runs import ending
 from corral.rooms.runs.keeping import LEASE_MS
-from corral.rooms.runs.model import Attention, Run, RunState, Stop
+from corral.rooms.runs.model import Attention, Run, RunState, Sample, Stop
 from corral.rooms.runs.order import Holding
 
 if TYPE_CHECKING:
@@ -153,7 +153,8 @@ class Hold:
                     lease_ms=self._lease_ms,
                 )
         except Conflict:
-            self._leave_to_others(agent)
+            with self._if_there():  # else the next heartbeat is refused again
+                self._leave_to_others(agent)
         except NotFound:
             # Another store was put in the place of the one that knew it: nobody would see to an
             # agent that goes on. What it wrote stays in its folder.
@@ -187,6 +188,14 @@ class Hold:
         with a heartbeat."""
         with suppress(CorralError), self._store.waiting_at_most(self._pause):
             yield
+
+    def keep_usage(self, used: Usage | None) -> None:
+        """Write down what the run's processes use, if that can be told."""
+        if used is None or not self.is_heard:
+            return
+        with self._if_there():
+            sample = Sample(self._store.now(), used.cpu_ms, used.memory_bytes, used.processes)
+            self._store.runs.add_sample(self.run, sample)
 
     def call_for(self, attention: Attention | None) -> None:
         """Say what somebody should see to."""

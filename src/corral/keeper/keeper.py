@@ -70,7 +70,7 @@ class Keeper:
         self._ender: Ender | None = None
         # Those who watch, and how much it uses.
         self._line: Line | None = None
-        self._meter = Meter(store)
+        self._meter = Meter()
         self._wait_for_watcher: float | None = None
         self._next_trim = 0.0
 
@@ -324,7 +324,7 @@ class Keeper:
         if now >= self._hold.next_beat:
             self._renew()
         if now >= self._meter.next_look:
-            self._meter.look(self.run, self._agent, keep=self._hold.is_heard)
+            self._hold.keep_usage(self._meter.look(self._agent))
         if self._interrupted and self._hold.stop_wanted is None and not self._hold.is_parked:
             self._hold.ask_to_stop(Stop.INTERRUPTED)
         if self._agent is not None and not self._hold.is_dismissed:
