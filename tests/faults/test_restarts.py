@@ -166,10 +166,11 @@ def test_a_keeper_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits does not see that its lease has run out, and its agent goes on beside another's."""
-    monkeypatch.setattr(corral.keeper.hold, "LEASE_MS", 600)
+    monkeypatch.setattr(corral.keeper.hold, "LEASE_MS", 3_000)
     with corral.open(own_url) as store:
         hold = Hold(store, running(store), is_bound=False)
         hold.renew(None, 0, Meter())
+        assert hold.is_heard
         own_server.stop()  # between one heartbeat and the next
         began = time.monotonic()
         hold.keep_usage(Usage(cpu_ms=1, memory_bytes=1, processes=1))
