@@ -212,14 +212,11 @@ class Chaos:
         if fault.kind == "kill worker":
             self.killed["worker"] += self.machines[fault.machine].kill_worker(name)
         else:
-            self._signal(worker.pid, signal.SIGSTOP)
-            self.later(until, lambda: self._signal(worker.pid, signal.SIGCONT))
+            self._hold_up(worker.pid, until)
 
     def _stop(self, machine: Place, whom: str, until: float) -> None:
         if whom == "daemon":
-            pid = machine.pid
-            self._signal(pid, signal.SIGSTOP)
-            self.later(until, lambda: self._signal(pid, signal.SIGCONT))
+            self._hold_up(machine.pid, until)
         else:
             machine.signal_all(signal.SIGSTOP)
             self.later(until, lambda: machine.signal_all(signal.SIGCONT))
@@ -232,8 +229,7 @@ class Chaos:
             if pid is None:
                 return False
             if fault.kind.startswith("stop"):
-                self._signal(pid, signal.SIGSTOP)
-                self.later(until, lambda: self._signal(pid, signal.SIGCONT))
+                self._hold_up(pid, until)
                 return True
             who = process.identify(pid)
             self._signal(pid, signal.SIGKILL)
@@ -242,6 +238,12 @@ class Chaos:
                 self.bystanders.take_pid_of(who)
             return True
         return False
+
+    def _hold_up(self, pid: int, until: float) -> None:
+        """Stop a process for a while; whoever has its pid when it is over may be another one."""
+        if pid > 1 and (who := process.identify(pid)) is not None:
+            self._signal(pid, signal.SIGSTOP)
+            self.later(until, lambda: process.send(who, signal.SIGCONT))
 
     @staticmethod
     def _signal(pid: int, number: int) -> None:
