@@ -223,6 +223,24 @@ def test_whoever_sees_to_the_line_outlasts_one_who_died_with_a_claim(
     assert states(store, claimed, waits) == ["running", "queued"]
 
 
+def test_a_claim_that_ends_just_after_the_line_was_looked_at_is_seen(
+    store: Corral, clock: SetClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.settings.set("runs.max_at_once", 1)
+    claimed, waits = queued(store), queued(store)
+    assert store.runs._claim(claimed.id, host=process.host())
+    look = store.runs.start_queued
+
+    def look_in_vain_once() -> list[Run]:
+        found = look()
+        clock.advance(HOUR)
+        return found
+
+    monkeypatch.setattr(store.runs, "start_queued", look_in_vain_once)
+    store.runs.see_to_line()
+    assert states(store, claimed, waits) == ["running", "queued"]
+
+
 def test_nobody_stays_to_see_to_a_line_that_does_not_wait_for_claims(
     store: Corral, keep: list[str]
 ) -> None:

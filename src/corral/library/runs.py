@@ -401,10 +401,13 @@ class Runs(Room):
         died, nobody else may ever hear."""
         host = process.host()
         with self._database.listening() as listener:
-            self.start_queued()
-            while self._waits_for_claims(host=host):
-                listener.wait(LONGEST_SLEEP)
+            while True:
+                # Asked before and after: a claim may end, or begin, while the line is looked at.
+                waits = self._waits_for_claims(host=host)
                 self.start_queued()
+                if not waits and not self._waits_for_claims(host=host):
+                    return
+                listener.wait(LONGEST_SLEEP)
 
     def _not_here(self, run: Run) -> str | None:
         """Why a run is not to be started here and now: its agent is busy enough, or its project's
