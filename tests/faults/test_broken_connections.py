@@ -125,7 +125,7 @@ def test_a_connection_that_ends_as_it_begins_is_tried_again(
 
     monkeypatch.setattr(Link, "run", ends_at_first)
     database._close_idle()
-    database.clock._known = (-1e9, 0)  # type: ignore[attr-defined]  # it asks for the time anew
+    monkeypatch.setattr(database.clock, "_known", (-1e9, 0))  # it asks for the time anew
     store.mail.put("queue:work", "kept")
     assert ended
     assert [letter.body for letter in store.mail.list().items] == ["kept"]

@@ -20,6 +20,7 @@ from corral.rooms.outputs.model import OutputState
 from corral.rooms.runs.model import Mode, Run, RunState
 
 SEALING_SECONDS = 30.0
+LONGEST_SLEEP = 1.0  # behind a wake-up that never came
 EXIT_CODES = {
     RunState.TIMED_OUT: 124,
     RunState.CANCELLED: 130,
@@ -94,11 +95,11 @@ def _leave_to_whom_it_fits(app: App, asked: Run, *, detach: bool) -> int:
 def _wait_for_output(app: App, ended: Run) -> None:
     """Its machine brings it into the store once the run is over."""
     deadline = time.monotonic() + SEALING_SECONDS
-    with suppress(NotFound):
+    with suppress(NotFound), app.store.listening() as listener:
         while app.store.outputs.get(ended.id).state is OutputState.OPEN:
-            if time.monotonic() >= deadline:
+            if (left := deadline - time.monotonic()) <= 0:
                 return
-            time.sleep(0.1)
+            listener.wait(min(left, LONGEST_SLEEP))
 
 
 def stay(app: App, asked: Run, *, split: bool) -> int:
