@@ -6,10 +6,13 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
+import apsw
 import pytest
 
 import corral
+from corral.db.turnstile import Door
 from corral.kernel.ids import number_of
 from corral.rooms.mail import ops as mail
 from tests.support.invariants import check_store
@@ -87,11 +90,11 @@ def test_one_who_died_with_the_door_of_the_line_holds_up_nobody(file_url: str) -
     with corral.open(file_url) as store, corral.open(file_url) as other:
         store.mail.put("queue:work", 1)
         door = Path(file_url.removeprefix("sqlite:///") + "-line-door")
-        assert door.read_bytes() == b"\0"
+        assert door.read_bytes()[0] == 0
         with door.open("r+b") as sign:
             sign.write(b"\1")
         other.mail.put("queue:work", 2)
-        assert door.read_bytes() == b"\0"
+        assert door.read_bytes()[0] == 0
         store.mail.put("queue:work", 3)
         assert len(store.mail.list(mailbox="queue:work").items) == 3
 
@@ -108,14 +111,26 @@ def test_one_who_writes_all_the_time_lets_in_whoever_waits(file_url: str) -> Non
                 store.mail.put("queue:work", "greedy")
 
     def put_now_and_then() -> list[int]:
-        """How many letters of the other one went in while each of ours waited."""
-        overtaken = []
-        with corral.open(file_url) as store:
-            for _ in range(60):
+        """How many letters of the other one went in while each of ours was the next in line."""
+        overtaken, newest = [], 0
+        try_lock, file = Door.try_lock, apsw.Connection(file_url.removeprefix("sqlite:///"))
+
+        def try_lock_and_look(door: Door) -> bool:
+            nonlocal newest
+            locked = try_lock(door)
+            newest = file.execute("SELECT max(seq) FROM letters").get
+            return locked
+
+        with (
+            patch.object(Door, "try_lock", try_lock_and_look),
+            corral.open(file_url) as store,
+        ):
+            while len(overtaken) < 60:
                 time.sleep(0.005)
-                (newest,) = store.mail.list(all=True, limit=1).items
+                newest = 0
                 mine = store.mail.put("queue:work", "patient")
-                overtaken.append(number_of("let", mine.id) - number_of("let", newest.id) - 1)
+                if newest:  # else nobody wrote, and there was no line
+                    overtaken.append(number_of("let", mine.id) - newest - 1)
         return sorted(overtaken)
 
     with Child(put_for_ever) as greedy:
@@ -126,7 +141,7 @@ def test_one_who_writes_all_the_time_lets_in_whoever_waits(file_url: str) -> Non
     mostly = overtaken[len(overtaken) * 4 // 5]
     print(f"overtaken by {mostly} letters in four cases of five, by {overtaken[-1]} at the most")
     # One is under way when we come; the fifth case is a machine that had something else to do.
-    assert mostly <= 3
+    assert mostly <= 2
 
 
 def put_one(url: str, go: Signal | None = None) -> float:

@@ -49,8 +49,8 @@ def good() -> History:
         *told("run", "run_1", "complete", **ended),
     ]
     notes = [
-        Note("put", "let_1", "w0", 1, 2, mailbox="agent:a", key="k1", before=100, after=101),
-        Note("put", "let_2", "w0", 3, 4, mailbox="agent:a", key="k2", before=102, after=103),
+        Note("put", "let_1", "w0", 1, 2, mailbox="agent:a", key="k1"),
+        Note("put", "let_2", "w0", 3, 4, mailbox="agent:a", key="k2"),
         Note("claim", "let_1", "w0", 5, 6, fence=1),
         Note("claim", "let_1", "w1", 7, 8, fence=2),
         Note("ack", "let_1", "w1", 9, 10, fence=2),

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.db.database import Database
-from corral.kernel.clock import Clock, SystemClock
+from corral.kernel.clock import Clock
 from corral.kernel.errors import Invalid, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def connect(
 
         return SqliteDatabase(
             Path(rest[1:]).absolute(),
-            clock=clock or SystemClock(),
+            clock=clock,
             actor=actor,
             create=create,
             probe=probe,

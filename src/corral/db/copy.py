@@ -23,7 +23,6 @@ from corral.db.sqlite_errors import translate
 from corral.db.sqlite_filing import file_behind
 from corral.db.statement import Statement
 from corral.db.tx import Tx
-from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Invalid
 from corral.scratch import scratch_folder
 
@@ -84,7 +83,7 @@ def current_copy(source: Path) -> Iterator[Path]:
         copy = folder / "copy.db"
         _copy_file(source, copy)
         _reopen(copy, source)
-        database = SqliteDatabase(copy, clock=SystemClock(), actor="corral")
+        database = SqliteDatabase(copy, actor="corral")
         try:
             # It may have been made while the store was moved, or be a part.
             database.write(take_down)

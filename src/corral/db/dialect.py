@@ -169,6 +169,10 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "0",
         "postgres": "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT)",
     },
+    # -- time ---------------------------------------------------------------------------------
+    # By how much the time of two who write may differ: SQLite's have one clock (`StoreClock`), and
+    # PostgreSQL's each have measured the server's (`ServerClock`).
+    "clocks_differ_ms": {"sqlite": "0", "postgres": "250"},
     # -- claiming -----------------------------------------------------------------------------
     # SQLite has one writer at a time, so nothing that it sees can be taken by another meanwhile.
     "skip_locked": {"sqlite": "", "postgres": "FOR UPDATE SKIP LOCKED"},

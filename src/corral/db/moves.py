@@ -5,6 +5,7 @@ the two are one statement (a writing WITH), which halves the round trips; SQLite
 and no round trips either. No other code in Corral writes a state column.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -32,7 +33,9 @@ class StateTable(Generic[R]):
     that tells its project. Rows that are numbered have `number_of` as the prefix of their public
     id. The record has the fields `id` and `state`. `fresh` makes the record of a new row from its
     number, values and state, so that it is not read back: for a table that is filled so often that
-    this counts.
+    this counts. `placed` has columns in which a new row takes its place among those of others, and
+    the SQL for it, in terms of the given values (`:column`): for an engine whose writers are not
+    alone. Where they are, a row is placed as it is given.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class StateTable(Generic[R]):
         number_of: str | None = None,
         project: str | None = None,
         fresh: Callable[[int, Mapping[str, Any], Any], R] | None = None,
+        placed: Mapping[str, str] | None = None,
     ) -> None:
         self.record = record
         self.moves = moves
@@ -55,6 +59,7 @@ class StateTable(Generic[R]):
         self.number_of = number_of
         self.project = project
         self.fresh = fresh
+        self.placed = placed or {}
         self._insertions: dict[tuple[str, ...], Query[R]] = {}
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
         self.held_by_key = Query(record, f"{self.by_key.text} {{locked}}")
@@ -87,13 +92,20 @@ class StateTable(Generic[R]):
         self, columns: Iterable[str], unless: str, begin: str, engine: Engine
     ) -> "Query[R]":
         names = ", ".join(columns)
-        values = ", ".join(f":{name}" for name in columns)
+        values = ", ".join(self.value_of(name, engine) for name in columns)
         conflict = f" ON CONFLICT {unless} DO NOTHING" if unless else ""
         insert = (
             f"INSERT INTO {self.table} ({names}, state)"
             f" VALUES ({values}, '{self.moves.entries[begin]}'){conflict}"
         )
-        return (_with_event if self.fresh is None else _unread)(self, insert, engine)
+        if self.fresh is None:
+            return _with_event(self, insert, engine)
+        return _unread(self, insert, engine, *self.placed)
+
+    def value_of(self, column: str, engine: Engine) -> str:
+        """What stands for a column's value in the INSERT of a new row."""
+        given = f":{column}"
+        return given if engine == "sqlite" else self.placed.get(column, given)
 
     def newest(self, condition: str = "") -> "Query[R]":
         """A list of rows that are named by id, newest first, of those that fit a condition."""
@@ -129,7 +141,13 @@ def create(
     if fresh is None or not query.unread:
         return _write(tx, table, query, query.make, values, verb, note)
     state = table.moves.entries[verb]
-    return _write(tx, table, query, lambda row: fresh(row[0], values, state), values, verb, note)
+
+    def made(row: Row) -> R:
+        if len(row) > 1:
+            values.update(zip(table.placed, row[1:], strict=True))
+        return fresh(row[0], values, state)
+
+    return _write(tx, table, query, made, values, verb, note)
 
 
 def create_each(
@@ -319,7 +337,10 @@ def _insert_many(
     casts = {"text": "{}", "integer": "CAST({} AS {{integer}})", "json": "CAST({} AS {{json}})"}
     names = ", ".join([*(name for name, _ in kinds), *shared])
     values = [casts[kind].format(f"each.value ->> '{name}'") for name, kind in kinds]
-    listed = ", ".join([*values, *(f":{name}" for name in shared)])
+    alike = [table.value_of(name, engine) for name in shared]
+    for (name, _), value in zip(kinds, values, strict=True):
+        alike = [re.sub(rf":{name}\b", value, expression) for expression in alike]
+    listed = ", ".join([*values, *alike])
     # Without a WHERE, SQLite would take the ON of the conflict for that of a join.
     conflict = f" WHERE TRUE ON CONFLICT {unless} DO NOTHING" if unless else ""
     return _many_with_events(
@@ -406,9 +427,11 @@ def _with_event(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
     return Query(table.record, _noting(table, change, table.columns))
 
 
-def _unread(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
-    """The same, and nothing is read back but whether it was made: who makes it knows the rest."""
-    text = change if engine == "sqlite" else _noting(table, change, table.key)
+def _unread(table: StateTable[R], change: str, engine: Engine, *placed: str) -> Query[R]:
+    """The same, and nothing is read back but whether it was made, and where it was placed among
+    others: who makes it knows the rest."""
+    columns = ", ".join((table.key, *placed))
+    text = change if engine == "sqlite" else _noting(table, change, columns)
     return Query(table.record, text, unread=True)
 
 

@@ -21,6 +21,7 @@ from corral.db.sqlite_care import (
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_link import Link
 from corral.db.statement import Statement
+from corral.db.store_clock import StoreClock
 from corral.db.turnstile import Turnstile
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
@@ -46,12 +47,13 @@ class SqliteDatabase(Database):
         self,
         path: Path,
         *,
-        clock: Clock,
+        clock: Clock | None = None,
         actor: str,
         create: bool = True,
         probe: Probe | None = None,
     ) -> None:
-        """Open the file; a missing one is made, private, when `create` allows it.
+        """Open the file; a missing one is made, private, when `create` allows it. Without a clock
+        of the caller's, the time is the store's own.
 
         `probe` is told "before commit" and "after commit"; crash tests stop the process there.
         """
@@ -63,7 +65,13 @@ class SqliteDatabase(Database):
             )
         self.path = path
         self.url = self.address = self.pointer = f"sqlite:///{path}"
-        self.clock = clock
+        line = f"{path}-line"
+        if clock is None:
+            self.clock = own = StoreClock(f"{line}-door")
+            self._write_now = own.write_now
+        else:
+            self.clock = clock
+            self._write_now = clock.now
         self.actor = actor
         self._probe = probe
         super().__init__()
@@ -73,7 +81,7 @@ class SqliteDatabase(Database):
         self._full = False
         self._syncs = False
         filesystem.make_private_file(path, create=create)
-        self._turnstile = Turnstile(f"{path}-line")
+        self._turnstile = Turnstile(line)
         self._sole: filesystem.SoleUse | None = None
         try:
             self._sole = filesystem.sole_use_if_remote(path)
@@ -99,7 +107,7 @@ class SqliteDatabase(Database):
         try:
             if mode == "many":
                 link.run("BEGIN")
-            return work(self._tx(link, mode))
+            return work(Tx(link, self.clock.now(), self.actor, mode, self.redaction))
         except apsw.Error as error:
             self._raise(error)
         finally:
@@ -178,7 +186,7 @@ class SqliteDatabase(Database):
             while True:
                 if mode == "many":
                     writer.begin()
-                result = work(Tx(writer, self.clock.now(), self.actor, mode, self.redaction))
+                result = work(Tx(writer, self._write_now(), self.actor, mode, self.redaction))
                 if writer.connection.in_transaction:
                     try:
                         if line.waiting:
@@ -252,8 +260,8 @@ class SqliteDatabase(Database):
         if self._probe is not None:
             self._probe("after commit")
 
-    def _tx(self, link: Link, mode: Mode) -> Tx:
-        return Tx(link, self.clock.now(), self.actor, mode, self.redaction)
+    def _tx(self, writer: Link, mode: Mode) -> Tx:
+        return Tx(writer, self._write_now(), self.actor, mode, self.redaction)
 
     # -- connections ----------------------------------------------------------------------------
 
@@ -302,6 +310,8 @@ class SqliteDatabase(Database):
         self._readers.clear()
         self._writer = None
         self._turnstile.close()
+        if isinstance(self.clock, StoreClock):
+            self.clock.close()
         if self._sole is not None:
             self._sole.close()
 

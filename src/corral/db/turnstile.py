@@ -11,14 +11,13 @@ A process that is stopped (Ctrl-Z) keeps what it has, so nobody waits longer tha
 """
 
 import errno
-import mmap
-import os
 import threading
 import time
 from fcntl import flock
 from pathlib import Path
 
-from corral.db.lockfile import FREE, OPEN, TRY, LockFile
+from corral.db.board import DOOR, open_board
+from corral.db.lockfile import FREE, TRY, LockFile
 from corral.db.sqlite_errors import no_room
 from corral.kernel.errors import StoreUnavailable
 
@@ -42,7 +41,7 @@ class Turnstile:
         `since` is when the caller began to wait, if that was earlier, by the steady clock.
         """
         door, turn = self._files or self._open()
-        if not door.shown[0]:
+        if not door.board[DOOR]:
             try:
                 flock(turn.descriptor, TRY)
                 return
@@ -123,41 +122,28 @@ class Door(LockFile):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         try:
-            self.shown = _sign(path)
+            self.board = open_board(path)
         except BaseException:
             super().close()
             raise
 
     def lock(self) -> None:
         super().lock()
-        self.shown[0] = 1
+        self.board[DOOR] = 1
 
     def try_lock(self) -> bool:
         if not super().try_lock():
             return False
-        self.shown[0] = 1
+        self.board[DOOR] = 1
         return True
 
     def unlock(self) -> None:
-        self.shown[0] = 0
+        self.board[DOOR] = 0
         super().unlock()
 
     def close(self) -> None:
         super().close()
-        self.shown.close()
-
-
-def _sign(path: str) -> mmap.mmap:
-    # Opened anew: a map keeps its file open, and in a forked child the lock with it.
-    descriptor = os.open(path, OPEN)
-    try:
-        if os.fstat(descriptor).st_blocks == 0:
-            # Who writes to a map where the disk has no room is killed; so the room is taken first,
-            # also where a copy of the file left out what is empty.
-            os.pwrite(descriptor, b"\0", 0)
-        return mmap.mmap(descriptor, 1)
-    finally:
-        os.close(descriptor)
+        self.board.release()
 
 
 def _deadline(since: float | None) -> float:

@@ -118,12 +118,9 @@ class Worker:
         mailbox = self.random.choice((*ORDERED, *ORDERED, DOUBTED, PLAIN[0]))
         self.count += 1
         key = f"{self.owner}-{self.count}"
-        began, before = time.monotonic(), self.store.now()
+        began = time.monotonic()
         letter = self.store.mail.put(mailbox, {"n": self.count}, key=key)
-        after = self.store.now()
-        self.journal.note(
-            "put", letter.id, began, mailbox=mailbox, key=key, before=before, after=after
-        )
+        self.journal.note("put", letter.id, began, mailbox=mailbox, key=key)
 
     def take(self) -> None:
         mailbox = self.random.choice((*ORDERED, DOUBTED, *PLAIN, *self.own))

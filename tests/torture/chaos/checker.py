@@ -139,8 +139,7 @@ def order_in_mailboxes(history: History) -> Iterator[str]:
         notes.sort(key=lambda note: note.began)
         for number, note in enumerate(notes):
             for earlier in notes[max(0, number - 50) : number]:
-                before = earlier.ended < note.began and earlier.after <= note.before
-                before = before and earlier.subject not in doubted
+                before = earlier.ended < note.began and earlier.subject not in doubted
                 if before and ended[earlier.subject] > ended[note.subject]:
                     yield f"{mailbox}: {note.subject} ended before {earlier.subject}"
 

@@ -26,9 +26,6 @@ class Note(msgspec.Struct, omit_defaults=True):
     """What the store gave, or was shown and took."""
     mailbox: str | None = None
     key: str | None = None
-    before: int = 0
-    """The store's time before the call, and after it."""
-    after: int = 0
 
 
 class Told(msgspec.Struct):

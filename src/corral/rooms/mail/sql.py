@@ -6,6 +6,17 @@ from corral.rooms.mail.model import MOVES, Letter, fresh_letter
 _COLUMNS = """'let_' || seq AS id, mailbox, sender, project_id, key, body, -rank AS priority, state,
     due_at, line_at, expires_at, owner, fence, attempts, last_error, created_at, ended_at"""
 
+# A letter that is due when it is put stands behind those that were put before it, also where each
+# who writes has an own idea of the time. Those that are to wait are not waited for.
+_LINE_AT = """
+    CASE WHEN CAST(:line_at AS {integer}) <> :created_at THEN :line_at ELSE (
+        SELECT greatest(max(ahead.line_at), :line_at) FROM letters AS ahead
+        WHERE ahead.mailbox = :mailbox AND ahead.state = 'waiting' AND ahead.rank = :rank
+          AND ahead.line_at > :line_at AND ahead.line_at <= :line_at + {clocks_differ_ms}
+          AND (ahead.due_at = ahead.created_at OR ahead.attempts > 0)
+    ) END
+"""
+
 LETTERS = StateTable(
     Letter,
     MOVES,
@@ -15,6 +26,7 @@ LETTERS = StateTable(
     number_of="let",
     project="project_id",
     fresh=fresh_letter,
+    placed={"line_at": _LINE_AT},
 )
 
 WITH_NUMBERS = Query(
