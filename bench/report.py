@@ -69,7 +69,7 @@ class Plot(NamedTuple):
 
 def add(facts: dict[str, str], name: str, rows: list[Row]) -> None:
     """Write what a case has found into the report. Other cases stay as they were measured before,
-    if that was with the same machine and programs."""
+    if that was with the same kind of machine and the same programs."""
     before = msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else None
     cases = dict(before.cases) if before is not None and _alike(before.facts, facts) else {}
     cases[name] = rows
@@ -110,9 +110,18 @@ def unexplained(rows: Iterable[Row]) -> list[Row]:
 
 
 def _alike(before: dict[str, str], now: dict[str, str]) -> bool:
-    """What both runs know of is the same; what only one of them used changes no figure of the
-    other."""
-    return all(now[name] == value for name, value in before.items() if name in now)
+    """What both runs know of is the same, but for what a release mends; what only one of them used
+    changes no figure of the other."""
+    return all(
+        _but_mended(now[name]) == _but_mended(value)
+        for name, value in before.items()
+        if name in now
+    )
+
+
+def _but_mended(fact: str) -> str:
+    """A version without its third number and what follows."""
+    return ".".join(fact.split(".")[:2]) if fact[:1].isdigit() else fact
 
 
 def as_text(case: Case, rows: Sequence[Row]) -> str:

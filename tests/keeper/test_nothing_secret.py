@@ -200,15 +200,15 @@ def test_nobody_else_can_read_anything_of_a_home_that_was_used(home: Home) -> No
             found = [top, *top.rglob("*")]
             if path := store.db.path:
                 found += sorted(path.parent.glob(f"{path.name}*"))
+            kinds = set()
+            for each in found:
+                try:
+                    mode = os.lstat(each).st_mode
+                except FileNotFoundError:  # became another one meanwhile
+                    continue
+                kinds.add(stat.S_IFMT(mode))
+                assert not stat.S_IMODE(mode) & 0o077 or stat.S_ISLNK(mode), f"{each}: {mode:o}"
             store.runs.stop(run.id)
-        kinds = set()
-        for each in found:
-            try:
-                mode = os.lstat(each).st_mode
-            except FileNotFoundError:  # became another one meanwhile
-                continue
-            kinds.add(stat.S_IFMT(mode))
-            assert not stat.S_IMODE(mode) & 0o077 or stat.S_ISLNK(mode), f"{each}: {mode:o}"
         assert {stat.S_IFREG, stat.S_IFDIR, stat.S_IFSOCK} <= kinds
         home.ended(run.id)
     finally:
