@@ -1,11 +1,15 @@
-"""PostgreSQL's connections: a process has so many, and the server's defaults are not ours."""
+"""Connections: PostgreSQL gives a process so many, and whoever closes a store closes them all."""
 
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 import corral
+from corral.db.database import CLOSED
 from corral.db.postgres import MAX_CONNECTIONS
+from corral.db.sqlite import SqliteDatabase
 from corral.db.tx import Tx
 from corral.kernel.errors import Refused
 from corral.rooms.mail import ops as mail
@@ -86,3 +90,66 @@ def test_a_connection_that_is_out_when_the_store_is_closed_is_closed_behind_it(
     reader.join()
     wait_until_alone(url)
     postgres_server.drop_database(url)
+
+
+def test_a_store_is_closed_behind_whoever_writes_and_who_waits_is_told(url: str) -> None:
+    store = corral.open(url)
+    inside, go = threading.Event(), threading.Event()
+
+    def put(tx: Tx) -> None:
+        mail.put(tx, "queue:work", "kept")
+        inside.set()
+        assert go.wait(30)
+
+    writer = Racer(lambda: store._database.write(put))
+    assert inside.wait(30)
+    closing = Racer(store.close)
+    while store._database.unusable is None:
+        assert closing.is_running
+    with pytest.raises(RuntimeError, match="was closed"):
+        store.mail.put("queue:work", "late")
+    go.set()
+    writer.result()
+    closing.result()
+    with corral.open(url) as again:
+        assert [letter.body for letter in again.mail.list().items] == ["kept"]
+
+
+def test_who_waits_to_write_when_the_store_is_closed_opens_no_file_again(tmp_path: Path) -> None:
+    store, inside, go = corral.open(tmp_path / "corral.db"), threading.Event(), threading.Event()
+
+    def wait(tx: Tx) -> None:
+        inside.set()
+        assert go.wait(30)
+
+    reader = Racer(lambda: store._database.read(wait))
+    assert inside.wait(30)
+    inside.clear()
+    writer = Racer(lambda: store._database.write(wait))
+    assert inside.wait(30)
+    closing = Racer(store.close)
+    while store._database.unusable is None:
+        assert closing.is_running
+    database = store._database
+    assert isinstance(database, SqliteDatabase)
+    database.unusable = None  # one who had looked just before
+    late = Racer(lambda: store.mail.put("queue:work", "late"))
+    while len(database._line.waiting) < 2:
+        assert closing.is_running
+        assert late.is_running
+    database.unusable = CLOSED
+    go.set()
+    reader.result()
+    writer.result()
+    closing.result()
+    with pytest.raises(RuntimeError, match="was closed"):
+        late.result()
+    assert not [file for file in open_files() if file.startswith(str(database.path))]
+
+
+def open_files() -> list[str]:
+    found = []
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(file.readlink()))
+    return found

@@ -3,6 +3,7 @@ waits for nobody's clock."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -11,6 +12,8 @@ from corral.db.store_clock import LONGEST_HELD
 from corral.kernel.clock import HOUR, MINUTE, SECOND, SetClock, SystemClock
 from corral.kernel.errors import Conflict
 from corral.library import Corral
+from corral.library.mail import Mail
+from corral.library.waiting import SOON
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Draft
 from tests.support.processes import Child
@@ -51,7 +54,8 @@ def test_letters_keep_their_order_and_are_given_out_at_once(
     two.mail.put("agent:a", "after")
     got = []
     for worker in (two, one, two):
-        (letter,) = worker.mail.claim("agent:a", owner="w")
+        # Two who have each measured the server's time may differ by a millisecond.
+        (letter,) = worker.mail.claim("agent:a", owner="w", wait_ms=SECOND)
         got.append(letter.body)
         worker.mail.ack(letter)
     assert got == ["before", "while it was wrong", "after"]
@@ -103,6 +107,26 @@ def test_who_only_reads_sees_the_time_of_those_who_write(system: Moved, tmp_path
         system.now -= 20 * SECOND
         with corral.open(tmp_path / "corral.db") as reader:
             assert reader.now() == TRUE_TIME + 20 * SECOND
+
+
+def test_who_opened_before_anybody_wrote_sees_it_too(system: Moved, tmp_path: Path) -> None:
+    path = tmp_path / "corral.db"
+    corral.open(path).close()
+    Path(f"{path}-line-door").unlink()  # as where the store alone was copied
+    with corral.open(path) as reader, corral.open(path) as writer:
+        assert reader.now() == TRUE_TIME
+        system.now += 20 * SECOND
+        writer.mail.put("queue:work", 1)
+        system.now -= 20 * SECOND
+        assert reader.now() == TRUE_TIME + 20 * SECOND
+
+
+def test_whoever_waits_while_the_time_stands_still_is_not_busy(clock: SetClock, url: str) -> None:
+    with corral.open(url, clock=clock) as store:
+        store.mail.put("queue:work", 1, due_at=clock.now() + 1)
+        with patch.object(Mail, "next_due", return_value=clock.now() + 1) as look:
+            assert store.mail.claim("queue:work", owner="w", wait_ms=200) == []
+        assert 0 < look.call_count <= 200 / (SOON * SECOND)
 
 
 def test_other_processes_see_it_and_the_next_who_opens(system: Moved, tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def test_an_error_is_json_where_json_was_asked_for(cli: Cli) -> None:
         "exit_code": 3,
     }
     assert cli.error("mail", "nonsense")["code"] == "usage"
+    assert cli.error("mail", "show", "\udcff")["code"] == "invalid", "what is no text neither"
 
 
 def test_an_ambiguous_id_is_refused_with_its_candidates(cli: Cli) -> None:

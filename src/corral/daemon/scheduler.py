@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from corral.daemon.checker import Checker
 from corral.daemon.loop import Plain
 from corral.library import Corral
+from corral.library.waiting import SOON
 from corral.rooms.mail.model import Letter
 
 # Behind a wake-up that never came.
@@ -45,4 +46,4 @@ def _pause(store: Corral) -> float:
     upcoming = store.schedules.next_at()
     if upcoming is None:
         return LONGEST_SLEEP
-    return min(max((upcoming - store.now()) / 1_000, 0.001), LONGEST_SLEEP)
+    return min(max((upcoming - store.now()) / 1_000, SOON), LONGEST_SLEEP)

@@ -1,7 +1,7 @@
 """SQLite through APSW: one file, many processes, many threads."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -112,7 +112,10 @@ class SqliteDatabase(Database):
             self._raise(error)
         finally:
             link.roll_back()
-            self._readers.append(link)
+            if self.unusable:
+                link.connection.close()
+            else:
+                self._readers.append(link)
 
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
@@ -237,6 +240,8 @@ class SqliteDatabase(Database):
     def _take_turn(self, durable: bool, since: float | None) -> Link:
         """The writing connection, once no other process writes."""
         try:
+            if self._writer is None:
+                self.require_usable()  # it may have been closed while we stood in line
             self._turnstile.enter(since)
             writer = self._writer or self._connect_writer()
             if not self._full and durable is not self._syncs:
@@ -305,11 +310,16 @@ class SqliteDatabase(Database):
         self._syncs = wanted
 
     def _close(self) -> None:
-        for link in [*self._readers, *([self._writer] if self._writer else [])]:
-            link.connection.close()
-        self._readers.clear()
-        self._writer = None
-        self._turnstile.close()
+        with ExitStack() as behind_others:
+            if not self.working.here:
+                self._line.join(Job(None, durable=False))  # another thread may be writing
+                behind_others.callback(self._line.pass_on)
+            if self._writer is not None:
+                self._writer.connection.close()
+            self._writer = None
+            self._turnstile.close()
+        while self._readers:
+            self._readers.pop().connection.close()
         if isinstance(self.clock, StoreClock):
             self.clock.close()
         if self._sole is not None:

@@ -18,32 +18,36 @@ class StoreClock(SystemClock):
     """
 
     def __init__(self, path: str) -> None:
-        """`path` is that of the board; without one, because nobody has written yet, the time is the
-        system's."""
-        self._path = path
+        """`path` is that of the board; as long as there is none, because nobody has written yet,
+        the time is the system's."""
+        self._path: str | None = path
         self._board: memoryview[int] | None = None
-        self._look()
 
     def now(self) -> int:
         now = super().now()
         board = self._board
-        if board is not None and now < board[TIME] <= now + LONGEST_HELD:
-            return board[TIME]
+        if board is None:
+            board = self._look()
+        if board is not None:
+            held = board[TIME]  # once: others write it meanwhile
+            if now < held <= now + LONGEST_HELD:
+                return held
         return now
 
     def write_now(self) -> int:
         """The time of a write, which is everybody's from then on; for whoever has the turn."""
-        if self._board is None:
-            self._look()
         now = self.now()
-        if self._board is not None:
-            self._board[TIME] = now
+        board = self._board
+        if board is not None:
+            board[TIME] = now
         return now
 
     def close(self) -> None:
         """Let go of the board's file; the time is the system's from then on."""
-        self._board = None
+        self._path = self._board = None
 
-    def _look(self) -> None:
-        with suppress(OSError):
-            self._board = open_board(self._path)
+    def _look(self) -> "memoryview[int] | None":
+        if self._path is not None:
+            with suppress(OSError):
+                self._board = open_board(self._path)
+        return self._board

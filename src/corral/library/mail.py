@@ -5,6 +5,7 @@ from typing import Any, Literal
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.page import Page
 from corral.library.operation import Room, read, write
+from corral.library.waiting import SOON
 from corral.rooms.mail import looking, ops
 from corral.rooms.mail.model import Exchange, Letter, keeps_order
 
@@ -172,6 +173,6 @@ class Mail(Room):
                 until = LONGEST_SLEEP if due is None else (due - self._database.clock.now()) / 1_000
                 # One that is due and was not given out became due this moment, or stands behind a
                 # letter that is out: look again soon, then more and more seldom.
-                pause = min(pause * 2, LONGEST_SLEEP) if until <= 0 else until
+                pause = min(pause * 2, LONGEST_SLEEP) if until <= 0 else max(until, SOON)
                 if listener.wait(min(pause, left, LONGEST_SLEEP)):
                     pause = SHORTEST_SLEEP

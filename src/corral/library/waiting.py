@@ -10,7 +10,8 @@ from corral.kernel.errors import Refused
 
 # Behind a wake-up that never came.
 LONGEST_SLEEP = 1.0
-SHORTEST_SLEEP = 0.001
+# What is due sooner is looked for then: the time of a store may stand still for a while.
+SOON = 0.005
 
 
 T = TypeVar("T", bound=Pending)
@@ -33,5 +34,5 @@ def until_over(database: Database, look: Callable[[], T], timeout_ms: int | None
                 )
             if found.deadline_at is not None:
                 due = (found.deadline_at - database.clock.now()) / 1_000
-                left = min(left, max(due, SHORTEST_SLEEP))
+                left = min(left, max(due, SOON))
             listener.wait(min(left, LONGEST_SLEEP))

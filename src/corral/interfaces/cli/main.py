@@ -259,6 +259,12 @@ def _complain(code: str, message: str, details: dict[str, Any], arguments: list[
         import msgspec
 
         answer = {"error": {"code": code, "message": message, "details": details}}
-        sys.stderr.write(msgspec.json.encode(answer, enc_hook=str).decode() + "\n")
+        try:
+            text = msgspec.json.encode(answer, enc_hook=str)
+        except UnicodeEncodeError:  # it repeats an argument that is not UTF-8
+            import json
+
+            text = json.dumps(answer, default=str, ensure_ascii=False).encode(errors="replace")
+        sys.stderr.write(text.decode() + "\n")
     else:
         sys.stderr.write(f"corral: {printable(message)}\n")
