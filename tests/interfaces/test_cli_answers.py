@@ -1,10 +1,12 @@
 """How the command line answers: sentences, exit codes, JSON, and never a traceback."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import apsw
 import pytest
 from rich.console import Console
 
@@ -254,6 +256,22 @@ def test_a_back_up_says_what_is_not_in_it(home_cli: Cli, tmp_path: Path) -> None
     assert home_cli("db", "backup", str(tmp_path / "one")).out.count("copy") == 0
     make_private_folder(home() / "runs")
     assert f"{home() / 'runs'}; copy that, too" in home_cli("db", "backup", str(tmp_path / "2")).out
+
+
+def test_a_back_up_of_a_store_with_a_view_of_somebodys_own_says_what_to_do(
+    home_cli: Cli, tmp_path: Path
+) -> None:
+    assert home_cli("mail", "put", "agent:ada", "x").code == 0
+    plain = apsw.Connection(str(home() / "corral.db"))
+    plain.execute("CREATE VIEW mine AS SELECT 1")
+    plain.close()
+    file = tmp_path / "b.db"
+    said = home_cli("db", "backup", str(file))
+    mend = f"`sqlite3 {file} 'DROP VIEW IF EXISTS \"mine\"'`"
+    assert (said.code, "holds the whole store" in said.out, mend in said.err) == (0, True, True)
+    assert mend in home_cli("db", "restore", str(file), "--yes").err
+    told = home_cli("--json", "db", "backup", str(tmp_path / "c.db")).err
+    assert json.loads(told)["warning"]["code"] == "strange_schema"
 
 
 def test_a_back_up_that_is_not_there_makes_no_store(
