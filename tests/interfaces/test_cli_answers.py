@@ -20,6 +20,7 @@ from tests.support.cli import Cli
 NO_LETTER = "There is no letter let_999; `corral mail list` shows those that there are."
 BAD_INPUT = {
     "another program's word": (["kill", "x"], 2, "did you mean stop?"),
+    "a verb without its noun": (["backup", "x"], 2, "did you mean db backup?"),
     "a reference where a name belongs": (
         ["channel", "add", "tg", "telegram", "--secret", "token=env:TOKEN"],
         2,
@@ -290,6 +291,38 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     )
     assert done.stdout.strip() in ("0", "141")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("meant", [one for near in main.OTHERS_WORDS.values() for one in near])
+def test_what_is_meant_by_others_words_is_there(home_cli: Cli, meant: str) -> None:
+    assert home_cli(*meant.split(), "--help").code == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (["mail", "put", "agent:ada", "x"], ["events", "-f"]),
+        (
+            ["run", "-d", "--name", "slow", "--", "sh", "-c", "echo begun; exec sleep 60"],
+            ["logs", "-f", "slow"],
+        ),
+    ],
+    ids=["events", "logs"],
+)
+def test_who_follows_ends_when_its_reader_goes_away(
+    cli: Cli, url: str, before: list[str], words: list[str]
+) -> None:
+    cli(*before)
+    command = [sys.executable, "-m", "corral", "--store", url, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline()
+        follower.stdout.close()
+        try:
+            assert follower.wait(30) == 0
+        finally:
+            follower.kill()
+            cli("stop", "slow")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
