@@ -1,10 +1,12 @@
 """How the command line answers: sentences, exit codes, JSON, and never a traceback."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import apsw
 import pytest
 from rich.console import Console
 
@@ -18,6 +20,7 @@ from tests.support.cli import Cli
 NO_LETTER = "There is no letter let_999; `corral mail list` shows those that there are."
 BAD_INPUT = {
     "another program's word": (["kill", "x"], 2, "did you mean stop?"),
+    "a verb without its noun": (["backup", "x"], 2, "did you mean db backup?"),
     "a reference where a name belongs": (
         ["channel", "add", "tg", "telegram", "--secret", "token=env:TOKEN"],
         2,
@@ -257,6 +260,22 @@ def test_a_back_up_says_what_is_not_in_it(home_cli: Cli, tmp_path: Path) -> None
     assert f"{home() / 'runs'}; copy that, too" in home_cli("db", "backup", str(tmp_path / "2")).out
 
 
+def test_a_back_up_of_a_store_with_a_view_of_somebodys_own_says_what_to_do(
+    home_cli: Cli, tmp_path: Path
+) -> None:
+    assert home_cli("mail", "put", "agent:ada", "x").code == 0
+    plain = apsw.Connection(str(home() / "corral.db"))
+    plain.execute("CREATE VIEW mine AS SELECT 1")
+    plain.close()
+    file = tmp_path / "b.db"
+    said = home_cli("db", "backup", str(file))
+    mend = f"`sqlite3 {file} 'DROP VIEW IF EXISTS \"mine\"'`"
+    assert (said.code, "holds the whole store" in said.out, mend in said.err) == (0, True, True)
+    assert mend in home_cli("db", "restore", str(file), "--yes").err
+    told = home_cli("--json", "db", "backup", str(tmp_path / "c.db")).err
+    assert json.loads(told)["warning"]["code"] == "strange_schema"
+
+
 def test_a_back_up_that_is_not_there_makes_no_store(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -273,6 +292,38 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     )
     assert done.stdout.strip() in ("0", "141")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("meant", [one for near in main.OTHERS_WORDS.values() for one in near])
+def test_what_is_meant_by_others_words_is_there(home_cli: Cli, meant: str) -> None:
+    assert home_cli(*meant.split(), "--help").code == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (["mail", "put", "agent:ada", "x"], ["events", "-f"]),
+        (
+            ["run", "-d", "--name", "slow", "--", "sh", "-c", "echo begun; exec sleep 60"],
+            ["logs", "-f", "slow"],
+        ),
+    ],
+    ids=["events", "logs"],
+)
+def test_who_follows_ends_when_its_reader_goes_away(
+    cli: Cli, url: str, before: list[str], words: list[str]
+) -> None:
+    cli(*before)
+    command = [sys.executable, "-m", "corral", "--store", url, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline()
+        follower.stdout.close()
+        try:
+            assert follower.wait(30) == 0
+        finally:
+            follower.kill()
+            cli("stop", "slow")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -132,6 +132,50 @@ def test_a_race_that_nobody_here_could_run_is_not_begun(
     assert cli.json("race", "list") == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--agents", "claude:2"),
+        ("--agents", "ada,claude"),
+        ("--agents", "ada", "--judge", "claude"),
+        ("--agents", "away"),
+    ],
+)
+def test_a_race_whose_agents_are_not_installed_is_not_begun(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    ok(cli, "agent", "create", "away", "--command", "/nowhere/away --fast")
+    said = cli("race", "start", "Do it", *words, "--wait")
+    assert (said.code, said.out) == (4, "")
+    assert ("no program /nowhere/away;" if "away" in words else "claude on the PATH") in said.err
+    assert "install it, or name another agent" in said.err
+    assert (cli.json("race", "list"), cli.json("ps", "-a")) == ([], [])
+
+
+def test_no_round_and_no_judging_begins_with_agents_that_are_not_installed(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = start(cli)["id"]
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert "claude on the PATH" in cli("race", "judge", race, "--agent", "claude").err
+    ok(cli, "race", "select", race, "1")
+    assert cli("race", "next", race, "--agents", "claude").code == 4
+    assert [round["state"] for round in cli.json("race", "show", race)["rounds"]] == ["completed"]
+
+
+def test_an_agent_that_is_in_its_worktree_is_there_in_time(cli: Cli, project: Path) -> None:
+    (project / "bin").mkdir()
+    (project / "bin" / "own").write_text("#!/bin/sh\necho x > made\n")
+    (project / "bin" / "own").chmod(0o755)
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "own")
+    ok(cli, "agent", "create", "own", "--command", "own")
+    ok(cli, "agent", "create", "near", "--command", "bin/own")
+    path = f"PATH=bin:{os.environ['PATH']}"
+    ok(cli, "race", "start", "Do it", "--agents", "own,near", "--env", path, "--wait")
+
+
 def test_grafting_keeps_what_is_not_worse(cli: Cli, project: Path) -> None:
     race = start(cli)["id"]
     ok(cli, "race", "select", race, "1")

@@ -151,6 +151,29 @@ def test_an_output_whose_folder_is_gone_is_lost_with_that_reason(store: Corral) 
     assert store.outputs.seal_folder("run_2").state == "lost"
 
 
+def test_an_output_that_is_not_there_says_what_is_left_to_do(store: Corral) -> None:
+    folder = begun(store)
+    (folder / "output").rename(folder / "away")
+    with refuses(store, NotFound) as refused:
+        store.outputs.open(RUN)
+    assert f"put them into {folder} from a copy" in refused.value.message
+    assert f"`corral show {RUN}`" in refused.value.message
+    (folder / "away").rename(folder / "output")
+    store.outputs.seal_folder(RUN)
+    with refuses(store, NotFound) as refused:
+        store.outputs.open(RUN, stream="errors")
+    assert f"`corral logs {RUN}`" in refused.value.message
+    store.outputs.lose(RUN, "its disk is gone")
+    (folder / "output.zst").unlink()
+    with refuses(store, NotFound) as refused:
+        store.outputs.open(RUN)
+    assert "its disk is gone. How it begins and ends is kept: `corral db sql" in str(refused.value)
+    store.outputs.delete(RUN)
+    with refuses(store, NotFound) as refused:
+        store.outputs.open(RUN)
+    assert f"`corral show {RUN}`" in refused.value.message
+
+
 def test_what_was_lost_and_is_found_again_is_sealed(store: Corral) -> None:
     begun(store)
     store.outputs.lose(RUN, "its machine is gone")

@@ -1,5 +1,6 @@
 """Back-ups: one private file, of either engine, for either engine."""
 
+import shlex
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from corral.kernel.end import End
 from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.library.once import Key, once
+from corral.library.store import trouble_with
 from corral.rooms.boxes import unboxing
 from corral.rooms.checkpoints.model import NewWrite
 from corral.rooms.imports.ops import Part, add_origins
@@ -617,6 +619,36 @@ def test_a_back_up_with_a_schema_that_is_not_ours_is_refused(
         store.db.restore(file)
     assert "take another one" in caught.value.message
     assert not list(tmp_path.glob("*.before-restore*"))
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [STRANGE["a trigger"]],
+        [STRANGE["a view"], 'CREATE VIEW "it\'s ""mine""; --" AS SELECT 1'],
+        ["CREATE TABLE spy (a PRIMARY KEY)", "CREATE INDEX spies ON spy (a)", "ANALYZE"],
+        [STRANGE["an index"]],
+        [STRANGE["a virtual table"]],
+    ],
+    ids=["a trigger", "views", "a table", "an index", "a virtual table"],
+)
+def test_what_somebody_put_into_a_store_is_taken_out_of_its_back_up_as_it_says(
+    store: Corral, tmp_path: Path, statements: list[str]
+) -> None:
+    store.mail.put("agent:ada", 1)
+    file = store.db.backup(tmp_path / "b.db")
+    assert trouble_with(file) is None
+    change_file(file, *statements)
+    told = trouble_with(file)
+    assert told is not None
+    with refuses(store, Invalid) as caught:
+        store.db.restore(file)
+    assert caught.value.message == told
+    program, path, mended = shlex.split(told.split("`")[1])
+    assert (program, path) == ("sqlite3", str(file))
+    change_file(file, mended)
+    assert trouble_with(file) is None
+    store.db.restore(file)
 
 
 @pytest.mark.parametrize(

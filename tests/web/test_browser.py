@@ -215,6 +215,22 @@ def test_every_page_opens_without_a_fault_names_its_parts_and_fits_into_any_wind
         assert "owned" not in page.title().replace("'owned'", "")
 
 
+# By how much a state's word stands above or below what stands in the same line.
+OFF_THE_LINE = """() => {
+    const bottom = node => { const range = document.createRange(); range.selectNodeContents(node);
+        return range.getBoundingClientRect(); };
+    const row = document.querySelector('.list tbody tr');
+    const state = bottom(row.querySelector('.state').lastChild);
+    const beside = bottom(row.querySelector('td[data-label]'));
+    return Math.abs((state.top + state.bottom) - (beside.top + beside.bottom)) / 2; }"""
+
+
+def test_on_a_phone_a_state_stands_in_one_line_with_what_is_beside_it(look: Look) -> None:
+    page = look.go("/races")
+    page.set_viewport_size(options("phone")["viewport"])
+    assert page.evaluate(OFF_THE_LINE) < 1.5
+
+
 def test_the_token_leaves_the_address_and_is_kept_from_scripts(look: Look) -> None:
     assert look.page.url == f"{look.base}/"
     assert "crl_" not in look.page.evaluate("document.cookie")

@@ -5,6 +5,7 @@ written out into a new file with the same tables. So a back-up can be opened, lo
 restored on either engine without any other tool.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from corral.db import relocation
-from corral.db.drift import differences, made_until, shape_of, told, without_fence
+from corral.db.drift import differences, made_until, shape_of, told, undoing, without_fence
 from corral.db.fencing import AWAY, content, take_down
 from corral.db.migrate import newest, open_schema
 from corral.db.pouring import pour, raise_sequences
@@ -68,12 +69,25 @@ def _refuse_strange(file: apsw.Connection, path: Path) -> None:
     """Refuse a schema that is not what our migrations make; a fence is taken down by us."""
     made = made_until(int(file.pragma("user_version")) % AWAY)
     strange = differences(without_fence(shape_of(file)), made)
-    if strange:
-        raise Invalid(
-            f"{path} is not as Corral makes a back-up ({told(strange)}); mend it with a tool for "
-            "SQLite if you know how that came, else take another one.",
-            path=str(path),
-        )
+    if not strange:
+        return
+    mend = "mend it with a tool for SQLite if you know how that came"
+    if (statements := undoing(strange)) is not None:
+        words = shlex.join(["sqlite3", str(path), statements])
+        mend = f"take that out if you know how it came (`{words}`)"
+    raise Invalid(
+        f"{path} cannot be restored as it is ({told(strange)}); {mend}, else take another one.",
+        path=str(path),
+    )
+
+
+def require_plain(path: Path) -> None:
+    """Refuse a back-up that was just made where a restore would refuse its schema."""
+    file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        _refuse_strange(file, path)
+    finally:
+        file.close()
 
 
 @contextmanager

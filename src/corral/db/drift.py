@@ -22,6 +22,8 @@ class Difference(NamedTuple):
     what: str
     beside: bool
     """Whether it lies beside Corral's own tables and does nothing to them."""
+    strange: Thing | None = None
+    """What there is and should not be."""
 
 
 def differences(found: Shape, made: Shape) -> list[Difference]:
@@ -29,7 +31,7 @@ def differences(found: Shape, made: Shape) -> list[Difference]:
     ours = {thing.table for thing in made}
     strange = [thing for thing in found if thing not in made]
     return [
-        *(Difference(f"{t} is not Corral's", t.table not in ours) for t in strange),
+        *(Difference(f"{t} is not Corral's", t.table not in ours, t) for t in strange),
         *(Difference(f"{t} is missing", False) for t in made if t not in found),
         *(
             Difference(f"{t} is not as it was made", False)
@@ -91,6 +93,22 @@ def _plain(sql: str) -> str:
     return _QUOTED_COMMENT_BLANK.sub(
         lambda match: match[0] if match[0].startswith("'") else " ", sql
     )
+
+
+def undoing(differences: list[Difference]) -> str | None:
+    """The statements that take out of a file what is not Corral's; None: that would not do."""
+    things = [each.strange for each in differences if each.strange is not None]
+    if len(things) < len(differences):
+        return None
+    tables = {thing.name for thing in things if thing.kind == "table"}
+    # What is on a table goes with it; so do the tables behind a virtual one, whose names begin as
+    # its own does.
+    dropped = sorted(each for each in things if each.kind == "table" or each.table not in tables)
+    quoted = (
+        f'{each.kind.upper()} IF EXISTS "{each.name.replace(chr(34), chr(34) * 2)}"'
+        for each in dropped
+    )
+    return "; ".join(f"DROP {each}" for each in quoted)
 
 
 @cache

@@ -355,6 +355,24 @@ def installed() -> str | None:
     return next(found, None)
 
 
+def require_program(name: str, runner: Runner, env: Mapping[str, str]) -> None:
+    """Refuse an agent whose program is not on this machine. What is looked for in the folder in
+    which it will work is not known before."""
+    import shutil
+
+    program, path = runner.program, env.get("PATH", os.environ.get("PATH", os.defpath))
+    looked_in = [program] if "/" in program else path.split(os.pathsep)
+    if not all(map(os.path.isabs, looked_in)) or shutil.which(program, path=path):
+        return
+    where = "" if "/" in program else " on the PATH"
+    raise Refused(
+        f"{name} cannot be started: there is no program {program}{where}; install it, or name "
+        "another agent (`scripted` is always there, to try things out).",
+        agent=name,
+        program=program,
+    )
+
+
 def _session(tx: Tx, typed: str) -> "Session":
     from corral.rooms.sessions import ops as sessions
 

@@ -73,6 +73,15 @@ def check_start(tx: Tx, entries: Sequence[Entry], plan: Plan) -> None:
             )
 
 
+def check_programs(tx: Tx, entries: Sequence[Entry], plan: Plan) -> None:
+    """Refuse agents and a judge whose programs are not on this machine."""
+    for name in dict.fromkeys(one.agent for one in entries):
+        if name is not None:
+            asking.require_program(name, asking.runner_of(tx, name), plan.env)
+    if plan.judge is not None:
+        asking.require_program(plan.judge, asking.runner_of(tx, plan.judge), {})
+
+
 def check_own_agent(project: Project, entries: Sequence[Entry]) -> None:
     """Refuse attempts without an agent where the project has none and none is installed."""
     if all(one.agent for one in entries) or project.command or asking.installed():

@@ -82,7 +82,11 @@ class Outputs(Room):
             raise Invalid(f"{stream!r} is none of {', '.join(STREAMS)}.", stream=stream)
         row = self.get(run_id)
         if row.state is OutputState.DELETED:
-            raise NotFound(f"The output of {run_id} was deleted: {row.reason}.", id=run_id)
+            raise NotFound(
+                f"The output of {run_id} was deleted ({row.reason}); `corral show {run_id}` has "
+                "what else is known.",
+                id=run_id,
+            )
         # A machine may have been renamed since; what is in this home's own folder is of that run.
         if row.folder is not None and (
             row.host == process.host() or Path(row.folder) == run_folder(run_id)
@@ -241,10 +245,17 @@ class Outputs(Room):
                 id=row.id,
                 host=row.host,
             )
-        why = row.reason or "its files are gone"
-        if stream != "output" and row.state is not OutputState.LOST:
-            why = "nothing was written to it, or it is part of the output"
-        return NotFound(f"There is no {what} of {row.id}: {why}.", id=row.id, host=row.host)
+        after = row.ends_kept if row.head else f"`corral show {row.id}` has what else is known."
+        if row.state is OutputState.LOST:
+            why = f"{row.reason}. {after}"
+        elif stream != "output":
+            why = (
+                "nothing was written to it, or it is part of the output; see "
+                f"`corral logs {row.id}`."
+            )
+        else:
+            why = f"its files are gone; put them into {row.folder} from a copy of it. {after}"
+        return NotFound(f"There is no {what} of {row.id}: {why}", id=row.id, host=row.host)
 
 
 # -- files that come into a store -----------------------------------------------------------------

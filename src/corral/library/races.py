@@ -8,6 +8,7 @@ from corral.adapters import history, process, worktrees
 from corral.adapters.exports import Manifest
 from corral.adapters.history import Change, FileDiff
 from corral.adapters.merging import Merge
+from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, Refused
 from corral.library import comparing, finishing, lining_up, race_cleaning, racing
 from corral.library.operation import Room, read, write
@@ -100,7 +101,7 @@ class Races(Room):
             commands_outside=commands_outside,
             goes_on=goes_on,
         )
-        self._database.read(lambda tx: lining_up.check_start(tx, entries, plan))
+        self._check(entries, plan, process.host(), starting=entries)
         place = self._database.write(lambda tx: lining_up.project_of(tx, project))
         lining_up.check_own_agent(place, entries)
         where = lining_up.repository_of(place, base, dirty)
@@ -120,6 +121,16 @@ class Races(Room):
             budget_micros=budget_micros,
         )
         return self.advance(race.id)
+
+    def _check(
+        self, entries: Sequence[Entry], plan: Plan, host: str, *, starting: Sequence[Entry]
+    ) -> None:
+        def check(tx: Tx) -> None:
+            lining_up.check_start(tx, entries, plan)
+            if host == process.host():  # what another machine has is not known
+                lining_up.check_programs(tx, starting, plan)
+
+        self._database.read(check)
 
     def next(
         self,
@@ -147,7 +158,7 @@ class Races(Room):
             named = [each.agent for each in before if each.agent is not None]
             who = lining_up.agents_of(agents) if agents is not None else named
             entries = lining_up.entries_of(who, variations, vary_auto)
-        self._database.read(lambda tx: lining_up.check_start(tx, entries, found.plan))
+        self._check(entries, found.plan, found.host, starting=entries)
         after = self._next(
             found.id,
             entries,
@@ -272,7 +283,7 @@ class Races(Room):
             raise Invalid(f"{found.id} has no judge; name one with --agent.", id=found.id)
         entries = [Entry(each.agent, None) for each in found.latest.ranked]
         plan = msgspec.structs.replace(found.plan, judge=name)
-        self._database.read(lambda tx: lining_up.check_start(tx, entries, plan))
+        self._check(entries, plan, found.host, starting=())
         self._ask_judge(found.id, name, samples=samples, rubric=rubric)
         return self.advance(found.id)
 

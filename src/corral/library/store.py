@@ -44,6 +44,17 @@ def backup_at(file: str | Path) -> Path:
     return path
 
 
+def trouble_with(written: Path) -> str | None:
+    """Why a back-up that was just written could not be restored as it is, and what to do."""
+    from corral.db.copy import require_plain
+
+    try:
+        require_plain(written)
+    except Invalid as error:
+        return error.message
+    return None
+
+
 def _unused(path: Path) -> Path:
     """The path itself or, when it is taken, one with a number behind it."""
     names = (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 10_000)))

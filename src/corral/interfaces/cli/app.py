@@ -42,16 +42,19 @@ class App:
         """A secret was in what somebody wrote: they are told, beside the answer."""
         from corral.kernel.words import taken_out
 
-        told = taken_out(fields)
+        self.warn("redacted", taken_out(fields), fields=fields)
+
+    def warn(self, code: str, told: str, **details: object) -> None:
+        """What somebody should know beside the answer: on standard error, as errors are."""
         if self.json:
             import msgspec
 
-            details = {"fields": fields}
-            warning = {"warning": {"code": "redacted", "message": told, "details": details}}
-            told = msgspec.json.encode(warning).decode()
-            click.echo(told, err=True)
+            warning = {"warning": {"code": code, "message": told, "details": details}}
+            click.echo(msgspec.json.encode(warning).decode(), err=True)
         else:
-            click.echo(f"corral: {told}", err=True)
+            from corral.kernel.text import printable
+
+            click.echo(f"corral: {printable(told)}", err=True)
 
     @property
     def store_here(self) -> "Corral":

@@ -98,15 +98,22 @@ EXIT_CODES = {
 }
 
 
-# What other programs call it.
+# What other programs call it, and verbs of which only one noun is meant.
 OTHERS_WORDS = {
+    "answer": ["question answer"],
+    "backup": ["db backup"],
     "cat": ["logs"],
     "kill": ["stop"],
     "list": ["ps"],
     "ls": ["ps"],
+    "merge": ["race merge"],
+    "prune": ["db prune"],
+    "restore": ["db restore"],
+    "sql": ["db sql"],
     "start": ["run"],
     "tail": ["logs"],
     "top": ["ps"],
+    "verify": ["db verify"],
 }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from corral.adapters.redaction import clean_of_secrets
+from corral.interfaces.cli.render import nobody_reads
 from corral.rooms.runs.model import Mode, Run
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Reading:
             run.id,
             stream=self._stream,
             offset=offset,
-            over=lambda: not follow or not runs.refreshed(run).is_live,
+            over=lambda: not follow or nobody_reads() or not runs.refreshed(run).is_live,
         ):
             yield show(piece.text)
         yield self._finish()

@@ -4,6 +4,7 @@ Text from outside (bodies, names, errors) may hold terminal escapes; nothing of 
 terminal unescaped.
 """
 
+import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,16 @@ def _whole(record: Any) -> Any:
 
 def write_line(text: str) -> None:
     sys.stdout.write(printable(text) + "\n")
+
+
+def nobody_reads() -> bool:
+    """Whether whoever read our output has gone: `| head` has seen enough while nothing comes."""
+    try:
+        looked = select.poll()
+        looked.register(sys.stdout.fileno(), 0)
+        return any(found & (select.POLLERR | select.POLLHUP) for _, found in looked.poll(0))
+    except (OSError, ValueError):  # it is no file of the system
+        return False
 
 
 def console(*, stderr: bool = False) -> "Console":

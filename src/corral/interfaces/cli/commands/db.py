@@ -75,6 +75,8 @@ def backup(app: App, file: Path) -> None:
 
     Files in the home (what runs wrote, attachments, worktrees) are not in it: copy them, too.
     """
+    from corral.library.store import trouble_with
+
     with busy(app, "Copying …"):
         written = app.store.db.backup(file)
     size = written.stat().st_size
@@ -85,6 +87,9 @@ def backup(app: App, file: Path) -> None:
         f"{written} holds the whole store ({size:,} bytes).{beside}",
         {"file": str(written), "bytes": size},
     )
+    if trouble := trouble_with(written):
+        also = "Take it out of the store, too, and its next back-up is sound by itself."
+        app.warn("strange_schema", f"{trouble} {also}", file=str(written))
 
 
 @command.command()

@@ -42,7 +42,8 @@ def command(
     for event in page.items:
         _show_line(app, event)
     behind = page.next or "0-0"
-    for event in events.follow(behind, timeout_ms=timeout, **narrow):
+    over = None if sys.stdout.isatty() else render.nobody_reads
+    for event in events.follow(behind, timeout_ms=timeout, over=over, **narrow):
         _show_line(app, event)
 
 
