@@ -26,9 +26,10 @@ def _winner(race: Race, number: int | None) -> Round:
     if number is not None:
         decided = [each for each in decided if each.number == number]
     if not decided:
-        which = f"Round {number} of {race.id}" if number is not None else race.id
+        open_one = naming.round_of(race, number)
         raise Refused(
-            f"{which} has no winner yet; choose one with `corral race select {race.id}`.",
+            f"Round {open_one.number} of {race.id} has no winner yet; "
+            f"{naming.to_be_decided(race, open_one)}.",
             id=race.id,
         )
     return decided[-1]

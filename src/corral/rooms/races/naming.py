@@ -4,7 +4,7 @@ import re
 
 from corral.kernel.errors import NotFound
 from corral.kernel.text import MAX_NAME
-from corral.rooms.races.model import Attempt, Race, Round
+from corral.rooms.races.model import Attempt, Race, Round, RoundState
 
 _LATEST = re.compile(r"(?:(?P<round>\d{1,6})[.:/])?(?P<number>\d{1,6})")
 
@@ -57,3 +57,13 @@ def round_of(race: Race, number: int | None) -> Round:
             f"{race.id} has no round {number}; it has {len(race.rounds)}.", id=race.id, round=number
         )
     return found[-1]
+
+
+def to_be_decided(race: Race, round: Round) -> str:
+    """What decides a round that has no winner yet."""
+    return {
+        RoundState.RUNNING: f"wait for it (`corral race wait {race.id}`), or abandon it",
+        RoundState.SELECTING: f"choose its winner (`corral race select {race.id}`), or abandon it",
+        RoundState.FAILED: f"none passed: do one again (`corral race retry {race.id} ATTEMPT`), or "
+        f"abandon it (`corral race abandon {race.id}`)",
+    }.get(round.state, f"go on from one that has (`corral race next {race.id} --from N`)")

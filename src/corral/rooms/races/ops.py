@@ -26,7 +26,7 @@ from corral.rooms.races.model import (
     RoundState,
     Verdict,
 )
-from corral.rooms.races.naming import branch_name, folder_name
+from corral.rooms.races.naming import branch_name, folder_name, to_be_decided
 from corral.rooms.races.planning import check_plan, share_of, summed
 from corral.rooms.races.ranking import ranked
 from corral.rooms.races.variations import prompt_of
@@ -129,8 +129,7 @@ def _parent(race: Race, from_round: int | None) -> Round:
     for each in race.rounds:
         if each.state in (RoundState.RUNNING, RoundState.SELECTING, RoundState.FAILED):
             raise Conflict(
-                f"Round {each.number} of {race.id} is {each.state}; choose its winner "
-                f"(`corral race select {race.id}`), or abandon it.",
+                f"Round {each.number} of {race.id} is {each.state}; {to_be_decided(race, each)}.",
                 id=race.id,
                 round=each.number,
                 state=each.state,

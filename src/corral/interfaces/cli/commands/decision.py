@@ -89,7 +89,7 @@ def list_(app: App, proposed: bool, project: str | None, after: str | None, limi
     page = app.store.decisions.list(
         proposed=proposed, project=app.project_id(project), after=after, limit=limit
     )
-    app.show_page(page, COLUMNS, empty="There is no such decision.")
+    app.show_page(page, COLUMNS, empty="Nothing was decided; `corral decision record` does it.")
 
 
 @command.command()
