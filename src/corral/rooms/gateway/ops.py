@@ -311,7 +311,10 @@ def get_sender(tx: Tx, sender: str) -> Sender:
     clean_text(own, "The sender", most=MAX_PLATFORM_ID)
     found = tx.one(sql.SENDER_BY_PLATFORM, channel_id=whose.id, platform_id=own)
     if found is None:
-        raise NotFound(f"{own!r} has not spoken on {whose.name} yet.", channel=whose.id)
+        raise NotFound(
+            f"{own!r} has not spoken on {whose.name} yet; `corral sender list` shows who has.",
+            channel=whose.id,
+        )
     return found
 
 
