@@ -18,6 +18,7 @@ from corral.library import Corral
 from corral.library.operation import Room, write
 from corral.rooms.mail import ops as mail
 from tests.support.invariants import check_store
+from tests.support.keeping import until
 from tests.support.threads import Racer
 
 BOX = "queue:work"
@@ -44,12 +45,16 @@ def crowd(store: Corral, works: list[Callable[[], object]]) -> Iterator[list[Rac
     On SQLite an open transaction keeps them there; the first of them then leads and the others
     follow in its transaction. PostgreSQL needs no such line, and lets them all through.
     """
-    racers = []
+    racers: list[Racer[object]] = []
+
+    def stand_in_line() -> bool:
+        line = getattr(store._database, "_line", None)
+        return line is None or len(line.waiting) >= sum(racer.is_running for racer in racers)
+
     with store.transaction():
         for work in works:
             racers.append(Racer(work))
-            time.sleep(0.002)  # long enough for it to stand in line before the next one comes
-        time.sleep(0.02)
+            until(stand_in_line, "a thread stands in line")
     yield racers
     for racer in racers:
         racer.join()

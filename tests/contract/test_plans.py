@@ -43,9 +43,9 @@ Operation = Callable[[Corral], object]
 DIFFER = {
     # The feed follows commits: SQLite's own numbers, PostgreSQL's transactions.
     "the feed": {"sqlite": "events_pkey", "postgres": "events_feed"},
-    # Both find an id; PostgreSQL takes the smaller one.
     # Found among the newest: FTS5 takes a range of numbers, GIN does not.
     "a common word": {"sqlite": "passages_words", "postgres": "passages_pkey"},
+    # Both find an id; PostgreSQL takes the smaller one.
     "an open session": {"sqlite": "sessions_pkey", "postgres": "sessions_open"},
     "live runs of a project": {"sqlite": "runs_live_of_project", "postgres": "runs_live"},
     "one member": {"sqlite": "members_pkey", "postgres": "members_by_member"},
@@ -88,6 +88,7 @@ WALKS = {"events.newest": "SCAN events"}
 SORTS = "Sort "
 
 # Whoever is next in line is found among those who wait, project by project; history is not read.
+# And the charges of one task are added up.
 LINE = {
     "Sort ",
     "USE TEMP B-TREE FOR GROUP BY",
@@ -529,6 +530,24 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "requests.list of an agent": (
         lambda c: c.requests.list(agent="a7"),
         {"agents_name_key", "agent_versions_pkey", "requests_by_agent"},
+    ),
+    "requests.ask": (
+        lambda c: c.requests.ask("a7", "destination", {"place": PLACE}, key="new"),
+        {
+            "agent_versions_pkey",
+            "agents_name_key",
+            "agents_pkey",
+            "channels_pkey",
+            "grants_pkey",
+            "people_pkey",
+            "places_pkey",
+            "questions_by_key",
+            "questions_open_by_asker",
+            "requests_by_key",
+            "requests_pkey",
+            "requests_waiting_of_agent",
+            "settings_pkey",
+        },
     ),
     "gateway, wanted secrets": (lambda c: c.gateway._wanted_secrets(), {"requests_waiting"}),
     "schedules.next_script": (lambda c: c.schedules.next_script(), {"letters_line"}),
@@ -1028,6 +1047,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         },
     ),
     "insights.costs": (lambda c: c.insights.costs(by="model"), {"totals_by_day"}),
+    "insights.task_cost": (
+        lambda c: c.insights.task_cost("tsk_7x"),
+        TASK | {"charges_by_run", "tasks_by_run"},
+    ),
     "insights.named": (
         lambda c: c.insights.named("a7"),
         {"agents_name_key", "projects_recent", "runs_by_name"},
@@ -1105,7 +1128,7 @@ def look(name: str, calls: list[Call], explain: Explain, wanted: set[str], engin
     for call in calls:
         for plan in explain(call):
             allowed = {SORTS} if name.startswith("search.find") else {WALKS.get(name)}
-            allowed |= LINE if name == "runs, next in line" else set()
+            allowed |= LINE if name in ("runs, next in line", "insights.task_cost") else set()
             faults = [fault for fault in plan.faults if fault not in allowed]
             assert not faults, f"{call.statement.text}\n\n{plan.text}"
             used |= plan.indexes

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from corral.kernel.clock import SetClock
-from corral.kernel.errors import Ambiguous, Conflict, IllegalMove, Invalid, NotFound
+from corral.kernel.errors import Ambiguous, Conflict, IllegalMove, Invalid, NotFound, Refused
 from corral.library import Corral
+from corral.rooms.agents import ops
 from corral.rooms.agents.model import Limits
 from corral.rooms.agents.roles import ROLES
 from tests.support.store import record, refuses, rows, unchanged, walk
@@ -165,6 +166,18 @@ def test_an_id_may_be_shortened(store: Corral) -> None:
 
 
 # -- tools ---------------------------------------------------------------------------------------
+
+
+def test_an_agent_has_a_bounded_number_of_rules_which_may_still_change(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "MAX_GRANTS", 2)
+    store.agents.create("ada")
+    for tool in ("Read", "Write"):
+        store.agents.grant("ada", tool)
+    with refuses(store, Refused):
+        store.agents.grant("ada", "Bash")
+    assert store.agents.grant("ada", "Read", allow=False).allowed is False
 
 
 def test_a_tool_granted_twice_is_one_row_and_one_event(store: Corral) -> None:

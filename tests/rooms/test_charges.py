@@ -10,7 +10,7 @@ from corral.kernel.errors import Invalid, NotFound
 from corral.library import Corral
 from corral.rooms.charges.model import Price, Source
 from tests.support.invariants import check_store
-from tests.support.store import record, refuses, unchanged, walk
+from tests.support.store import record, refuses, rows, unchanged, walk
 
 RUN: dict[str, Any] = {
     "run_id": "run_1",
@@ -266,5 +266,6 @@ def test_old_charges_are_forgotten_and_their_totals_stay(store: Corral, clock: S
     assert counted["charges"] == 1
     assert {one.table: one.rows for one in store.db.prune()} == counted
     assert len(store.charges.list().items) == 1
+    assert rows(store, "SELECT name FROM counters") == [], "nor is it known where a counter stood"
     assert store.charges.total().cost_micros == 7
     check_store(store)

@@ -12,6 +12,7 @@ from corral.daemon.delivery import Delivery
 from corral.library import Corral
 from tests.support import channels
 from tests.support.channels import Chat, Fake, Platform, bring_in
+from tests.support.keeping import until
 from tests.support.store import rows
 
 pytestmark = pytest.mark.usefixtures("kinds")
@@ -76,6 +77,11 @@ class Throwing(Shared):
         raise KeyError("something of its own")
 
 
+def threads_of(*channels: str) -> list[str]:
+    names = (thread.name for thread in threading.enumerate())
+    return [name for name in names if name.split()[0] in channels]
+
+
 def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +96,6 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
             store.channels.add(kind, kind, policy="public")
             store.messages.say(store.places.meet(kind, "room").id, f"to {kind}")
         Shared.place.pending.append(Incoming(event_id="e", place="x", sender="ann", text="in"))
-        deadline = time.monotonic() + 30
 
         def served() -> bool:
             loop.round(store)
@@ -98,9 +103,7 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
             named = store.channels.get("throwing").trouble
             return bool(heard) and "to shared" in Shared.place.words() and named is not None
 
-        while not served():
-            assert time.monotonic() < deadline, "somebody was held up"
-            time.sleep(0.02)
+        until(served, "everybody else is served")
         assert "KeyError" in (store.channels.get("throwing").trouble or "")
         assert store.channels.get("shared").trouble is None
         waits = store.messages.list(place=store.places.get("hanging/room").id).items
@@ -109,9 +112,7 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
         for kind in ("hanging", "throwing", "shared"):
             store.channels.remove(kind)
         loop.round(store)
-        while any(t.name.endswith((" sends", " receives")) for t in threading.enumerate()):
-            assert time.monotonic() < deadline + 30, "a thread goes on"
-            time.sleep(0.02)
+        until(lambda: not threads_of("hanging", "throwing", "shared"), "their threads end")
 
 
 def test_a_line_of_which_one_thread_ended_while_the_loop_was_silent_is_opened_anew(
@@ -141,14 +142,13 @@ def test_a_line_of_which_one_thread_ended_while_the_loop_was_silent_is_opened_an
         sends.join(30)
         assert not sends.is_alive()
         store.messages.say(store.places.meet("slow", "room").id, "after the silence")
-        deadline = time.monotonic() + 30
-        while "after the silence" not in Shared.place.words():
-            assert time.monotonic() < deadline, "nobody sends any more"
+
+        def sent() -> bool:
             loop.round(store)
-            time.sleep(0.02)
+            return "after the silence" in Shared.place.words()
+
+        until(sent, "it is sent")
         Slow.gate.set()
         store.channels.remove("slow")
         loop.round(store)
-        while any(t.name.startswith("slow ") for t in threading.enumerate()):
-            assert time.monotonic() < deadline + 30, "a thread goes on"
-            time.sleep(0.02)
+        until(lambda: not threads_of("slow"), "its threads end")

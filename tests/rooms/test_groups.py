@@ -7,6 +7,7 @@ import pytest
 from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Ambiguous, Conflict, Invalid, NotFound, Refused
 from corral.library import Corral
+from corral.rooms.groups import posting
 from tests.support.store import record, refuses, rows, walk
 
 ANN = "user:ann"
@@ -183,6 +184,20 @@ def test_each_member_gives_a_sign_once_and_may_take_it_back(store: Corral) -> No
     (seen,) = store.groups.read("build").items
     assert seen.reactions == {"👍": ["agent:ada"]}
     assert record(store, post.id).count("post.react") == 2
+
+
+def test_a_post_has_a_bounded_number_of_signs_and_one_of_them_may_always_be_given(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posting, "MAX_SIGNS", 2)
+    team(store, "ada")
+    store.groups.create("build", members=["agent:ada"], by=ANN)
+    store.groups.post("build", "x", author=ANN)
+    for sign in ("👍", "👎"):
+        store.groups.react("build", 1, sign, member=ANN)
+    with refuses(store, Refused):
+        store.groups.react("build", 1, "🎉", member=ANN)
+    assert len(store.groups.react("build", 1, "👍", member="agent:ada").reactions["👍"]) == 2
 
 
 @pytest.mark.parametrize("sign", ["", "a b", "x" * 65, "\x1b[31m", "a\nb", "\0"])

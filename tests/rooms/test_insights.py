@@ -334,3 +334,22 @@ def test_costs_are_told_day_by_day_for_each_agent(store: Corral, clock: SetClock
     for wrong in ({"by": "day"}, {"days": 0}, {"days": 1_000}):
         with pytest.raises(Invalid):
             store.insights.costs(**wrong)
+
+
+def test_a_charge_is_of_the_task_that_its_run_was_at(
+    store: Corral, clock: SetClock, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, "one", "two", "other")
+    run, another = (add_run(store, "running") for _ in range(2))
+    for key, by, cost in (("one", run, 1), ("other", another, 10), ("two", run, 100)):
+        clock.advance(MINUTE)
+        store.tasks.claim(project, "ada", key=key, run=by)
+        clock.advance(MINUTE)
+        store.charges.add(Used(model="m", input=cost, cost_micros=cost), run_id=by)
+    walked = walk(store.insights.task_costs, project=project)
+    assert [(cost.key, cost.tokens, cost.cost_micros) for cost in walked] == [
+        ("one", 1, 1),
+        ("two", 100, 100),
+        ("other", 10, 10),
+    ]
+    assert [store.insights.task_cost(cost.id) for cost in walked] == walked

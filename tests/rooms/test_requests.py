@@ -154,6 +154,8 @@ def test_the_same_key_is_the_same_request_and_too_many_are_refused(store: Corral
     with refuses(store, Refused):
         store.requests.ask(ada, "create_agent", {**HELPER, "name": "one-more"})
     assert len(store.requests.list(agent=ada, limit=100).items) == 20
+    store.agents.create("ben")
+    assert store.requests.ask("ben", "create_agent", {**HELPER, "name": "his"}).state == "waiting"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from corral.db.schema import tables
 from corral.db.statement import Statement
 from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
 from corral.kernel.end import End
-from corral.kernel.errors import Held, Invalid, Refused
+from corral.kernel.errors import Held, Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.library.once import Key, once
 from corral.library.store import trouble_with
@@ -553,7 +553,7 @@ def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
     add_launch(store, run)
     store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
     store.outputs.log(run, "info", "before")
-    store.charges.add(Used(model="m", input=1, cost_micros=1), run_id=run)
+    kept = store.charges.add(Used(model="m", input=1, cost_micros=1), run_id=run)
     backup = store.db.backup(tmp_path / "backup.db")
     lost = store.locks.acquire(project, "a", "user:ann")
     said = [store.messages.say("web/room", text)[0].id for text in ("one", "two")]
@@ -572,7 +572,11 @@ def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
     assert charge is not None
     assert charge.id not in [each.id for each in used if each is not None]
     assert [line.message for line in store.outputs.log_lines(run).items] == ["before", "three"]
-    assert store.charges.total("all").cost_micros == 4
+    assert store.charges.list().items == [charge, kept]  # and what holds the place is none
+    with refuses(store, NotFound):
+        store.charges.get("chg_3")
+    total = store.charges.total("all")
+    assert (total.charges, total.unknown, total.cost_micros) == (2, 0, 4)
     store.projects.export(project, tmp_path / "export.db")
     assert {finding.state for finding in store.db.verify()} == {"ok"}
 

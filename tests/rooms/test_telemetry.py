@@ -1,6 +1,5 @@
 """What runs did, told to a real receiver of OTLP on loopback."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from corral.kernel.clock import SetClock
 from corral.kernel.end import End
 from corral.library import Corral
 from tests.support.http import Posted, Receiver, receiving
+from tests.support.keeping import until
 from tests.support.runs import ended, running
 from tests.support.store import rows
 
@@ -38,10 +38,7 @@ def loop() -> Iterator[Telemetry]:
 def settled(store: Corral) -> None:
     """Until the feed shows all that was written: PostgreSQL's waits for others on the server."""
     ((last,),) = rows(store, "SELECT max(seq) FROM events")
-    deadline = time.monotonic() + 20
-    while store.events.newest(limit=1).items[0].id != f"evt_{last}":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: store.events.newest(limit=1).items[0].id == f"evt_{last}", "the feed shows all")
 
 
 def attributes(told: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from corral.adapters import notify, process
 from corral.daemon.loop import Plain
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, CorralError
+from corral.kernel.page import every
 from corral.library import Corral
 from corral.rooms.alerts.model import Alert, Target
 from corral.rooms.mail.model import Letter
@@ -104,13 +105,9 @@ def _alerts(store: Corral, only: str | None) -> Iterator[Alert]:
     if only is not None:
         yield store.alerts.get(only)
         return
-    after = None
-    while True:
-        page = store.alerts.list(after=after, limit=200)
-        yield from (alert for alert in page.items if alert.target_kind is not Target.MAILBOX)
-        after = page.next
-        if after is None:
-            return
+    for alert in every(store.alerts.list, limit=200):
+        if alert.target_kind is not Target.MAILBOX:
+            yield alert
 
 
 def _deliver_next(store: Corral, alert: Alert, owner: str) -> Delivery | None:

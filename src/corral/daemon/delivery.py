@@ -16,6 +16,7 @@ from corral.adapters.channels import registry
 from corral.adapters.channels.contract import Adapter
 from corral.daemon.loop import Plain
 from corral.kernel.errors import CorralError
+from corral.kernel.page import every
 from corral.library import Corral
 from corral.library.delivering import owner_here
 from corral.rooms.gateway.model import Channel
@@ -88,13 +89,9 @@ class Delivery(Plain):
 
 def channels_of_daemon(store: Corral) -> Iterator[Channel]:
     """The channels that the daemon serves; others live where somebody sits in front of them."""
-    after = None
-    while True:
-        page = store.channels.list(after=after, limit=200)
-        yield from (each for each in page.items if not registry.traits_of(each.kind).attended)
-        after = page.next
-        if after is None:
-            return
+    for channel in every(store.channels.list, limit=200):
+        if not registry.traits_of(channel.kind).attended:
+            yield channel
 
 
 class Line:

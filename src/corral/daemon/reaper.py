@@ -10,6 +10,7 @@ from contextlib import suppress
 from corral.adapters import children, process
 from corral.adapters.process import Identity
 from corral.daemon.loop import Plain
+from corral.kernel.page import every
 from corral.library import Corral
 from corral.library.recovery import Recovery, identity_of
 from corral.rooms.runs.model import Mode, Run, RunState
@@ -96,15 +97,9 @@ class Reaper(Plain):
 
 
 def _going_here(store: Corral) -> Iterator[Run]:
-    after = None
-    while True:
-        page = store.runs.list(live=True, after=after, limit=200)
-        for run in page.items:
-            if run.host == process.host() and run.state is not RunState.QUEUED:
-                yield run
-        after = page.next
-        if after is None:
-            return
+    for run in every(store.runs.list, live=True, limit=200):
+        if run.host == process.host() and run.state is not RunState.QUEUED:
+            yield run
 
 
 def _keeper(run: Run) -> Identity | None:

@@ -206,8 +206,6 @@ def go_on_behind(copy: Path, given_out: Mapping[str, int], now: int, actor: str)
             file.execute(f"UPDATE {table} SET fence = fence + {FENCE_LEAP}")
         for table, keep_place in _KEEP_PLACE.items():
             file.execute(keep_place, {"seq": given_out[table], "now": now})
-            if table == "charges" and file.changes():
-                file.execute(_COUNTED, {"now": now})
         file.execute(_RESTORED, {"seq": given_out["events"], "now": now, "actor": actor})
         file.execute("COMMIT")
     except apsw.Error as error:
@@ -216,7 +214,8 @@ def go_on_behind(copy: Path, given_out: Mapping[str, int], now: int, actor: str)
         file.close()
 
 
-# A row that has ended, in the place of the newest one before the restore.
+# A row that has ended, in the place of the newest one before the restore. One that would be counted
+# is of no session or run, not even of none: '' instead of NULL.
 _KEEP_PLACE = {
     "letters": """
         INSERT INTO letters (seq, mailbox, body, rank, state, due_at, line_at, fence, attempts,
@@ -238,9 +237,8 @@ _KEEP_PLACE = {
         WHERE :seq > (SELECT coalesce(max(seq), 0) FROM locks)
     """,
     "charges": """
-        INSERT INTO charges (seq, input, output, cache_read, cache_write, reasoning, cost_micros,
-                             source, key, at)
-        SELECT :seq, 0, 0, 0, 0, 0, 0, 'provider', 'restore:' || :seq, :now
+        INSERT INTO charges (seq, run_id, input, output, cache_read, cache_write, reasoning, at)
+        SELECT :seq, '', 0, 0, 0, 0, 0, :now
         WHERE :seq > (SELECT coalesce(max(seq), 0) FROM charges)
     """,
     "log_lines": """
@@ -257,16 +255,6 @@ _KEEP_PLACE = {
         FROM places WHERE :seq > (SELECT coalesce(max(seq), 0) FROM messages) LIMIT 1
     """,
 }
-
-# A charge counts, also one of nothing: the totals are what the charges add up to.
-_COUNTED = """
-    INSERT INTO totals (scope, day, charges, unknown, input, output, cache_read, cache_write,
-                        reasoning, cost_micros, updated_at)
-    SELECT 'all', day.value, 1, 0, 0, 0, 0, 0, 0, 0, :now
-    FROM json_each(json_array('', strftime('%Y-%m-%d', :now / 1000, 'unixepoch'))) AS day
-    WHERE TRUE
-    ON CONFLICT (scope, day) DO UPDATE SET charges = charges + 1, updated_at = excluded.updated_at
-"""
 
 _RESTORED = """
     INSERT INTO events (seq, at, actor, kind, verb, subject)

@@ -41,6 +41,7 @@ class TableDoc(NamedTuple):
 _TABLE = re.compile(r"CREATE TABLE (\w+) \(\n(.*)\n\)", re.S)
 _COLUMN = re.compile(r"    (\w+) (\{\w+\}|[A-Z]+)([^-]*?)\s*(?:-- (.*))?$")
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)")
+_DROPPED = re.compile(r"DROP INDEX (\w+)")
 
 
 @cache
@@ -53,6 +54,9 @@ def tables() -> list[TableDoc]:
                 found[match[1]] = _table(match[1], statement[: match.start()], match[2])
             elif (match := _INDEX.search(statement)) and match[1] in found:
                 found[match[1]].indexes.append(" ".join(statement[match.start() :].split()))
+            elif match := _DROPPED.search(statement):
+                for table in found.values():
+                    table.indexes[:] = [i for i in table.indexes if f" {match[1]} ON " not in i]
     return list(found.values())
 
 

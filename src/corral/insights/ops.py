@@ -204,8 +204,7 @@ def task_costs(
 
 def task_cost(tx: Tx, task: str) -> TaskCost | None:
     """What one task cost in the run that did it last; None when no run did it."""
-    found = tasks.get(tx, task)
-    return tx.one(sql.COST_OF_TASK, project=found.project_id, id=found.id, limit=1)
+    return tx.one(sql.COST_OF_TASK, id=tasks.get(tx, task).id, limit=1)
 
 
 def races(

@@ -187,7 +187,7 @@ NEXT_CHARGES = Statement("""
 # A piece at a time: what is sorted for it stays small, and there are few of these groups.
 SUMMED = Statement(f"""
     SELECT project_id, agent_id, model, at / 86400000 AS day, {_SUMS}
-    FROM charges WHERE seq > :after AND seq <= :upto
+    FROM charges WHERE seq > :after AND seq <= :upto AND run_id IS DISTINCT FROM ''
     GROUP BY project_id, agent_id, model, at / 86400000
 """)
 
@@ -205,7 +205,7 @@ def _totals(kind: str, column: str) -> Statement:
     return Statement(f"""
         SELECT count(*), min(summed.scope) FROM (
             SELECT '{kind}:' || {column} AS scope, {_SUMS} FROM charges
-            WHERE {column} IS NOT NULL GROUP BY {column}
+            WHERE {column} <> '' GROUP BY {column}
         ) AS summed LEFT JOIN totals ON totals.scope = summed.scope AND totals.day = ''
         WHERE totals.scope IS NULL AND summed.newest >= :kept_since
            OR totals.charges = summed.charges AND ({differs})

@@ -239,13 +239,14 @@ def _task_costs(which: str) -> Query[TaskCost]:
                 AS tokens,
             CAST(sum(c.cost_micros) AS BIGINT) AS cost_micros
         FROM (
-            SELECT * FROM (
-                SELECT id, key, title, state, agent_id, run_id, started_at,
-                    lead(started_at) OVER (PARTITION BY run_id ORDER BY started_at, id) AS next_at
-                FROM tasks
-                WHERE project_id = :project AND run_id IS NOT NULL AND started_at IS NOT NULL
-            ) AS done
-            WHERE {which} ORDER BY id LIMIT :limit
+            SELECT id, key, title, state, agent_id, run_id, started_at, (
+                SELECT min(n.started_at) FROM tasks AS n
+                WHERE n.run_id = tasks.run_id AND n.run_id IS NOT NULL
+                  AND (n.started_at, n.id) > (tasks.started_at, tasks.id)
+            ) AS next_at
+            FROM tasks
+            WHERE {which} AND run_id IS NOT NULL AND started_at IS NOT NULL
+            ORDER BY id LIMIT :limit
         ) AS t
         LEFT JOIN charges AS c ON c.run_id = t.run_id AND c.at >= t.started_at
             AND (t.next_at IS NULL OR c.at < t.next_at)
@@ -255,7 +256,7 @@ def _task_costs(which: str) -> Query[TaskCost]:
     )
 
 
-TASK_COSTS = _task_costs("id > :after")
+TASK_COSTS = _task_costs("project_id = :project AND id > :after")
 COST_OF_TASK = _task_costs("id = :id")
 
 # What a running attempt costs is what its run says, on top of what earlier tries of it cost.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from corral.integrations import store_of, to_its_end
+from corral.kernel.page import every
 from corral.kernel.text import MAX_DEPTH
 from corral.library import Corral
 from corral.rooms.sessions.model import NewTurn, Session, Turn, taken_back_by
@@ -125,19 +126,13 @@ class CorralSession:
         """Turns since it was last cleared, less those that were taken back; newest first."""
         cleared = self._store.sessions.get(self.corral_id).cleared_turn
         gone: set[int] = set()
-        after: str | None = None
-        while True:
-            page = self._store.sessions.turns(self.corral_id, newest=True, after=after, limit=many)
-            for turn in page.items:
-                if turn.number <= cleared:
-                    return
-                if (number := taken_back_by(turn)) is not None:
-                    gone.add(number)
-                elif turn.number not in gone:
-                    yield turn
-            after = page.next
-            if after is None:
+        for turn in every(self._store.sessions.turns, self.corral_id, newest=True, limit=many):
+            if turn.number <= cleared:
                 return
+            if (number := taken_back_by(turn)) is not None:
+                gone.add(number)
+            elif turn.number not in gone:
+                yield turn
 
     def _add(self, turns: list[NewTurn]) -> None:
         if len(turns) == 1:

@@ -5,6 +5,7 @@ long the list is. It is opaque to callers.
 """
 
 import binascii
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -71,3 +72,14 @@ def page_of(rows: list[T], limit: int, key: Any) -> Page[T]:
         return Page(rows)
     items = rows[:limit]
     return Page(items, encode_cursor(*key(items[-1])))
+
+
+def every(pages: Callable[..., Page[T]], *given: Any, **wanted: Any) -> Iterator[T]:
+    """All items of a list, page by page."""
+    after: str | None = None
+    while True:
+        page = pages(*given, after=after, **wanted)
+        yield from page.items
+        after = page.next
+        if after is None:
+            return

@@ -9,6 +9,7 @@ import msgspec
 from corral.adapters import commits, git
 from corral.db.database import Database
 from corral.kernel.errors import Held, Invalid, Refused
+from corral.kernel.page import every
 from corral.kernel.patterns import meet
 from corral.kernel.text import MAX_TEXT, clean_text
 from corral.library.guard import Guard, InProject
@@ -107,17 +108,9 @@ def _spelled(place: InProject, name: str) -> str:
 
 
 def _held(locks: Locks, owner: str, place: InProject) -> list[Lock]:
-    found: list[Lock] = []
-    after = None
-    while True:
-        page = locks.list(agent=owner, after=after, limit=200)
-        found += page.items
-        after = page.next
-        if after is None:
-            break
     return [
         lock
-        for lock in found
+        for lock in every(locks.list, agent=owner, limit=200)
         if lock.project_id == place.project.id
         and lock.state is LockState.HELD
         and lock.mode is Mode.EXCLUSIVE

@@ -24,6 +24,7 @@ from corral.db.tx import Tx
 from corral.insights.project_sql import OF_PROJECT
 from corral.insights.soundness import charged
 from corral.kernel.errors import CorralError
+from corral.kernel.page import every
 from corral.kernel.text import clean_text
 from corral.library.outputs import bring, is_whole, sealed
 from corral.rooms.charges import taking as charges
@@ -79,18 +80,13 @@ def export(database: Database, project: str, file: str | Path, told: Told) -> Ex
 def _values(database: Database) -> list[str]:
     """The secrets of the store that this process can read, without asking anybody for them."""
     found = []
-    after = None
-    while True:
-        page = database.read(partial(settings.list_secrets, after=after))
-        for secret in page.items:
-            if secret.reference.startswith(("env:", "file:")):
-                from corral.adapters import secrets
+    for secret in every(lambda after: database.read(partial(settings.list_secrets, after=after))):
+        if secret.reference.startswith(("env:", "file:")):
+            from corral.adapters import secrets
 
-                with suppress(CorralError):
-                    found.append(secrets.resolve(secret.reference))
-        after = page.next
-        if after is None:
-            return found
+            with suppress(CorralError):
+                found.append(secrets.resolve(secret.reference))
+    return found
 
 
 def _clean(table: TableDoc, row: Row, *, values: Sequence[str]) -> Row:

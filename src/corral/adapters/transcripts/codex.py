@@ -66,8 +66,12 @@ def head(path: Path) -> Head | None:
 
 def model(path: Path) -> str | None:
     """The model that the thread was last asked with."""
+    return _model_before(path, path.stat().st_size)
+
+
+def _model_before(path: Path, offset: int) -> str | None:
     found = None
-    for line in lines_before(path, path.stat().st_size, b'"turn_context"'):
+    for line in lines_before(path, offset, b'"turn_context"'):
         if line.get("type") == "turn_context":
             found = text(line, "payload", "model") or found
     return found
@@ -79,9 +83,7 @@ def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
     if found is None:
         return
     counter = f"codex/{found.session}"
-    model = None
-    for line in lines_before(path, offset, b'"turn_context"'):
-        model = text(line, "payload", "model") or model
+    model = _model_before(path, offset)
     tools: dict[str, str] = {}
     for line in lines_before(path, offset, b'_call"'):
         _said(line, table(line, "payload"), tools)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from corral.adapters.providers.facts import Used
+from corral.db.lookup import no_such
 from corral.db.retention import Key, Piece, Whose
 from corral.db.statement import Query
 from corral.db.tx import Tx
@@ -201,7 +202,7 @@ def get(tx: Tx, id: str) -> Charge:
     """A charge by its id."""
     found = tx.one(sql.GET, seq=number_of("chg", id))
     if found is None:
-        raise NotFound(f"There is no charge {id!r}.", kind="charge", id=id)
+        raise no_such("charge", id)
     return found
 
 

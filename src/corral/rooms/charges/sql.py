@@ -71,11 +71,17 @@ SET_COUNTER = Statement(f"""
         updated_at = excluded.updated_at
 """)
 
-GET = Query(Charge, f"SELECT {_CHARGE} FROM charges WHERE seq = :seq")
+# A row of the run '' is no charge: it holds a number that was given out before a restore.
+_IS_CHARGE = "run_id IS DISTINCT FROM ''"
+
+GET = Query(Charge, f"SELECT {_CHARGE} FROM charges WHERE seq = :seq AND {_IS_CHARGE}")
 
 ALL = Query(
     Charge,
-    f"SELECT {_CHARGE} FROM charges WHERE seq < :before ORDER BY seq DESC LIMIT :limit",
+    f"""
+    SELECT {_CHARGE} FROM charges WHERE seq < :before AND {_IS_CHARGE}
+    ORDER BY seq DESC LIMIT :limit
+""",
 )
 
 

@@ -311,7 +311,10 @@ def get_sender(tx: Tx, sender: str) -> Sender:
     clean_text(own, "The sender", most=MAX_PLATFORM_ID)
     found = tx.one(sql.SENDER_BY_PLATFORM, channel_id=whose.id, platform_id=own)
     if found is None:
-        raise NotFound(f"{own!r} has not spoken on {whose.name} yet.", channel=whose.id)
+        raise NotFound(
+            f"{own!r} has not spoken on {whose.name} yet; `corral sender list` shows who has.",
+            channel=whose.id,
+        )
     return found
 
 
@@ -323,8 +326,9 @@ def list_senders(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[S
 
 
 def know(tx: Tx, sender: Sender, name: str | None, role: str | None) -> Sender:
-    """Say who is behind an account; without a name, a person of the account's own."""
-    who = check_word(name or sender.person or _plain_name(sender), "The name")
+    """Say who is behind an account; without a name, a person of the account's own, so that nobody
+    is taken for somebody else."""
+    who = check_word(name or sender.person or sender.id, "The name")
     known = person(tx, who)
     if known is None or role is not None:
         set_person(tx, who, role or Role.MEMBER)
@@ -353,9 +357,3 @@ def _shown(name: str | None) -> str | None:
         if name
         else None
     )
-
-
-def _plain_name(sender: Sender) -> str:
-    """A name for a person of whom only an account is known; its own, so that nobody is taken for
-    somebody else."""
-    return f"{sender.id}"

@@ -1,12 +1,11 @@
 """Which agents hear which places, and where they may send to."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.page import Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import MAX_LIMIT, Page, check_limit, decode_cursor, every, page_of
 from corral.kernel.text import MAX_NAME, clean_text
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import AgentState
@@ -37,10 +36,10 @@ def remove_channel(tx: Tx, channel: str) -> Channel:
     """Disconnect a channel: nothing comes or goes any more, its wirings end, and what waited to be
     sent is dropped, and says so."""
     found = ops.get_channel(tx, channel)
-    for wiring in list(_wirings(tx)):
+    for wiring in list(every(list_wirings, tx, limit=MAX_LIMIT)):
         if wiring.channel_id == found.id:
             remove_wiring(tx, wiring.id)
-    for place in _places(tx, found.name):
+    for place in every(ops.list_places, tx, channel=found.name, limit=MAX_LIMIT):
         mail.drop_waiting(tx, place.mailbox, reason=f"the channel {found.name} was removed")
     return move(tx, sql.CHANNELS, "remove", found.id, ended_at=tx.now)
 
@@ -201,22 +200,6 @@ def wirings_of(tx: Tx, where: Place | Channel) -> list[Wiring]:
     found = tx.all(sql.WIRINGS_OF_PLACE, channel_id=on, place_id=place, limit=MAX_WIRINGS)
     own = {wiring.agent_id for wiring in found if wiring.place_id is not None}
     return [each for each in found if each.place_id is not None or each.agent_id not in own]
-
-
-def _places(tx: Tx, channel: str) -> Iterator[Place]:
-    page = ops.list_places(tx, channel=channel, limit=1_000)
-    yield from page.items
-    while page.next is not None:
-        page = ops.list_places(tx, channel=channel, after=page.next, limit=1_000)
-        yield from page.items
-
-
-def _wirings(tx: Tx) -> Iterator[Wiring]:
-    page = list_wirings(tx, limit=1_000)
-    yield from page.items
-    while page.next is not None:
-        page = list_wirings(tx, after=page.next, limit=1_000)
-        yield from page.items
 
 
 # -- destinations ---------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
 """Making groups, and who is in them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from corral.db.moves import create as make
 from corral.db.moves import move
 from corral.db.retention import Key, Piece, Whose
 from corral.db.tx import Tx
 from corral.kernel.errors import Ambiguous, Conflict, NotFound, Refused
-from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
+from corral.kernel.page import LAST_ID, MAX_LIMIT, Page, check_limit, decode_cursor, every, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
@@ -259,17 +259,9 @@ def _make(
 
 def _gather(tx: Tx, group: Group) -> None:
     """Bring in the agents that have one of the group's roles now."""
-    for agent in _agents(tx) if group.roles else ():
+    for agent in every(agents.list_agents, tx, limit=MAX_LIMIT) if group.roles else ():
         if role := _role_of(group, agent):
             _add(tx, group, f"agent:{agent.name}", role)
-
-
-def _agents(tx: Tx) -> Iterator[Agent]:
-    page = agents.list_agents(tx, limit=1_000)
-    yield from page.items
-    while page.next is not None:
-        page = agents.list_agents(tx, after=page.next, limit=1_000)
-        yield from page.items
 
 
 def _role_of(group: Group, agent: Agent) -> str | None:

@@ -144,7 +144,11 @@ def react(
         raise Invalid(f"{sign!r} is no sign; give an emoji or a short word.", sign=sign)
     said = tx.one(sql.BY_NUMBER, group_id=found.id, number=check_int(number, "The number"))
     if said is None:
-        raise NotFound(f"{found.name} has no post {number}.", group=found.id, number=number)
+        raise NotFound(
+            f"{found.name} has no post {number}; `corral group read {found.name}` shows its posts.",
+            group=found.id,
+            number=number,
+        )
     if not remove:
         # Two that count at the same moment would both find room for one more.
         tx.serialize(f"signs:{said.id}")

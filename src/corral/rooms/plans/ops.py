@@ -48,7 +48,10 @@ def get_plan(tx: Tx, of: str) -> Plan:
     subject = of if of.startswith("run_") else agents.get(tx, of).id
     found = tx.one(sql.PLAN, subject=clean_text(subject, "The run", most=MAX_NAME))
     if found is None:
-        raise NotFound(f"{of} has published no plan.", subject=subject)
+        raise NotFound(
+            f"{of} has published no plan; `corral plan list` shows those that there are.",
+            subject=subject,
+        )
     return found
 
 

@@ -7,6 +7,7 @@ from corral.interfaces.cli.app import DURATION, App, Verb, pass_app
 from corral.interfaces.cli.render import write_line
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd
+from corral.kernel.page import every
 
 WIDTH = 20
 LEGEND = "OK: completed of all not cancelled. P95: 95 of 100 took no longer. +: at least."
@@ -30,14 +31,7 @@ def command(app: App, by: str, since: int | None, as_csv: bool) -> None:
     OK is the share of completed runs among all that were not cancelled. P95: 95 of 100 runs took no
     longer. A + behind a cost: that of some runs is not known, so it was more.
     """
-    rows: list[Any] = []
-    after = None
-    while True:
-        page = app.store.insights.stats(by=by, since_ms=since, after=after, limit=1_000)
-        rows += page.items
-        after = page.next
-        if after is None:
-            break
+    rows = [*every(app.store.insights.stats, by=by, since_ms=since, limit=1_000)]
     if by != "day":
         rows.sort(key=lambda row: -row.runs)
     if as_csv:
