@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from corral.db.moves import StateTable, create, create_many, import_many, move, move_many
+from corral.db.moves import StateTable, create, move
+from corral.db.moves_many import create_many, import_many, move_many
 from corral.db.statement import Row
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from corral.library import Corral

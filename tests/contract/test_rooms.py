@@ -127,7 +127,7 @@ def test_no_state_is_written_but_by_the_one_function_that_moves() -> None:
     inserted = re.compile(r"\bINSERT INTO\b[^(]*\([^)]*\bstate\b", re.I | re.S)
     guilty = []
     for file in FILES:
-        if file == SOURCE / "db" / "moves.py":
+        if file in (SOURCE / "db" / "moves.py", SOURCE / "db" / "moves_many.py"):
             assert any(written.search(text) for text in texts(file)), "the search itself works"
             continue
         for text in texts(file):

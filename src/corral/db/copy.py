@@ -6,10 +6,10 @@ restored on either engine without any other tool.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
@@ -18,12 +18,11 @@ from corral.db.drift import differences, made_until, shape_of, told, undoing, wi
 from corral.db.fencing import AWAY, content, take_down
 from corral.db.migrate import newest, open_schema
 from corral.db.pouring import pour, raise_sequences
-from corral.db.sqlite import APPLICATION_ID, SqliteDatabase
-from corral.db.sqlite_care import reading
+from corral.db.sqlite import SqliteDatabase
+from corral.db.sqlite_care import APPLICATION_ID, reading
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_filing import file_behind
 from corral.db.statement import Statement
-from corral.db.tx import Tx
 from corral.kernel.errors import Invalid
 from corral.scratch import scratch_folder
 
@@ -162,7 +161,8 @@ def copy_from_file(source: Path, target: "PostgresDatabase") -> None:
     names = [table.name for table in content()]
     with target.transaction() as into:
         into.run(Statement(f"LOCK TABLE {', '.join(names)} IN EXCLUSIVE MODE"))
-        go_on_behind(source, _given_out(into), into.now, into.actor)
+        numbers = given_out(lambda text: into.value(Statement(text)))
+        go_on_behind(source, numbers, into.now, into.actor)
         file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             for name in reversed(names):
@@ -186,14 +186,12 @@ NUMBERED = ("letters", "events", "turns", "locks", "messages", "charges", "log_l
 FENCE_LEAP = 1_000_000
 
 
-def _given_out(tx: Tx) -> dict[str, int]:
-    return {
-        table: int(tx.value(Statement(f"SELECT coalesce(max(seq), 0) FROM {table}")))
-        for table in NUMBERED
-    }
+def given_out(ask: Callable[[str], Any]) -> dict[str, int]:
+    """The highest number of each table that the store has given out."""
+    return {table: int(ask(f"SELECT coalesce(max(seq), 0) FROM {table}")) for table in NUMBERED}
 
 
-def go_on_behind(copy: Path, given_out: Mapping[str, int], now: int, actor: str) -> None:
+def go_on_behind(copy: Path, numbers: Mapping[str, int], now: int, actor: str) -> None:
     """Prepare a back-up to take a store's place, as something that happens to it.
 
     Numbers go on behind those that the store has given out, so that ids and cursors stay true;
@@ -205,8 +203,8 @@ def go_on_behind(copy: Path, given_out: Mapping[str, int], now: int, actor: str)
         for table in ("letters", "nodes", "leaders", "rounds", "runs", "tasks"):
             file.execute(f"UPDATE {table} SET fence = fence + {FENCE_LEAP}")
         for table, keep_place in _KEEP_PLACE.items():
-            file.execute(keep_place, {"seq": given_out[table], "now": now})
-        file.execute(_RESTORED, {"seq": given_out["events"], "now": now, "actor": actor})
+            file.execute(keep_place, {"seq": numbers[table], "now": now})
+        file.execute(_RESTORED, {"seq": numbers["events"], "now": now, "actor": actor})
         file.execute("COMMIT")
     except apsw.Error as error:
         raise translate(error, copy) from error

@@ -12,9 +12,11 @@ from corral.db.database import Database, Finding, Listener, Probe, RowsOf, Table
 from corral.db.group import MAX_BATCH, Job, Line, Spoilt
 from corral.db.lockfile import LockFile
 from corral.db.sqlite_care import (
+    APPLICATION_ID,
     check_file,
     copy_whole,
     reading,
+    refuse_foreign,
     require_current_sqlite,
     run_query,
 )
@@ -25,11 +27,9 @@ from corral.db.store_clock import StoreClock
 from corral.db.turnstile import Turnstile
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
-from corral.kernel.errors import StoreUnavailable
 
 R = TypeVar("R")
 
-APPLICATION_ID = 0x436F7272  # "Corr": tells a Corral store from any other SQLite file
 BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
 STATEMENTS_KEPT = 128  # APSW walks through all of them to find one
 LOG_PAGES = 4_000  # 8 MB: the same pages are written again and again, and copied back once
@@ -87,7 +87,7 @@ class SqliteDatabase(Database):
             self._sole = filesystem.sole_use_if_remote(path)
             reader = self._connect_reader()
             self._readers.append(reader)
-            self._refuse_foreign(reader)
+            refuse_foreign(reader.connection, path)
         except BaseException:
             self.close()
             raise
@@ -385,23 +385,6 @@ class SqliteDatabase(Database):
         except apsw.Error as error:
             self._raise(error)
 
-    def _refuse_foreign(self, reader: Link) -> None:
-        """Leave alone a file that some other program made."""
-        try:
-            # One snapshot: another process may be making the store at this moment.
-            reader.run("BEGIN")
-            marked = reader.run("PRAGMA application_id").fetchall()[0][0] == APPLICATION_ID
-            empty = marked or not reader.run("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
-            reader.run("COMMIT")
-        except apsw.Error as error:
-            self._raise(error)
-        if not empty:
-            raise StoreUnavailable(
-                f"{self.path} is a database of another program; give another path with --store.",
-                reason="foreign",
-                path=str(self.path),
-            )
-
     # -- care -----------------------------------------------------------------------------------
 
     @contextmanager
@@ -433,29 +416,26 @@ class SqliteDatabase(Database):
             raise
 
     def restore(self, source: Path, kept: Path | None) -> None:
-        from corral.db.copy import NUMBERED, go_on_behind
+        from corral.db.copy import given_out, go_on_behind
 
         with self.migrating():
-            assert self._writer is not None
+            writer = self._writer
+            assert writer is not None
             # In one turn: what others put before it is in the kept copy, what comes later is new.
-            newest = "SELECT coalesce(max(seq), 0) FROM"
-            given_out = {
-                table: int(str(self._writer.run(f"{newest} {table}").fetchall()[0][0]))
-                for table in NUMBERED
-            }
-            if kept is not None and given_out["events"]:  # else nothing ever happened here
+            numbers = given_out(lambda text: writer.run(text).fetchall()[0][0])
+            if kept is not None and numbers["events"]:  # else nothing ever happened here
                 self.backup(kept)
-            go_on_behind(source, given_out, self.clock.now(), self.actor)
+            go_on_behind(source, numbers, self.clock.now(), self.actor)
             from_file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
             try:
-                with self._writer.connection.backup("main", from_file, "main") as task:
+                with writer.connection.backup("main", from_file, "main") as task:
                     task.step(-1)  # all at once: no other process sees half of it
             except apsw.Error as error:
                 self._raise(error)
             finally:
                 from_file.close()
-            self._writer.run("PRAGMA journal_mode = WAL").fetchall()
-        self._obey_durability(self._writer)
+            writer.run("PRAGMA journal_mode = WAL").fetchall()
+        self._obey_durability(writer)
 
     def reading(self) -> AbstractContextManager[RowsOf]:
         return reading(self._connect_reader().connection)

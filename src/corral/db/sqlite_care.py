@@ -15,6 +15,7 @@ from corral.db.sqlite_link import damaged
 from corral.db.statement import Row
 from corral.kernel.errors import Invalid, StoreUnavailable
 
+APPLICATION_ID = 0x436F7272  # "Corr": tells a Corral store from any other SQLite file
 OLDEST_SQLITE = (3, 51, 3)  # before it, a checkpoint could race a writer and damage the file
 MOST_FAULTS = 20
 STEPS_BETWEEN_LOOKS = 10_000  # of SQLite's machine, between two looks at the clock
@@ -28,6 +29,24 @@ def require_current_sqlite() -> None:
             f"SQLite {apsw.sqlite_lib_version()} can damage a store that several processes write; "
             f"install apsw {oldest} or newer (`pip install -U apsw`).",
             reason="old_sqlite",
+        )
+
+
+def refuse_foreign(connection: apsw.Connection, path: Path) -> None:
+    """Leave alone a file that some other program made."""
+    try:
+        # One snapshot: another process may be making the store at this moment.
+        connection.execute("BEGIN")
+        marked = connection.pragma("application_id") == APPLICATION_ID
+        empty = marked or not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+        connection.execute("COMMIT")
+    except apsw.Error as error:
+        raise translate(error, path) from error
+    if not empty:
+        raise StoreUnavailable(
+            f"{path} is a database of another program; give another path with --store.",
+            reason="foreign",
+            path=str(path),
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from corral.db.moves import encode_rows
+from corral.db.moves_many import encode_rows
 from corral.db.tx import Tx
 from corral.insights import sql
 from corral.insights.model import Deed, Moment, Then

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from corral.db.moves import encode_rows
+from corral.db.moves_many import encode_rows
 from corral.db.statement import Query
 from corral.db.tx import Tx
 from corral.insights import sql

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from corral.db.moves import StateTable, encode_rows
+from corral.db.moves import StateTable
+from corral.db.moves_many import encode_rows
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.insights import soundness_sql as sql

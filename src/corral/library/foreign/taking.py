@@ -14,7 +14,8 @@ import msgspec
 from corral.adapters.foreign.database import Foreign, Found
 from corral.adapters.redaction import Redaction, clean_of_secrets
 from corral.db.intake import put_many
-from corral.db.moves import StateTable, import_many
+from corral.db.moves import StateTable
+from corral.db.moves_many import import_many
 from corral.db.tx import Tx
 from corral.library.catalogue import declared
 from corral.library.foreign.mapping import (

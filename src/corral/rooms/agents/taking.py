@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from corral.db.intake import put_many
-from corral.db.moves import encode_rows, import_many
+from corral.db.moves_many import encode_rows, import_many
 from corral.db.tx import Tx
 from corral.rooms.agents import sql
 from corral.rooms.agents.model import Content, Limits

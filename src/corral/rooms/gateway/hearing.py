@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from corral.db.moves import encode_rows
+from corral.db.moves_many import encode_rows
 from corral.db.tx import Tx
 from corral.kernel.ids import number_of
 from corral.kernel.text import encode_json

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from corral.db.moves import encode_rows, import_many
+from corral.db.moves_many import encode_rows, import_many
 from corral.db.tx import Tx
 from corral.rooms.gateway import sql
 

@@ -10,7 +10,7 @@ from corral.adapters.providers.facts import Said, Used
 from corral.adapters.redaction import without_secrets
 from corral.adapters.transcripts.transcript import Head, Item
 from corral.db.intake import put_many
-from corral.db.moves import encode_rows
+from corral.db.moves_many import encode_rows
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from corral.db.moves import encode_rows
+from corral.db.moves_many import encode_rows
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import number_of

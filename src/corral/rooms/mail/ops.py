@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from corral.db.moves import create, create_each, create_many, encode_rows, move, move_many
+from corral.db.moves import create, create_each, move
+from corral.db.moves_many import create_many, encode_rows, move_many
 from corral.db.tx import Tx
 from corral.kernel.clock import YEAR
 from corral.kernel.errors import Held, IllegalMove, Invalid

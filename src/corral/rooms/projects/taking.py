@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from corral.db.moves import import_many
+from corral.db.moves_many import import_many
 from corral.db.tx import Tx
 from corral.rooms.projects import sql
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.db.moves import create, encode_rows, move
+from corral.db.moves import create, move
+from corral.db.moves_many import encode_rows
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.money import check_micros

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from corral.db.intake import put_many
-from corral.db.moves import encode_rows, import_many
+from corral.db.moves_many import encode_rows, import_many
 from corral.db.tx import Tx
 from corral.rooms.races import sql
 

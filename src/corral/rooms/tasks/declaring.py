@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from corral.db.moves import create_many, encode_rows, move_many
+from corral.db.moves_many import create_many, encode_rows, move_many
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.text import MAX_NAME, clean_text

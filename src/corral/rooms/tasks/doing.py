@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from heapq import merge
 from typing import Any
 
-from corral.db.moves import encode_rows, move
+from corral.db.moves import move
+from corral.db.moves_many import encode_rows
 from corral.db.tx import Tx
 from corral.kernel.errors import Held, Refused
 from corral.kernel.lease import lease_end, taken_over

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from corral.db.moves import encode_rows, move
+from corral.db.moves import move
+from corral.db.moves_many import encode_rows
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Ambiguous, Conflict, Invalid, NotFound, Refused

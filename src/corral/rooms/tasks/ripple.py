@@ -9,7 +9,8 @@ however large the graph is.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from corral.db.moves import encode_rows, move, move_many
+from corral.db.moves import move
+from corral.db.moves_many import encode_rows, move_many
 from corral.db.tx import Tx
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.tasks import sql
