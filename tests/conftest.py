@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 import corral
@@ -75,7 +76,9 @@ def postgres_template(postgres_server: PostgresServer) -> str:
 @pytest.fixture(scope="session")
 def shelf(postgres_server: PostgresServer, postgres_template: str) -> Iterator[Shelf]:
     made = Shelf(postgres_server, postgres_template)
-    yield made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psycopg, "connect", made.kept.connect)
+        yield made
     made.close()
 
 

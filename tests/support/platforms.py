@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-LOOKS_AGAIN = 0.02  # seconds between two looks at whether it is to end: each test waits for the last
+LOOKS_AGAIN = 0.02  # seconds; a server looks so often whether it is to end, and its test waits
 
 
 class Asked(NamedTuple):
