@@ -80,8 +80,9 @@ class PostgresDatabase(Database):
         for _ in range(MAX_CONNECTIONS):
             self._places.put(None)
         self._bell = Bell(self._ring)
-        self._idle.append(self._take())
-        self.clock = clock or ServerClock(self._ask_time)
+        first = self._take()
+        self.clock = clock or ServerClock(self._ask_time, at_first=lambda: self._time_of(first))
+        self._idle.append(first)
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -319,10 +320,13 @@ class PostgresDatabase(Database):
         # On a connection of its own: whoever asks may hold the last place of the shelf already.
         link = self._connect()
         try:
-            (answer,) = self._say_first(link, "SELECT extract(epoch FROM clock_timestamp()) * 1000")
-            return int(answer[0])
+            return self._time_of(link)
         finally:
             link.connection.close()
+
+    def _time_of(self, link: Link) -> int:
+        (answer,) = self._say_first(link, "SELECT extract(epoch FROM clock_timestamp()) * 1000")
+        return int(answer[0])
 
     def _close(self) -> None:
         self._bell.close()
