@@ -1,11 +1,13 @@
 """Fixtures: every test that asks for a store runs twice, on SQLite and on a real PostgreSQL."""
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 import corral
@@ -25,6 +27,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     asked = [Path(argument.partition("::")[0]) for argument in config.args]
     return None if any("real" in path.parts for path in asked) else True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays to the end: nobody looks through it for garbage, neither now nor
+    while the tests run, and forked children share it for longer."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +76,9 @@ def postgres_template(postgres_server: PostgresServer) -> str:
 @pytest.fixture(scope="session")
 def shelf(postgres_server: PostgresServer, postgres_template: str) -> Iterator[Shelf]:
     made = Shelf(postgres_server, postgres_template)
-    yield made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psycopg, "connect", made.kept.connect)
+        yield made
     made.close()
 
 

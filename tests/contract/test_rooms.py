@@ -39,8 +39,13 @@ def _imports(file: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def texts(file: Path) -> Iterator[str]:
+@cache
+def texts(file: Path) -> tuple[str, ...]:
     """Every text constant of a file that is no docstring, the pieces of f-strings included."""
+    return tuple(_texts(file))
+
+
+def _texts(file: Path) -> Iterator[str]:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     docstrings = {
         id(node.value)

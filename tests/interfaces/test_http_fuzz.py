@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import hypothesis
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -64,6 +63,8 @@ def ids(store: Corral, tmp_path: Path) -> list[str]:
 
 
 def test_no_answer_is_a_mistake_of_the_servers(served: Served, ids: list[str]) -> None:
+    import schemathesis  # it takes a second, and every worker loads this file
+
     schema = schemathesis.openapi.from_dict(json.loads(document()))
     asked: dict[int, int] = {}
     with served.client() as client:

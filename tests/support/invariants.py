@@ -14,7 +14,8 @@ from corral.library import Corral
 from corral.library.catalogue import declared
 from tests.support.runs import NO_FOLDER
 
-_DELETED_PROJECTS = "SELECT subject FROM events WHERE kind = 'project' AND verb = 'delete'"
+Told = list[Row]
+"""The verb, subject, data and project of events, in the order in which they were written."""
 
 
 def check_store(store: Corral) -> None:
@@ -31,8 +32,14 @@ def check_store(store: Corral) -> None:
 
 
 def _check_rows(tx: Tx) -> None:
+    told: dict[str, Told] = {}
+    for kind, *event in _rows(
+        tx, "SELECT kind, verb, subject, data, project_id FROM events ORDER BY seq"
+    ):
+        told.setdefault(kind, []).append(tuple(event))
+    deleted = {subject for verb, subject, *_ in told.get("project", []) if verb == "delete"}
     for table in declared(StateTable).values():
-        _check_states(tx, table)
+        _check_states(tx, table, told.get(table.moves.kind, []), deleted)
     _check_settings(tx)
     _check_money(tx)
     _check_turns(tx)
@@ -62,17 +69,12 @@ def _check_outputs(tx: Tx) -> None:
         assert state != "sealed" or found == wanted, f"{run_id}: {found} of {wanted} bytes"
 
 
-def _check_states(tx: Tx, table: StateTable[Any]) -> None:
+def _check_states(tx: Tx, table: StateTable[Any], told: Told, deleted: set[str]) -> None:
     """The events of each row, followed along the table of moves, lead to the state it is in."""
     moves = table.moves
     reached: dict[str, str] = {}
     projects: dict[str, str] = {}
-    deleted = {row[0] for row in _rows(tx, _DELETED_PROJECTS)}
-    for verb, subject, data, project in _rows(
-        tx,
-        "SELECT verb, subject, data, project_id FROM events "
-        f"WHERE kind = '{moves.kind}' ORDER BY seq",
-    ):
+    for verb, subject, data, project in told:
         projects[subject] = project
         if verb == "import":
             assert subject not in reached, f"{subject} was made twice"

@@ -8,6 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
+LOOKS_AGAIN = 0.02  # seconds; a server looks so often whether it is to end, and its test waits
+
 
 class Asked(NamedTuple):
     method: str
@@ -62,7 +64,9 @@ class Api:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(LOOKS_AGAIN,), daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:

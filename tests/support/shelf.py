@@ -3,7 +3,8 @@ than the test.
 
 Each has a connection of ours that stays: a server's process that has just begun knows nothing of
 the schema, and learning it costs it more than the emptying, or a look at which tables hold
-anything. The connection says its NAME, and whoever counts those who use a store leaves it out.
+anything. For the same reason those of the stores that are opened on it are kept (`kept.py`). All of
+these say our NAME, and whoever counts those who use a store leaves them out.
 """
 
 import os
@@ -13,6 +14,7 @@ from contextlib import suppress
 import psycopg
 from psycopg import sql
 
+from tests.support.kept import Kept
 from tests.support.postgres import PostgresServer
 
 NAME = "shelf"
@@ -65,6 +67,7 @@ class Shelf:
         self._template = template
         self._free: list[str] = []
         self._connections: dict[str, Connection] = {}
+        self.kept = Kept(NAME)
         with psycopg.connect(server.url(template), autocommit=True) as connection:
             self._shape = connection.execute(SHAPE).fetchone()
             names = [str(name) for (name,) in connection.execute(TABLES)]
@@ -79,6 +82,7 @@ class Shelf:
             self._free.append(self._server.new_database(template=self._template))
         url = self._free.pop()
         _lent[url] = self
+        self.kept.begin(url)
         return url
 
     def take_back(self, url: str) -> None:
@@ -87,6 +91,7 @@ class Shelf:
         if self.empty(url):
             self._free.append(url)
         else:
+            self.kept.end(url)
             self._server.drop_database(url)
 
     def empty(self, url: str) -> bool:

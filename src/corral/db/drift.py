@@ -6,7 +6,7 @@ it would act for whoever writes to the store from then on.
 
 import re
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import apsw
@@ -88,6 +88,7 @@ def _shape(rows: Iterable[Row]) -> Shape:
     }
 
 
+@lru_cache(maxsize=1_024)  # two stores of one version say the same
 def _plain(sql: str) -> str:
     """Without comments and line breaks, which mean nothing; what is quoted stays as it is."""
     return _QUOTED_COMMENT_BLANK.sub(

@@ -34,10 +34,13 @@ class ServerClock:
     ROUND_TRIP = 0.2  # seconds; one that took longer, because it was stopped, say, is made again
     TRIES = 5
 
-    def __init__(self, ask: Callable[[], int]) -> None:
+    def __init__(
+        self, ask: Callable[[], int], *, at_first: Callable[[], int] | None = None
+    ) -> None:
+        """`at_first`: who asks now, where there is a quicker way than later."""
         self._ask = ask
         self._asking = threading.Lock()
-        self._known = self._measure()
+        self._known = self._measure(at_first or ask)
 
     def now(self) -> int:
         measured, told = self._known
@@ -45,17 +48,17 @@ class ServerClock:
         if passed > self.SECONDS and self._asking.acquire(blocking=False):
             try:
                 with suppress(CorralError):
-                    measured, told = self._known = self._measure()
+                    measured, told = self._known = self._measure(self._ask)
                     passed = time.monotonic() - measured
             finally:
                 self._asking.release()
         return told + int(passed * 1_000)
 
-    def _measure(self) -> tuple[float, int]:
+    def _measure(self, ask: Callable[[], int]) -> tuple[float, int]:
         best: tuple[float, float, int] | None = None
         for _ in range(self.TRIES):
             before = time.monotonic()
-            told = self._ask()
+            told = ask()
             after = time.monotonic()
             # The server answered somewhere between the two; the middle is off by half at the most.
             measured = after - before, (before + after) / 2, told

@@ -19,7 +19,7 @@ from psycopg.types.numeric import Int8Dumper
 
 from corral.db.database import CLOSED, Database, Finding, Listener, Probe, RowsOf, Table, Work
 from corral.db.notices import CHANNEL, Bell, NotifyListener, ServerClock
-from corral.db.postgres_care import check_feed, read_all, reading, run_query
+from corral.db.postgres_care import ADOPT_EVENTS, check_feed, read_all, reading, run_query
 from corral.db.postgres_errors import (
     translate,
     unknown_outcome,
@@ -39,6 +39,9 @@ MIGRATION_LOCK = 0x436F7272
 MOVE_LOCK = MIGRATION_LOCK + 1
 OLDEST_SERVER = 130_000  # transaction numbers of 64 bits came with it
 MAX_CONNECTIONS = 32
+# Plans that a connection keeps. A daemon's rounds, or a thorough look at a store, use more
+# statements than the driver's 100, and each that was put out is planned anew at its next turn.
+MAX_PREPARED = 400
 CONNECT_SECONDS = 5
 PATIENCE = 20.0  # how long a server that went away is waited for
 MAX_CLASHES = 10  # how often a transaction that met another is run again
@@ -80,8 +83,9 @@ class PostgresDatabase(Database):
         for _ in range(MAX_CONNECTIONS):
             self._places.put(None)
         self._bell = Bell(self._ring)
-        self._idle.append(self._take())
-        self.clock = clock or ServerClock(self._ask_time)
+        first = self._take()
+        self.clock = clock or ServerClock(self._ask_time, at_first=lambda: self._time_of(first))
+        self._idle.append(first)
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -277,6 +281,7 @@ class PostgresDatabase(Database):
             )
         connection.adapters.register_dumper(int, Int8Dumper)
         set_json_loads(_as_it_is, connection)  # records decode JSON themselves
+        connection.prepared_max = MAX_PREPARED
         return Link(connection)
 
     def _take(self) -> Link:
@@ -319,10 +324,13 @@ class PostgresDatabase(Database):
         # On a connection of its own: whoever asks may hold the last place of the shelf already.
         link = self._connect()
         try:
-            (answer,) = self._say_first(link, "SELECT extract(epoch FROM clock_timestamp()) * 1000")
-            return int(answer[0])
+            return self._time_of(link)
         finally:
             link.connection.close()
+
+    def _time_of(self, link: Link) -> int:
+        (answer,) = self._say_first(link, "SELECT extract(epoch FROM clock_timestamp()) * 1000")
+        return int(answer[0])
 
     def _close(self) -> None:
         self._bell.close()
@@ -404,7 +412,7 @@ class PostgresDatabase(Database):
 
         The feed goes by this server's transactions; to it, such events lie in the future.
         """
-        return len(self.write(lambda tx: tx.run(_ADOPT_EVENTS)))
+        return len(self.write(lambda tx: tx.run(ADOPT_EVENTS)))
 
     def backup(self, target: Path) -> None:
         from corral.db.copy import copy_to_file
@@ -435,12 +443,6 @@ class PostgresDatabase(Database):
 
     def _raise(self, error: psycopg.Error) -> NoReturn:
         raise translate(error, self.url) from error
-
-
-_ADOPT_EVENTS = Statement("""
-    UPDATE events SET xid = pg_current_xact_id()
-    WHERE xid > pg_current_xact_id() RETURNING seq
-""")
 
 
 def _as_it_is(text: str | bytes) -> str | bytes:

@@ -142,8 +142,9 @@ SHAPE = Statement(
     )
 )
 
-_made: dict[tuple[int, int], Shape] = {}
+_made: dict[tuple[object, int], Shape] = {}
 """By the version of the server and of the schema: to make all of it takes a second."""
+_SERVER = Statement("SELECT current_setting('server_version_num')")
 
 
 def shape(rows: list[Row]) -> Shape:
@@ -158,15 +159,15 @@ def made_until(database: Database, version: int) -> Shape:
     from corral.db.migrate import statements_until
 
     try:
-        with psycopg.connect(database.address, autocommit=True) as connection:
-            link = Link(connection)
-            known = (connection.info.server_version, version)
-            if known not in _made:
+        known = (database.read(lambda tx: tx.value(_SERVER), mode="one"), version)
+        if known not in _made:
+            with psycopg.connect(database.address, autocommit=True) as connection:
+                link = Link(connection)
                 link.run("SET search_path = pg_temp; SET synchronous_commit = off")
                 for statement in statements_until(version, "postgres"):
                     link.run(statement)
                 _made[known] = shape(link.run(_SHAPE.format(schema="pg_my_temp_schema()")))
-            return _made[known]
+        return _made[known]
     except pg.InsufficientPrivilege:
         raise Refused(
             "Whether it is what the migrations make was not looked at: that takes temporary "
@@ -197,6 +198,10 @@ _OLDEST_PREPARED = """
            CAST(extract(epoch FROM clock_timestamp() - prepared) * 1000 AS BIGINT)
     FROM pg_prepared_xacts ORDER BY age(transaction) DESC LIMIT 1
 """
+ADOPT_EVENTS = Statement("""
+    UPDATE events SET xid = pg_current_xact_id()
+    WHERE xid > pg_current_xact_id() RETURNING seq
+""")
 
 
 def check_feed(link: Link) -> Finding:

@@ -1,12 +1,15 @@
 """Requests to a platform's HTTP API, and what their failures mean for a message."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corral.adapters.channels.contract import Failed, File, Outcome, Refused, Unknown
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 SECONDS = 30.0
@@ -24,6 +27,14 @@ class Trouble(Exception):
         self.status = status
 
 
+@cache
+def _trusted() -> "ssl.SSLContext":
+    """The certificates that this machine trusts: read once, it takes longer than a request."""
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
 class Api:
     """A platform's API, at a base URL, with the headers that every request has.
 
@@ -39,7 +50,11 @@ class Api:
             ) from None
         self._httpx = httpx
         self._client = httpx.Client(
-            base_url=base, headers=dict(headers or {}), timeout=SECONDS, follow_redirects=False
+            base_url=base,
+            headers=dict(headers or {}),
+            timeout=SECONDS,
+            follow_redirects=False,
+            verify=_trusted(),
         )
 
     def close(self) -> None:
