@@ -58,8 +58,7 @@ class Kept:
             return None
         while self._kept[url]:
             server = self._kept[url].pop()
-            silent = not select.select([server.socket], [], [], 0)[0]  # one that died says so
-            if silent and _run(server, b"RESET application_name"):
+            if _silent(server) and _run(server, b"RESET application_name"):
                 connection = _Keepable(server)
                 connection.autocommit = options["autocommit"]
                 connection.prepare_threshold = options["prepare_threshold"]
@@ -78,6 +77,13 @@ class Kept:
             pass
         kept.append(server)
         return True
+
+
+def _silent(server: pq.abc.PGconn) -> bool:
+    """Whether it says nothing; one that died says so."""
+    line = select.poll()
+    line.register(server.socket, select.POLLIN)
+    return not line.poll(0)
 
 
 def _run(server: pq.abc.PGconn, text: bytes) -> bool:
