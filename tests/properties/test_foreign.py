@@ -35,15 +35,17 @@ from corral.adapters.transcripts import claude, codex
 from corral.interfaces.cli.tasking import read_list
 from corral.kernel import patterns
 from corral.kernel.clock import SetClock, parse_duration
-from corral.kernel.errors import CorralError
+from corral.kernel.errors import CorralError, Invalid
 from corral.kernel.ids import id_range, number_of
 from corral.kernel.money import parse_usd
 from corral.kernel.page import decode_cursor
 from corral.library import teams
+from corral.rooms.agents.model import check_limits
 from corral.rooms.events.ops import parse_cursor
 from corral.rooms.gateway.patterns import compiled
 from corral.rooms.races import variations
 from corral.rooms.schedules.recurrence import check_cron
+from corral.rooms.sessions.turn import read_turns
 from corral.rooms.tasks.model import read_evidence, read_wanted
 from tests.properties.spoiling import encoded, few, many, spoilt
 
@@ -386,6 +388,22 @@ def test_a_file_of_tasks_or_a_team_is_read_or_refused(
 def test_evidence_is_read_or_refused(evidence: Any) -> None:
     with suppress(CorralError):
         read_evidence(evidence)
+
+
+@pytest.mark.parametrize(
+    ("read", "given"),
+    [
+        (read_evidence, {"commits": "\ud800"}),
+        (read_wanted, [{"key": "a", "title": "t", "depends_on": "\ud800"}]),
+        (check_limits, {"max_runs": "\ud800"}),
+        (read_turns, [{"role": "user", "content": "c", "input_tokens": "\ud800"}]),
+    ],
+)
+def test_half_a_sign_where_no_text_belongs_is_refused(
+    read: Callable[[Any], Any], given: Any
+) -> None:
+    with pytest.raises(Invalid):
+        read(given)
 
 
 LETTERS = st.text(max_size=40) | st.text("0123456789*/?,-.:_ dhmsw[]{}!\\^$|()²", max_size=40)

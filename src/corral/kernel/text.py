@@ -6,12 +6,14 @@ PostgreSQL keeps no NUL and no half surrogate pair, SQLite would keep both; so n
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 from unicodedata import normalize
 
 import msgspec
 
 from corral.kernel.errors import Invalid
+
+T = TypeVar("T")
 
 MAX_NAME = 200
 MAX_TEXT = 64 * 1024
@@ -86,6 +88,16 @@ def encode_text(value: str, what: str) -> bytes:
         return value.encode()
     except UnicodeEncodeError:
         raise Invalid(f"{what} is not valid UTF-8; convert it first.", field=what) from None
+
+
+def convert(value: Any, kind: type[T], **options: Any) -> T:
+    """`msgspec.convert`, for what comes from callers: half a sign where no text belongs is one more
+    thing that cannot be, and no fault of the program."""
+    try:
+        converted: T = msgspec.convert(value, kind, **options)
+    except UnicodeEncodeError:
+        raise msgspec.ValidationError("a text in it is not valid UTF-8") from None
+    return converted
 
 
 def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:

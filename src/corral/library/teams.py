@@ -14,6 +14,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.keep import KEEP
 from corral.kernel.page import MAX_LIMIT
+from corral.kernel.text import convert
 from corral.library import asking
 from corral.library.operation import Room
 from corral.library.runs import Runs
@@ -87,7 +88,7 @@ class Teams(Room):
 
 def _read(given: Mapping[str, Any]) -> Team:
     try:
-        team = msgspec.convert(given, Team)
+        team = convert(given, Team)
     except msgspec.ValidationError as error:
         raise Invalid(
             f"This team cannot be: {error}. It has a lead and workers, each with a name and a "

@@ -7,6 +7,7 @@ import msgspec
 
 from corral.kernel.errors import Invalid
 from corral.kernel.states import Moves, move
+from corral.kernel.text import convert
 
 
 class AgentState(StrEnum):
@@ -116,7 +117,7 @@ _MOST = 1 << 53  # what every reader of JSON keeps exactly
 
 def check_limits(given: Limits | dict[str, Any] | None) -> Limits:
     try:
-        limits = msgspec.convert(given or {}, Limits, from_attributes=True)
+        limits = convert(given or {}, Limits, from_attributes=True)
     except msgspec.ValidationError as error:
         names = ", ".join(Limits.__struct_fields__)
         raise Invalid(

@@ -16,7 +16,7 @@ from corral.db.moves import create, move
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.kernel.text import MAX_NAME, clean_text, convert, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
 from corral.rooms.agents.tools import allows
@@ -109,7 +109,7 @@ def _parsed(action: str, arguments: dict[str, Any]) -> tuple[Action, Any]:
     if what is None:
         raise Invalid(f"{action!r} is none of {', '.join(ACTIONS)}.", action=action)
     try:
-        return what, msgspec.convert(arguments, what.takes, strict=False)
+        return what, convert(arguments, what.takes, strict=False)
     except msgspec.ValidationError as error:
         names = ", ".join(what.takes.__struct_fields__)
         raise Invalid(

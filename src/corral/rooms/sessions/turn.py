@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from corral.kernel.errors import Invalid
-from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
+from corral.kernel.text import MAX_NAME, check_int, clean_text, convert, encode_json
 from corral.rooms.sessions.model import NewTurn, Role, Turn
 
 MAX_CONTENT = 4 * 1024 * 1024
@@ -120,8 +120,7 @@ def read_turns(given: Any) -> list[NewTurn]:
     """Turns that were given as structs or dicts."""
     try:
         return [
-            each if isinstance(each, NewTurn) else msgspec.convert(_plain(each), NewTurn)
-            for each in given
+            each if isinstance(each, NewTurn) else convert(_plain(each), NewTurn) for each in given
         ]
     except (TypeError, msgspec.ValidationError) as error:
         raise Invalid(

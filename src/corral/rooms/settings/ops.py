@@ -9,7 +9,7 @@ from corral.db.tx import Tx
 from corral.kernel.clock import format_duration
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.kernel.text import MAX_NAME, clean_text, convert, encode_json
 from corral.rooms.settings import sql
 from corral.rooms.settings.model import KNOWN, Known, Secret, Setting
 
@@ -133,7 +133,7 @@ def _known(name: str) -> Known:
 def _check_value(name: str, value: Any) -> Any:
     known = _known(name)
     try:
-        checked = msgspec.convert(value, known.type)
+        checked = convert(value, known.type)
     except msgspec.ValidationError as error:
         raise Invalid(f"{name} cannot be {value!r}: {error}.", name=name, value=value) from None
     low, high = known.low, known.high

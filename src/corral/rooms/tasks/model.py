@@ -12,6 +12,7 @@ import msgspec
 
 from corral.kernel.errors import Invalid
 from corral.kernel.states import Moves, move
+from corral.kernel.text import convert
 
 
 class TaskState(StrEnum):
@@ -212,7 +213,7 @@ def read_wanted(given: Any) -> list[Wanted]:
     if not isinstance(given, list):
         raise Invalid("Tasks are declared as a list of objects, each with a key and a title.")
     try:
-        return msgspec.convert(given, list[Wanted], from_attributes=True)
+        return convert(given, list[Wanted], from_attributes=True)
     except msgspec.ValidationError as error:
         names = ", ".join(Wanted.__struct_fields__)
         raise Invalid(f"These tasks cannot be: {error}. A task has {names}.") from None
@@ -223,7 +224,7 @@ def read_evidence(given: "Evidence | dict[str, Any] | str | None") -> Evidence:
     if isinstance(given, str):
         given = {"text": given}
     try:
-        evidence = msgspec.convert(given or {}, Evidence, from_attributes=True)
+        evidence = convert(given or {}, Evidence, from_attributes=True)
     except msgspec.ValidationError as error:
         raise Invalid(
             f"This evidence cannot be: {error}. It has commits, commands (each with command and "
