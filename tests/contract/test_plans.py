@@ -632,6 +632,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "races_ended",
             "answers_pkey",
             "charges_pkey",
+            "counters_pkey",
             "delegations_pkey",
             "edges_by_need",
             "decisions_pkey",

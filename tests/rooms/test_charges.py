@@ -266,6 +266,21 @@ def test_old_charges_are_forgotten_and_their_totals_stay(store: Corral, clock: S
     assert counted["charges"] == 1
     assert {one.table: one.rows for one in store.db.prune()} == counted
     assert len(store.charges.list().items) == 1
-    assert rows(store, "SELECT name FROM counters") == [], "nor is it known where a counter stood"
     assert store.charges.total().cost_micros == 7
     check_store(store)
+
+
+def test_a_counter_goes_on_where_it_stood_also_when_its_charges_are_forgotten(
+    store: Corral, clock: SetClock
+) -> None:
+    store.settings.set("charges.keep_ms", DAY)
+    store.charges.add(used(cost_micros=3, counter="c"), **RUN)
+    clock.advance(2 * DAY)
+    store.db.prune()
+    store.charges.add(used(cost_micros=5, counter="c"), **RUN)
+    assert store.charges.total().cost_micros == 5, "two were added to three"
+    clock.advance(store.settings.get("totals.keep_ms").value + HOUR)
+    counted = {one.table: one.rows for one in store.db.prune(dry_run=True)}
+    assert counted["counters"] == 1
+    assert {one.table: one.rows for one in store.db.prune()} == counted
+    assert rows(store, "SELECT name FROM counters") == []

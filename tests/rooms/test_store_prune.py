@@ -23,6 +23,7 @@ NOTHING = {
         "answers",
         "charges",
         "totals",
+        "counters",
         "imports",
         "origins",
         "locks",

@@ -7,3 +7,4 @@ CREATE INDEX tasks_by_run ON tasks (run_id, started_at, id) WHERE run_id IS NOT 
 -- Nobody asks by these.
 DROP INDEX runs_by_parent;
 DROP INDEX verdicts_of_run;
+DROP INDEX counters_by_age;

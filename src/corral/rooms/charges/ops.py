@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from corral.adapters.providers.facts import Used
 from corral.db.lookup import no_such
-from corral.db.retention import Key, Piece, Whose
 from corral.db.statement import Query
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY, day_of
@@ -29,7 +28,9 @@ from corral.rooms.charges.model import (
     named,
 )
 
+KEPT = sql.KEPT
 TOTALS_KEPT = sql.TOTALS_KEPT
+COUNTERS_KEPT = sql.COUNTERS_KEPT
 # Far more than any report means, and sums of millions of such reports still fit.
 MOST_TOKENS = MOST
 COST_ALONE = "cost:"
@@ -246,13 +247,6 @@ def days(tx: Tx, scope: str = "all", *, after: str | None = None, limit: int = 5
     (before,) = decode_cursor(after, _LAST_DAY)
     rows = tx.all(sql.DAYS, scope=scope, before=before, limit=check_limit(limit) + 1)
     return page_of(rows, limit, lambda found: (found.day,))
-
-
-def prune(tx: Tx, *, before: int, after: Key | None, count_only: bool, whose: Whose) -> Piece:
-    """Forget charges older than a moment, a piece at a time; what they add up to stays."""
-    if not count_only and whose.project is None:  # where counters stood belongs to no project
-        tx.run(sql.PRUNE_COUNTERS, before=before)
-    return sql.KEPT.prune(tx, before=before, after=after, count_only=count_only, whose=whose)
 
 
 # -- budgets --------------------------------------------------------------------------------------

@@ -163,7 +163,14 @@ TOTALS_KEPT = Retention(
     key="scope",
 )
 
-PRUNE_COUNTERS = Statement("DELETE FROM counters WHERE updated_at < :before")
+# For as long as the totals: of a thread that goes on after that, all would be charged again.
+COUNTERS_KEPT = Retention(
+    "counters",
+    setting="totals.keep_ms",
+    born=None,
+    over="updated_at < :before",
+    key="name",
+)
 
 # -- budgets ----------------------------------------------------------------------------------
 
