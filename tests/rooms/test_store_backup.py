@@ -515,7 +515,7 @@ def test_the_durability_that_a_back_up_had_is_obeyed_at_once(open_on: Open, tmp_
     store.db.restore(file)
     assert store.db.durability() == "full"
     store.mail.put("agent:ada", 1)
-    writer: Any = store._database._writer
+    writer: Any = store._database._shared.writer
     assert writer.connection.pragma("synchronous") == 2
 
 

@@ -22,6 +22,7 @@ import msgspec
 from corral.adapters.channels.contract import Attached, File
 from corral.config import make_private_folder
 from corral.kernel.errors import Invalid, Refused
+from corral.kernel.open_files import require_unused
 
 MOST_FILES = 20
 MAX_NAME = 80
@@ -126,6 +127,7 @@ def _read(folder: str, steps: tuple[str, ...], given: str, most: int) -> bytes:
             below = os.open(step, flags | os.O_DIRECTORY, dir_fd=at)
             os.close(at)
             at = below
+        require_unused(steps[-1] if steps else ".", dir_fd=at, follow=False)
         # Not to wait for whoever would write into a pipe.
         found = os.open(steps[-1] if steps else ".", flags | os.O_NONBLOCK, dir_fd=at)
     finally:

@@ -28,6 +28,7 @@ from corral.adapters.checkouts import resolve
 from corral.adapters.leftovers import delete
 from corral.config import sync
 from corral.kernel.errors import Invalid, Refused
+from corral.kernel.open_files import require_unused
 
 MANIFEST = "manifest.json"
 BLOCK = 1024 * 1024
@@ -241,6 +242,7 @@ def _blocks(source: Path | bytes | Iterable[bytes]) -> Iterator[bytes]:
         yield source
     elif isinstance(source, Path):
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        require_unused(source, follow=False)
         with os.fdopen(os.open(source, flags), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise Refused(f"{source} is no plain file; nothing was written.", file=str(source))

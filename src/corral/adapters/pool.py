@@ -22,6 +22,7 @@ from corral.adapters import git
 from corral.adapters.checkouts import Checkout, common_dir
 from corral.adapters.leftovers import delete
 from corral.config import make_private_folder
+from corral.kernel.open_files import require_unused
 
 WHOSE = "repository"  # the file beside the entries that names the repository
 TAKEN = ".taken-"  # the start of the name of an entry that somebody is at
@@ -300,6 +301,7 @@ def _is_of_its_kind(entry: "os.DirEntry[bytes]", wanted: _Wanted, mode: int) -> 
 def _has_content(entry: "os.DirEntry[bytes]", wanted: _Wanted) -> bool:
     if wanted.mode == LINK:
         return _id(os.readlink(entry.path), wanted.id) == wanted.id
+    require_unused(entry.path, follow=False)
     file = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(file, "rb", buffering=0) as opened:
         content = opened.read(MOST_BYTES + 1)

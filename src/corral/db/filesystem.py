@@ -4,9 +4,11 @@ SQLite's write-ahead log needs memory that all its users share, which machines d
 store lies on a network file system, as far as that can be told, one process at a time may have it.
 """
 
+import errno
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,17 +41,28 @@ REMOTE = frozenset(
     }
 )
 
+_BY_EFFECTIVE_IDS = os.access in os.supports_effective_ids
+
 
 def make_private_file(path: Path, *, create: bool) -> None:
-    """See that the file is there and can be written; a new one is readable by its user alone."""
+    """Check that the file exists and can be written; a new one is readable by its user alone.
+
+    An existing file is never opened here: closing it would drop all locks that SQLite holds on it
+    for this process. The caller keeps other threads from opening a file that is just being created.
+    """
     try:
         if create and not path.exists():
             make_private_folder(path.parent)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        elif path.is_dir():
+            with suppress(FileExistsError):  # another process created it meanwhile
+                target = os.path.realpath(path)  # a symlink to a missing file names the new one
+                os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
             raise IsADirectoryError
-        else:
-            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        if not os.access(path, os.R_OK | os.W_OK, effective_ids=_BY_EFFECTIVE_IDS):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
     except FileNotFoundError:
         raise StoreUnavailable(
             f"There is no store at {path} yet; check the path. It is made when it is first used.",
@@ -65,8 +78,8 @@ def make_private_file(path: Path, *, create: bool) -> None:
         ) from None
     except OSError as error:
         raise StoreUnavailable(
-            f"The store {path} cannot be opened for writing ({error.strerror}); mend its "
-            "permissions or give another path with --store.",
+            f"Cannot open the store {path} for writing: {error.strerror}. Check its permissions, "
+            "or give another path with --store.",
             reason="unwritable",
             path=str(path),
         ) from None

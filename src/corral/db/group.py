@@ -33,16 +33,21 @@ class Job:
         "following",
         "gate",
         "leads",
+        "origin",
         "result",
         "settled",
         "since",
         "work",
     )
 
-    def __init__(self, work: Callable[[Any], Any] | None, durable: bool) -> None:
+    def __init__(
+        self, work: Callable[[Any], Any] | None, durable: bool, origin: Any = None
+    ) -> None:
         self.work = work
         """None: it cannot be run by another thread, only be given the lead."""
         self.durable = durable
+        self.origin = origin
+        """The handle that asked for the work: its actor, clock and redaction apply."""
         self.since = time.monotonic()
         """When it began to wait."""
         self.leads = False

@@ -1,15 +1,15 @@
 """SQLite through APSW: one file, many processes, many threads."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import apsw
 
-from corral.db import filesystem
+from corral.db import sqlite_connections
 from corral.db.database import Database, Finding, Listener, Probe, RowsOf, Table, Work
-from corral.db.group import MAX_BATCH, Job, Line, Spoilt
+from corral.db.group import MAX_BATCH, Job, Spoilt
 from corral.db.lockfile import LockFile
 from corral.db.sqlite_care import (
     APPLICATION_ID,
@@ -23,24 +23,16 @@ from corral.db.sqlite_care import (
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_link import Link
 from corral.db.statement import Statement
-from corral.db.store_clock import StoreClock
-from corral.db.turnstile import Turnstile
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
+from corral.kernel.errors import StoreUnavailable
 
 R = TypeVar("R")
 
-BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
-STATEMENTS_KEPT = 128  # APSW walks through all of them to find one
-LOG_PAGES = 4_000  # 8 MB: the same pages are written again and again, and copied back once
-
-
-# Files that were open when this process was forked. SQLite keeps its locks in a table of the
-# process, which the child inherits without the locks.
-_before_fork: set[Path] = set()
-
 
 class SqliteDatabase(Database):
+    """A handle on a file; all handles of a process on one file share their connections."""
+
     engine = "sqlite"
 
     def __init__(
@@ -58,52 +50,40 @@ class SqliteDatabase(Database):
         `probe` is told "before commit" and "after commit"; crash tests stop the process there.
         """
         require_current_sqlite()
-        if path in _before_fork:
-            raise RuntimeError(
-                f"{path} was open in the process that forked this one, and SQLite would mistake "
-                "that process's locks for ours; start this process with exec or spawn instead"
-            )
+        super().__init__()
         self.path = path
         self.url = self.address = self.pointer = f"sqlite:///{path}"
-        line = f"{path}-line"
+        self.actor = actor
+        self._probe = probe
+        self._shared = shared = sqlite_connections.acquire(path, create=create)
+        self._released = False
+        self._line, self._turnstile = shared.line, shared.turnstile
+        self.working = shared.working
         if clock is None:
-            self.clock = own = StoreClock(f"{line}-door")
-            self._write_now = own.write_now
+            self.clock = shared.clock
+            self._write_now = shared.clock.write_now
         else:
             self.clock = clock
             self._write_now = clock.now
-        self.actor = actor
-        self._probe = probe
-        super().__init__()
-        self._line = Line()
-        self._readers: list[Link] = []
-        self._writer: Link | None = None
-        self._full = False
-        self._syncs = False
-        filesystem.make_private_file(path, create=create)
-        self._turnstile = Turnstile(line)
-        self._sole: filesystem.SoleUse | None = None
         try:
-            self._sole = filesystem.sole_use_if_remote(path)
-            reader = self._connect_reader()
-            self._readers.append(reader)
+            reader = shared.connect_reader()
+            shared.readers.append(reader)
             refuse_foreign(reader.connection, path)
+            shared.require_kept()
         except BaseException:
             self.close()
             raise
-
-    def disown(self) -> None:
-        super().disown()
-        _before_fork.add(self.path)
 
     # -- transactions ---------------------------------------------------------------------------
 
     def read(self, work: Work[R], *, mode: Mode = "many") -> R:
         self.require_usable()
+        shared = self._shared
+        shared.require_present()
         try:
-            link = self._readers.pop()
+            link = shared.readers.pop()
         except IndexError:
-            link = self._connect_reader()
+            link = shared.connect_reader()
         try:
             if mode == "many":
                 link.run("BEGIN")
@@ -115,7 +95,7 @@ class SqliteDatabase(Database):
             if self.unusable:
                 link.connection.close()
             else:
-                self._readers.append(link)
+                shared.give_back(link)
 
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
@@ -130,7 +110,8 @@ class SqliteDatabase(Database):
         since = None
         try:
             if not self._line.lead_at_once():
-                job = Job(work, durable)
+                # A probe wants to stand at its own commits.
+                job = Job(work if self._probe is None else None, durable, self)
                 if not self._line.join(job):
                     result: R = job.outcome()
                     return result
@@ -158,6 +139,7 @@ class SqliteDatabase(Database):
                 self.working.here = True
                 yield self._tx(writer, "many")
                 self._commit(writer)
+                self._shared.require_kept()
             finally:
                 self.working.here = False
                 self._end_turn()
@@ -193,7 +175,7 @@ class SqliteDatabase(Database):
                 if writer.connection.in_transaction:
                     try:
                         if line.waiting:
-                            self._take_in(followers, writer, durable or self._full)
+                            self._take_in(followers, writer, durable or self._shared.full)
                     except Spoilt as spoilt:
                         interrupt = spoilt.interrupt
                         writer.roll_back()
@@ -201,6 +183,7 @@ class SqliteDatabase(Database):
                         continue  # without the one that spoilt it, and those behind it
                     self._commit(writer)
                 break
+            self._require_kept(followers)
         except BaseException as error:
             if isinstance(error, apsw.Error) or writer.connection.in_transaction:
                 # None of the others is at fault, and nothing of theirs was kept: they run again.
@@ -209,20 +192,33 @@ class SqliteDatabase(Database):
             raise
         finally:
             working.here = False
-            self._turnstile.leave()
+            self._leave()
         if interrupt is not None:
             raise interrupt
         return result
+
+    def _require_kept(self, followers: list[Job]) -> None:
+        """Raise StoreUnavailable, to the followers too, if the commit is not in the store."""
+        try:
+            self._shared.require_kept()
+        except StoreUnavailable:
+            for job in followers:
+                job.error = self._shared.refusal()
+            raise
 
     def _take_in(self, followers: list[Job], writer: Link, durable: bool) -> None:
         """Run what waits in line. One caller's error is that caller's: most are raised before
         anything was written, and one that was not makes us run all others again without it."""
         written = writer.connection.total_changes
         before = written()
-        tx, actor, take = self._tx(writer, "many"), self.actor, self._line.take
+        tx, take = self._tx(writer, "many"), self._line.take
+        now, origin = tx.now, self
         while len(followers) < MAX_BATCH and (job := take(durable)) is not None:
             assert job.work is not None
-            tx.for_another(actor)
+            if job.origin is not origin:  # of another handle, perhaps with another clock
+                origin = job.origin
+                now = origin._write_now()
+            tx.for_another(now, origin.actor, origin.redaction)
             try:
                 job.result = job.work(tx)
                 job.error = None
@@ -239,13 +235,14 @@ class SqliteDatabase(Database):
 
     def _take_turn(self, durable: bool, since: float | None) -> Link:
         """The writing connection, once no other process writes."""
+        shared = self._shared
         try:
-            if self._writer is None:
+            if shared.writer is None:
                 self.require_usable()  # it may have been closed while we stood in line
             self._turnstile.enter(since)
-            writer = self._writer or self._connect_writer()
-            if not self._full and durable is not self._syncs:
-                self._wait_for_disk(writer, durable)
+            writer = shared.writer or shared.connect_writer()
+            if not shared.full and durable is not shared.syncs:
+                shared.wait_for_disk(writer, durable)
         except BaseException:  # also Ctrl-C at the moment in which the turn came
             self._turnstile.leave()
             raise
@@ -253,10 +250,15 @@ class SqliteDatabase(Database):
 
     def _end_turn(self) -> None:
         try:
-            if (writer := self._writer) is not None and writer.connection.in_transaction:
+            if (writer := self._shared.writer) is not None and writer.connection.in_transaction:
                 writer.roll_back()
         finally:
-            self._turnstile.leave()
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._shared.is_lost:
+            self._shared.close_writer()
+        self._turnstile.leave()
 
     def _commit(self, writer: Link) -> None:
         if self._probe is not None:
@@ -270,65 +272,23 @@ class SqliteDatabase(Database):
 
     # -- connections ----------------------------------------------------------------------------
 
-    def _connect(self) -> Link:
-        try:
-            connection = apsw.Connection(
-                str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS_KEPT
-            )
-            connection.set_busy_timeout(BUSY_MS)
-            # Without this, SQLite compiles a statement anew whenever a parameter in a range
-            # changes, to see whether another index would serve it better: ten times a claim's cost.
-            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-            link = Link(connection)
-            link.run("PRAGMA temp_store = MEMORY")
-            return link
-        except apsw.Error as error:
-            self._raise(error)
-
-    def _connect_reader(self) -> Link:
-        link = self._connect()
-        link.run("PRAGMA query_only = ON")
-        return link
-
-    def _connect_writer(self) -> Link:
-        link = self._connect()
-        link.run("PRAGMA foreign_keys = ON")
-        link.run("PRAGMA journal_size_limit = 67108864")
-        link.run(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}").fetchall()
-        self._obey_durability(link)
-        self._writer = link
-        return link
-
-    def _obey_durability(self, writer: Link) -> None:
-        if self._version_of(writer) > 0:
-            self._full = writer.run("SELECT durability FROM store").fetchall() == [("full",)]
-        self._wait_for_disk(writer, self._full)
-
-    def _wait_for_disk(self, writer: Link, wanted: bool) -> None:
-        """Whether commits wait for the disk from now on; who writes next wants the same, mostly."""
-        writer.run(f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
-        self._syncs = wanted
-
     def _close(self) -> None:
-        with ExitStack() as behind_others:
-            if not self.working.here:
-                self._line.join(Job(None, durable=False))  # another thread may be writing
-                behind_others.callback(self._line.pass_on)
-            if self._writer is not None:
-                self._writer.connection.close()
-            self._writer = None
-            self._turnstile.close()
-        while self._readers:
-            self._readers.pop().connection.close()
-        if isinstance(self.clock, StoreClock):
-            self.clock.close()
-        if self._sole is not None:
-            self._sole.close()
+        if self._released:
+            return
+        self._released = True
+        if self.working.here:
+            self._shared.release()
+            return
+        self._line.join(Job(None, durable=False))  # another thread may be writing
+        try:
+            self._shared.release()
+        finally:
+            self._line.pass_on()
 
     def listen(self) -> Listener:
         from corral.db.wakeups import watch_file
 
-        return watch_file(self.path, self._connect_reader().connection)
+        return watch_file(Path(self._shared.path), self._shared.connect_reader().connection)
 
     # -- durability -----------------------------------------------------------------------------
 
@@ -336,16 +296,18 @@ class SqliteDatabase(Database):
         if wanted is not None:
             statement = Statement("UPDATE store SET durability = :wanted")
             self.write(lambda tx: tx.run(statement, wanted=wanted), durable=True)
-            assert self._writer is not None
-            self._obey_durability(self._writer)
+            self._obey_durability()
         stored = Statement("SELECT durability FROM store")
         return str(self.read(lambda tx: tx.value(stored), mode="one"))
 
-    # -- migrations -----------------------------------------------------------------------------
+    def _obey_durability(self) -> None:
+        """Apply the durability that the store asks for; in a turn, so that no thread writes."""
+        with self.migrating():
+            writer = self._shared.writer
+            assert writer is not None
+            self._shared.obey_durability(writer)
 
-    @staticmethod
-    def _version_of(link: Link) -> int:
-        return int(link.connection.pragma("user_version"))
+    # -- migrations -----------------------------------------------------------------------------
 
     def schema_version(self) -> int:
         return int(self.read(lambda tx: tx.value(Statement("PRAGMA user_version"))))
@@ -365,12 +327,12 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def moving(self) -> Iterator[bool]:
-        with closing(LockFile(f"{self.path}-move")) as file:
+        with closing(LockFile(f"{self._shared.path}-move")) as file:
             yield file.try_lock()
 
     def run_migration(self, number: int, statements: list[str]) -> None:
-        assert self._writer is not None, "inside migrating() only"
-        writer = self._writer
+        writer = self._shared.writer
+        assert writer is not None, "inside migrating() only"
         try:
             if writer.run("PRAGMA user_version").fetchall() == [(0,)]:
                 # A commit writes whole pages to the log, and Corral's rows are short.
@@ -382,6 +344,7 @@ class SqliteDatabase(Database):
             writer.run(f"PRAGMA application_id = {APPLICATION_ID}")
             writer.run(f"PRAGMA user_version = {number}")
             self._commit(writer)
+            self._shared.require_kept()
         except apsw.Error as error:
             self._raise(error)
 
@@ -390,7 +353,7 @@ class SqliteDatabase(Database):
     @contextmanager
     def _looking(self) -> Iterator[apsw.Connection]:
         """A connection for one look that may take long."""
-        link = self._connect_reader()
+        link = self._shared.connect_reader()
         try:
             yield link.connection
         except apsw.Error as error:
@@ -404,7 +367,7 @@ class SqliteDatabase(Database):
 
     def backup(self, target: Path) -> None:
         try:
-            link = self._connect_reader()
+            link = self._shared.connect_reader()
             try:
                 copy_whole(link.connection, target)
             finally:
@@ -419,7 +382,7 @@ class SqliteDatabase(Database):
         from corral.db.copy import given_out, go_on_behind
 
         with self.migrating():
-            writer = self._writer
+            writer = self._shared.writer
             assert writer is not None
             # In one turn: what others put before it is in the kept copy, what comes later is new.
             numbers = given_out(lambda text: writer.run(text).fetchall()[0][0])
@@ -435,10 +398,11 @@ class SqliteDatabase(Database):
             finally:
                 from_file.close()
             writer.run("PRAGMA journal_mode = WAL").fetchall()
-        self._obey_durability(writer)
+            self._shared.require_kept()
+        self._obey_durability()
 
     def reading(self) -> AbstractContextManager[RowsOf]:
-        return reading(self._connect_reader().connection)
+        return reading(self._shared.connect_reader().connection)
 
     def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
         with self._looking() as connection:

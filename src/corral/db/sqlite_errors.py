@@ -17,6 +17,15 @@ def no_room(where: str) -> StoreUnavailable:
     )
 
 
+def replaced(where: str, why: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"The store {where} cannot be used through this handle: {why}. The last write may be lost. "
+        "Put the file back if that was a mistake, then open the store again.",
+        reason="replaced",
+        path=where,
+    )
+
+
 def translate(error: apsw.Error, path: Path) -> CorralError:
     """An engine's error as a sentence that names the next step."""
     where = str(path)

@@ -92,9 +92,11 @@ class Tx:
         """Whether an event was written, so that those who wait are woken after the commit."""
         self.taken: Sequence[str] = ()
 
-    def for_another(self, actor: str) -> None:
-        """The same transaction, from here on for another operation that shares it."""
+    def for_another(self, now: int, actor: str, redaction: Redaction | None) -> None:
+        """Continue the same transaction for another operation, perhaps of another handle."""
+        self.now = now
         self.actor = actor
+        self._redaction = redaction
         self.taken = ()
 
     def run(self, statement: Statement, **params: Any) -> list[Row]:

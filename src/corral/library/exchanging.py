@@ -29,6 +29,7 @@ from corral.adapters.channels.contract import File
 from corral.adapters.sandbox import Bounds, Kind, Wrapped
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
+from corral.kernel.open_files import require_unused
 from corral.rooms.boxes import letters, unboxing
 from corral.rooms.boxes import ops as boxes
 from corral.rooms.gateway import talking
@@ -127,6 +128,7 @@ def _hand_over_files(database: "Database", session: str, folder: Folder) -> None
                 target = Path(letters.place_of(folder, letter, number, file))
                 config.make_private_folder(target.parent)
                 try:
+                    require_unused(str(file["path"]), follow=False)
                     shutil.copyfile(str(file["path"]), target, follow_symlinks=False)
                 except OSError:
                     continue  # it was cleared away; the letter says that there was one

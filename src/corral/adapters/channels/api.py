@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corral.adapters.channels.contract import Failed, File, Outcome, Refused, Unknown
+from corral.kernel.open_files import require_unused
 
 if TYPE_CHECKING:
     import ssl
@@ -114,6 +115,7 @@ class Api:
 def contents(file: File) -> bytes:
     """The bytes of a private file; Trouble when it is gone."""
     try:
+        require_unused(str(file.path))
         return Path(str(file.path)).read_bytes()
     except OSError as error:
         raise Trouble(Refused(f"{file.name} cannot be read: {error.strerror}")) from None

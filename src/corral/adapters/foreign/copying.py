@@ -19,6 +19,7 @@ from typing import NamedTuple
 import apsw
 
 from corral.kernel.errors import Invalid, NotFound, Refused
+from corral.kernel.open_files import require_unused
 
 MAGIC = b"SQLite format 3\0"
 _HEADER = 100
@@ -49,6 +50,8 @@ def _header(path: Path) -> bytes:
         if path.is_dir():
             raise Invalid(f"{path} is a folder; give the database in it.", path=str(path))
         _refuse_endless(path)
+        for end in ("", "-wal", "-journal"):
+            require_unused(_beside(path, end))
         with path.open("rb") as file:
             header = file.read(_HEADER)
     except FileNotFoundError:

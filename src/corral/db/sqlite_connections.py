@@ -1,0 +1,281 @@
+"""The connections of this process to one SQLite file, shared by all its handles.
+
+POSIX drops every lock that a process holds on a file as soon as the process closes any descriptor
+of that file. SQLite knows this and keeps one table of open files per process; code outside SQLite
+does not. So Corral follows three rules:
+
+- No code opens and closes the database file, its `-wal` or its `-shm` outside SQLite while it may
+  be open here. `filesystem.make_private_file` creates a new file under the lock of this module, and
+  code that opens paths from outside asks `kernel/open_files.py` first.
+- All handles on one file, identified by device and inode, share one `ConnectionSet`.
+- A process that was forked never opens a file that its parent had open: it inherits SQLite's table
+  of locks without the locks.
+
+A connection does not checkpoint when it is closed, unless the last handle closes it while the file
+is in its place. Otherwise a connection that is garbage collected in a forked child, or one to a
+file that was replaced, would delete the log of the store that now has the name.
+"""
+
+import os
+import threading
+import weakref
+from pathlib import Path
+
+import apsw
+
+from corral.db import filesystem
+from corral.db.database import Working
+from corral.db.group import Line
+from corral.db.sqlite_errors import replaced, translate
+from corral.db.sqlite_link import Link
+from corral.db.store_clock import StoreClock
+from corral.db.turnstile import Turnstile
+from corral.kernel.errors import StoreUnavailable
+from corral.kernel.open_files import IN_USE, Identity
+
+BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
+STATEMENTS_KEPT = 128  # APSW walks through all of them to find one
+LOG_PAGES = 4_000  # 8 MB: the same pages are written again and again, and copied back once
+
+
+class ConnectionSet:
+    """What all handles of this process on one file share."""
+
+    def __init__(self, path: str, identity: Identity) -> None:
+        self.path = path
+        """Without symlinks, as SQLite resolves it; the names of all files beside it begin so."""
+        self.identity = identity
+        self.handles = 0
+        self.line = Line()
+        self.turnstile = Turnstile(f"{path}-line")
+        self.clock = StoreClock(f"{path}-line-door")
+        self.working = Working()
+        self.readers: list[Link] = []
+        self.writer: Link | None = None
+        self.full = False
+        """Whether every commit waits for the disk, as the store asks."""
+        self.syncs = False
+        """Whether the writer's commits wait for the disk at present."""
+        self._log_path = f"{path}-wal"
+        self._log: Identity | None = None
+        self.registered: set[Identity] = {identity}
+        IN_USE.add(identity)
+        weakref.finalize(self, _unregister, self.registered)
+        self._lost = ""
+        """Why nothing may be written or read any more; empty while the file is in its place."""
+        self._sole = filesystem.sole_use_if_remote(Path(path))
+
+    # -- connections ----------------------------------------------------------------------------
+
+    def connect_reader(self) -> Link:
+        link = self._connect()
+        link.run("PRAGMA query_only = ON")
+        return link
+
+    def connect_writer(self) -> Link:
+        link = self._connect()
+        link.run("PRAGMA foreign_keys = ON")
+        link.run("PRAGMA journal_size_limit = 67108864")
+        link.run(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}").fetchall()
+        self.obey_durability(link)
+        self.writer = link
+        return link
+
+    def _connect(self) -> Link:
+        self.require_present()
+        try:
+            connection = apsw.Connection(
+                self.path, flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS_KEPT
+            )
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.set_busy_timeout(BUSY_MS)
+            # Without this, SQLite compiles a statement anew whenever a parameter in a range
+            # changes, to see whether another index would serve it better: ten times a claim's cost.
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+            link = Link(connection)
+            link.run("PRAGMA temp_store = MEMORY")
+        except apsw.Error as error:
+            raise translate(error, Path(self.path)) from error
+        try:
+            self.require_present()  # the file may have been replaced before SQLite opened it
+        except BaseException:
+            connection.close()
+            raise
+        return link
+
+    def obey_durability(self, writer: Link) -> None:
+        """Read the store's durability and apply it to the writer."""
+        if int(writer.connection.pragma("user_version")) > 0:
+            self.full = writer.run("SELECT durability FROM store").fetchall() == [("full",)]
+        self.wait_for_disk(writer, self.full)
+
+    def wait_for_disk(self, writer: Link, wanted: bool) -> None:
+        """Set whether the next commits wait for the disk."""
+        writer.run(f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
+        self.syncs = wanted
+
+    # -- the file -------------------------------------------------------------------------------
+
+    def require_present(self) -> None:
+        """Raise StoreUnavailable unless the database file is still the one that was opened."""
+        if not self._lost:
+            try:
+                file = os.stat(self.path)
+            except OSError as error:
+                self._lose(f"it was moved or deleted ({error.strerror})")
+            else:
+                if (file.st_dev, file.st_ino) == self.identity:
+                    return
+                self._lose("another file has its name now")
+        raise self.refusal()
+
+    def require_kept(self) -> None:
+        """Raise StoreUnavailable unless what was just committed is in the store.
+
+        The commit is in the store if the database file and the log still have their names after it.
+        SQLite itself does not notice when they are moved, deleted or replaced.
+        """
+        self.require_present()
+        try:
+            log = os.stat(self._log_path)
+        except OSError as error:
+            if self._log is None:
+                return  # a new store, which has no log before its first migration
+            self._lose(f"its log {self._log_path} was moved or deleted ({error.strerror})")
+            raise self.refusal() from None
+        if self._log is None:
+            self._log = log.st_dev, log.st_ino
+            self._register(log, self._stat_memory())
+        elif (log.st_dev, log.st_ino) != self._log:
+            self._lose(f"another file has the name of its log {self._log_path} now")
+            raise self.refusal()
+
+    def _stat_memory(self) -> os.stat_result | None:
+        try:
+            return os.stat(f"{self.path}-shm")
+        except OSError:
+            return None  # on a network file system SQLite may keep it elsewhere
+
+    def _register(self, *files: os.stat_result | None) -> None:
+        """Keep all other code of this process from opening these files."""
+        found = {(file.st_dev, file.st_ino) for file in files if file is not None}
+        self.registered |= found
+        IN_USE.update(found)
+
+    def refusal(self) -> StoreUnavailable:
+        return replaced(self.path, self._lost)
+
+    def _lose(self, why: str) -> None:
+        self._lost = why
+        # Close what no thread uses, so that the store can be opened again in this process.
+        while self.readers:
+            self.readers.pop().connection.close()
+
+    @property
+    def is_lost(self) -> bool:
+        return bool(self._lost)
+
+    def close_writer(self) -> None:
+        """Close the writing connection; for the thread that leads."""
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            writer.connection.close()
+
+    def give_back(self, reader: Link) -> None:
+        """Keep a reader for the next read; close it if the file is not in its place any more."""
+        self.readers.append(reader)
+        if self._lost:
+            self._lose(self._lost)
+
+    # -- handles --------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Take one handle away, behind all writes in progress; the last one closes everything."""
+        with _lock:
+            self.handles -= 1
+            if self.handles:
+                return
+            if _sets.get(self.identity) is self:
+                del _sets[self.identity]
+            # Under the lock: a handle that is opened meanwhile gets a set of its own, and must not
+            # find this one's locks in SQLite's table.
+            self._close()
+
+    def _close(self) -> None:
+        links = [*self.readers, *([self.writer] if self.writer is not None else [])]
+        self.readers.clear()
+        self.writer = None
+        if links and self._is_in_place():
+            links[-1].connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        for link in links:
+            link.connection.close()
+        _unregister(self.registered)
+        self.turnstile.close()
+        self.clock.close()
+        if self._sole is not None:
+            self._sole.close()
+
+    def _is_in_place(self) -> bool:
+        try:
+            self.require_kept()
+        except StoreUnavailable:
+            return False
+        return True
+
+
+_lock = threading.Lock()
+_sets: "weakref.WeakValueDictionary[Identity, ConnectionSet]" = weakref.WeakValueDictionary()
+"""Weak: handles that nobody closes are collected, and their connections with them."""
+_inherited: set[Identity] = set()
+"""Files that were open when this process was forked."""
+
+
+def acquire(path: Path, *, create: bool) -> ConnectionSet:
+    """The connections of this process to a file, for one more handle.
+
+    Raises StoreUnavailable if the file cannot be opened, RuntimeError if the process that forked
+    this one had it open. The file is the same whatever path leads to it: through a symlink, `..` or
+    a hard link.
+    """
+    with _lock:
+        filesystem.make_private_file(path, create=create)
+        real = os.path.realpath(path)
+        try:
+            file = os.stat(real)
+        except OSError as error:
+            raise replaced(real, f"it was moved or deleted ({error.strerror})") from None
+        identity = file.st_dev, file.st_ino
+        if identity in _inherited:
+            raise RuntimeError(
+                f"{path} was open in the process that forked this one, and SQLite would mistake "
+                "that process's locks for ours; start this process with exec or spawn instead"
+            )
+        shared = _sets.get(identity)
+        if shared is None or shared.is_lost:
+            if shared is not None and _is_open_in_sqlite(shared.path):
+                # SQLite would give new connections the shared memory of the deleted log.
+                raise shared.refusal()
+            shared = _sets[identity] = ConnectionSet(real, identity)
+        shared.handles += 1
+        return shared
+
+
+def _unregister(files: set[Identity]) -> None:
+    IN_USE.difference_update(files)
+    for shared in list(_sets.values()):  # one that was opened after this one was lost
+        IN_USE.update(shared.registered)
+
+
+def _is_open_in_sqlite(path: str) -> bool:
+    return any(connection.filename == path for connection in apsw.connections())
+
+
+def _forget_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
+    _inherited.update(_sets.keys())
+    _sets.clear()
+    IN_USE.clear()  # closing a file in this process drops no lock of the parent
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

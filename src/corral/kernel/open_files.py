@@ -1,0 +1,32 @@
+"""The files that SQLite has open in this process, which no other code may open.
+
+POSIX drops all locks of a process on a file when the process closes any descriptor of it. So code
+that opens a path from outside (an attachment, a file of a worktree, a database to import) asks here
+first: the path may lead to the store.
+"""
+
+import errno
+import os
+
+Identity = tuple[int, int]
+"""Device and inode."""
+
+IN_USE: set[Identity] = set()
+"""The files of all open stores; kept by `db/sqlite_connections.py`."""
+
+
+def require_unused(
+    path: str | bytes | os.PathLike[str], *, dir_fd: int | None = None, follow: bool = True
+) -> None:
+    """Raise OSError (EBUSY) if the path leads to a file of a store that is open in this process.
+
+    A missing file passes: opening it fails anyway.
+    """
+    if not IN_USE:
+        return
+    try:
+        file = os.stat(path, dir_fd=dir_fd, follow_symlinks=follow)
+    except OSError:
+        return
+    if (file.st_dev, file.st_ino) in IN_USE:
+        raise OSError(errno.EBUSY, "it is a Corral store that this process has open", str(path))

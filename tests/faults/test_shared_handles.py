@@ -1,0 +1,348 @@
+"""Several handles on one SQLite file in one process, beside another SQLite library.
+
+POSIX drops all locks of a process on a file when the process closes any descriptor of it. Without
+its locks, an older SQLite in another process believes that it is alone, and deletes the log.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+import corral
+from corral.kernel import open_files
+from corral.kernel.clock import SetClock
+from corral.kernel.errors import Refused, StoreUnavailable
+from corral.library import Corral
+from corral.library.health import examine
+from tests.support.invariants import check_store
+from tests.support.processes import Child, Signal
+
+READ = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute(sys.argv[2]).fetchone()[0])"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "corral.db"
+    with corral.open(path) as store:
+        store.mail.put("agent:ada", "first")
+    return path
+
+
+def count_with_another_library(path: Path) -> int:
+    """The letters as Python's own sqlite3 sees them, in a process that then closes the file."""
+    words = [sys.executable, "-c", READ, str(path), "SELECT count(*) FROM letters"]
+    return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
+def bodies(path: Path) -> list[object]:
+    with corral.open(path) as store:
+        check_store(store)
+        return [letter.body for letter in store.mail.list().items]
+
+
+OTHER_USES: dict[str, Callable[[Corral, Path], object]] = {
+    "open": lambda store, path: corral.open(path).close(),
+    "open without create": lambda store, path: corral.open(path, create=False).close(),
+    "doctor": lambda store, path: examine(f"sqlite:///{path}"),
+    "verify": lambda store, path: store.db.verify(),
+    "check": lambda store, path: store.db.check(),
+    "backup": lambda store, path: store.db.backup(path.with_name("copy.db")),
+    "restore its own file": lambda store, path: store.db.restore(path),
+}
+
+
+@pytest.mark.parametrize("use", OTHER_USES)
+def test_locks_survive_what_else_a_process_does_with_the_file(file: Path, use: str) -> None:
+    with corral.open(file) as store:
+        before = held_locks(file)
+        OTHER_USES[use](store, file)
+        assert held_locks(file) == before
+        count_with_another_library(file)
+        store.mail.put("agent:ada", "after")
+    assert bodies(file)[-1] == "after"
+
+
+def held_locks(path: Path) -> int:
+    """How many POSIX locks this process holds on a file."""
+    inode, process = str(path.stat().st_ino), str(os.getpid())
+    locks = map(str.split, Path("/proc/locks").read_text().splitlines())
+    return sum(
+        words[1] == "POSIX" and words[4] == process and words[5].rpartition(":")[2] == inode
+        for words in locks
+    )
+
+
+def test_letters_are_kept_when_another_library_reads_beside_two_handles(file: Path) -> None:
+    with corral.open(file) as one, corral.open(file) as two:
+        for number in range(20):
+            (one, two)[number % 2].mail.put("agent:ada", number)
+            if number % 5 == 0:
+                assert count_with_another_library(file) == number + 2
+    assert bodies(file) == ["first", *range(20)]
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="no sqlite3 shell")
+def test_the_sqlite3_shell_does_not_delete_the_log_of_two_handles(file: Path) -> None:
+    with corral.open(file), corral.open(file) as two:
+        shell = ["sqlite3", str(file), "SELECT count(*) FROM letters"]
+        subprocess.run(shell, check=True, capture_output=True)
+        assert file.with_name("corral.db-wal").exists()
+        two.mail.put("agent:ada", "second")
+    assert bodies(file) == ["first", "second"]
+
+
+# -- one set of connections ----------------------------------------------------------------------
+
+
+def other_names(file: Path) -> dict[str, Path]:
+    (file.parent / "folder").mkdir()
+    (file.parent / "link").symlink_to(file.parent)
+    file.with_name("link.db").symlink_to(file)
+    os.link(file, file.with_name("hard.db"))
+    return {
+        "dots": file.parent / "folder" / ".." / file.name,
+        "linked folder": file.parent / "link" / file.name,
+        "linked file": file.with_name("link.db"),
+        "hard link": file.with_name("hard.db"),
+    }
+
+
+@pytest.mark.parametrize("name", ["dots", "linked folder", "linked file", "hard link"])
+def test_handles_by_any_name_share_connections_and_files_beside(file: Path, name: str) -> None:
+    other = other_names(file)[name]
+    with corral.open(file) as one, corral.open(other) as two:
+        one.mail.put("agent:ada", "one")
+        two.mail.put("agent:ada", "two")
+        open_here = [c for c in apsw.connections() if str(file.parent) in c.filename]
+        assert len(open_here) <= 3, "one writer and one reader for each handle"
+        made = {path.name for path in file.parent.rglob("*-line*")}
+        assert made == {"corral.db-line", "corral.db-line-door"}
+    assert bodies(file) == ["first", "one", "two"]
+
+
+def test_the_last_handle_closes_the_connections_and_tidies_the_log(file: Path) -> None:
+    one, two = corral.open(file), corral.open(file)
+    two.mail.put("agent:ada", "second")
+    one.close()
+    one.close()
+    assert file.with_name("corral.db-wal").exists()
+    two.mail.put("agent:ada", "third")
+    two.close()
+    assert not file.with_name("corral.db-wal").exists()
+    assert not [c for c in apsw.connections() if c.filename == str(file)]
+    assert bodies(file) == ["first", "second", "third"]
+
+
+def test_each_handle_keeps_its_actor_and_clock_in_shared_commits(file: Path) -> None:
+    clocks = {f"user:{number}": SetClock(1_800_000_000_000 + number) for number in range(8)}
+    stores = [corral.open(file, actor=actor, clock=clock) for actor, clock in clocks.items()]
+    start = threading.Barrier(len(stores))
+
+    def put(store: Corral) -> None:
+        start.wait()
+        for _ in range(20):
+            store.mail.put("agent:ada", store._database.actor)
+
+    threads = [threading.Thread(target=put, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    events = stores[0].events.after("0-0", limit=200).items
+    for store in stores:
+        store.close()
+    puts = [event for event in events if event.actor in clocks]
+    assert len(puts) == 160
+    assert all(event.at == clocks[event.actor].now() for event in puts)
+
+
+def test_a_write_inside_a_write_of_another_handle_is_refused_at_once(file: Path) -> None:
+    with corral.open(file) as one, corral.open(file) as two:
+        with one.transaction(), pytest.raises(RuntimeError, match="open transaction"):
+            two.mail.put("agent:ada", "inside")
+        two.mail.put("agent:ada", "after")
+
+
+def test_a_handle_that_is_not_closed_does_not_keep_the_file_open(file: Path) -> None:
+    store = corral.open(file)
+    store.mail.put("agent:ada", "second")
+    del store
+    import gc
+
+    gc.collect()
+    assert not open_files.IN_USE
+    assert bodies(file) == ["first", "second"]
+
+
+# -- forks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["dots", "linked folder", "linked file", "hard link"])
+def test_a_forked_child_is_refused_the_file_by_any_name(file: Path, name: str) -> None:
+    other = other_names(file)[name]
+
+    def open_by_another_name() -> str:
+        try:
+            corral.open(other).close()
+        except RuntimeError as error:
+            return str(error)
+        return "it was not refused"
+
+    with corral.open(file), Child(open_by_another_name, carrying=True) as child:
+        assert "process that forked this one" in child.result()
+
+
+def test_connections_collected_in_a_child_leave_the_log_alone(file: Path) -> None:
+    """The child is the last to have the file open, and a crashed writer left its log behind."""
+    closed, crashed = Signal(), Signal()
+    stores = [corral.open(file)]
+
+    def collect() -> bool:
+        import gc
+
+        closed.send()
+        crashed.wait()
+        stores.clear()
+        gc.collect()
+        return file.with_name("corral.db-wal").exists()
+
+    stores[0].mail.put("agent:ada", "second")
+    with Child(collect, carrying=True) as child:
+        closed.wait()
+        stores[0].close()
+        crash = "import corral, os, pathlib, sys; s = corral.open(pathlib.Path(sys.argv[1]));"
+        crash += "s.mail.put('agent:ada', 'third'); os._exit(0)"
+        subprocess.run([sys.executable, "-c", crash, str(file)], check=True)
+        crashed.send()
+        assert child.result(), "the log is still there"
+    assert bodies(file) == ["first", "second", "third"]
+
+
+# -- files that are moved, deleted or replaced -----------------------------------------------------
+
+
+def move(file: Path) -> None:
+    file.rename(file.with_name("moved.db"))
+
+
+def delete(file: Path) -> None:
+    file.unlink()
+
+
+def delete_all(file: Path) -> None:
+    for path in file.parent.glob("corral.db*"):
+        path.unlink()
+
+
+def replace(file: Path) -> None:
+    shutil.copyfile(file, file.with_name("new.db"))
+    file.with_name("new.db").rename(file)
+
+
+def move_folder(file: Path) -> None:
+    file.parent.rename(file.parent.with_name("elsewhere"))
+    file.parent.mkdir()
+
+
+def delete_log(file: Path) -> None:
+    file.with_name("corral.db-wal").unlink()
+
+
+def replace_log(file: Path) -> None:
+    log = file.with_name("corral.db-wal")
+    shutil.copyfile(log, file.with_name("new-wal"))
+    file.with_name("new-wal").rename(log)
+
+
+@pytest.mark.parametrize(
+    "change", [move, delete, delete_all, replace, move_folder, delete_log, replace_log]
+)
+@pytest.mark.parametrize("writes", ["before", "not before"])
+def test_a_write_after_the_file_was_taken_away_is_refused(
+    tmp_path: Path, change: Callable[[Path], None], writes: str
+) -> None:
+    file = tmp_path / "folder" / "corral.db"
+    corral.open(file).close()
+    with corral.open(file) as store, corral.open(file) as other:
+        if writes == "before":
+            store.mail.put("agent:ada", "accepted")
+        change(file)
+        for handle in (store, other):
+            with pytest.raises(StoreUnavailable) as caught:
+                handle.mail.put("agent:ada", "refused")
+            assert caught.value.reason == "replaced"
+            with pytest.raises(StoreUnavailable):
+                handle.mail.list()
+            with pytest.raises(StoreUnavailable), handle.transaction():
+                pass
+
+
+def test_closing_a_replaced_store_leaves_the_log_of_the_new_one_alone(file: Path) -> None:
+    old = corral.open(file)
+    old.mail.put("agent:ada", "old")
+    delete_all(file)
+    new = corral.open(file)
+    new.mail.put("agent:ada", "new")
+    with pytest.raises(StoreUnavailable):
+        old.mail.put("agent:ada", "refused")
+    old.close()
+    assert file.with_name("corral.db-wal").exists()
+    new.mail.put("agent:ada", "newer")
+    new.close()
+    assert bodies(file) == ["new", "newer"]
+
+
+def test_a_store_without_its_log_can_be_opened_again_in_the_same_process(file: Path) -> None:
+    store = corral.open(file)
+    store.mail.put("agent:ada", "second")
+    delete_log(file)
+    with pytest.raises(StoreUnavailable):
+        store.mail.put("agent:ada", "refused")
+    with corral.open(file) as again:
+        again.mail.put("agent:ada", "third")
+    store.close()
+    assert bodies(file)[-1] == "third"
+
+
+def test_threads_that_share_a_commit_are_all_told_that_it_is_lost(file: Path) -> None:
+    with corral.open(file) as store:
+        store.mail.put("agent:ada", "accepted")
+        move(file)
+        told: list[str] = []
+        start = threading.Barrier(8)
+
+        def put() -> None:
+            start.wait()
+            try:
+                store.mail.put("agent:ada", "refused")
+            except StoreUnavailable as error:
+                told.append(error.reason)
+
+        threads = [threading.Thread(target=put) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert told == ["replaced"] * 8
+
+
+def test_a_file_that_is_not_regular_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StoreUnavailable) as caught:
+        corral.open(tmp_path / "pipe")
+    assert caught.value.reason == "unwritable"
+
+
+def test_the_open_store_is_not_read_as_a_file_of_another_tool(file: Path) -> None:
+    with corral.open(file) as store:
+        before = held_locks(file)
+        with pytest.raises(Refused, match="this process has open"):
+            store.imports.take("flightdeck", file)
+        assert held_locks(file) == before
