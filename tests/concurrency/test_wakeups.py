@@ -157,7 +157,7 @@ class TestOnSqlite:
                 for _ in range(LETTERS):
                     time.sleep(0.03)
                     store.mail.put("agent:ada", time.monotonic())
-                    store._database._writer.run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                    store._database._shared.writer.run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
         with Child(put_and_empty_the_log) as sender:
             check_prompt(claim_all(url))

@@ -69,7 +69,7 @@ class SqliteDatabase(Database):
             reader = shared.connect_reader()
             shared.readers.append(reader)
             refuse_foreign(reader.connection, path)
-            shared.require_kept()
+            shared.require_in_place()
         except BaseException:
             self.close()
             raise
@@ -79,12 +79,12 @@ class SqliteDatabase(Database):
     def read(self, work: Work[R], *, mode: Mode = "many") -> R:
         self.require_usable()
         shared = self._shared
-        shared.require_present()
         try:
             link = shared.readers.pop()
         except IndexError:
             link = shared.connect_reader()
         try:
+            shared.require_in_place()
             if mode == "many":
                 link.run("BEGIN")
             return work(Tx(link, self.clock.now(), self.actor, mode, self.redaction))
@@ -110,8 +110,7 @@ class SqliteDatabase(Database):
         since = None
         try:
             if not self._line.lead_at_once():
-                # A probe wants to stand at its own commits.
-                job = Job(work if self._probe is None else None, durable, self)
+                job = Job(work, durable, self)
                 if not self._line.join(job):
                     result: R = job.outcome()
                     return result
@@ -139,7 +138,7 @@ class SqliteDatabase(Database):
                 self.working.here = True
                 yield self._tx(writer, "many")
                 self._commit(writer)
-                self._shared.require_kept()
+                self._shared.require_in_place()
             finally:
                 self.working.here = False
                 self._end_turn()
@@ -200,7 +199,7 @@ class SqliteDatabase(Database):
     def _require_kept(self, followers: list[Job]) -> None:
         """Raise StoreUnavailable, to the followers too, if the commit is not in the store."""
         try:
-            self._shared.require_kept()
+            self._shared.require_in_place()
         except StoreUnavailable:
             for job in followers:
                 job.error = self._shared.refusal()
@@ -256,7 +255,7 @@ class SqliteDatabase(Database):
             self._leave()
 
     def _leave(self) -> None:
-        if self._shared.is_lost:
+        if self._shared.lost:
             self._shared.close_writer()
         self._turnstile.leave()
 
@@ -344,7 +343,7 @@ class SqliteDatabase(Database):
             writer.run(f"PRAGMA application_id = {APPLICATION_ID}")
             writer.run(f"PRAGMA user_version = {number}")
             self._commit(writer)
-            self._shared.require_kept()
+            self._shared.require_in_place()
         except apsw.Error as error:
             self._raise(error)
 
@@ -398,7 +397,7 @@ class SqliteDatabase(Database):
             finally:
                 from_file.close()
             writer.run("PRAGMA journal_mode = WAL").fetchall()
-            self._shared.require_kept()
+            self._shared.require_in_place()
         self._obey_durability()
 
     def reading(self) -> AbstractContextManager[RowsOf]:

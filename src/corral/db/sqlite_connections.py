@@ -18,6 +18,7 @@ file that was replaced, would delete the log of the store that now has the name.
 
 import os
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -36,6 +37,8 @@ from corral.kernel.open_files import IN_USE, Identity
 BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
 STATEMENTS_KEPT = 128  # APSW walks through all of them to find one
 LOG_PAGES = 4_000  # 8 MB: the same pages are written again and again, and copied back once
+
+_TICK_NS = 20_000_000  # the clock of a file system ticks every 1 to 10 ms
 
 
 class ConnectionSet:
@@ -58,10 +61,15 @@ class ConnectionSet:
         """Whether the writer's commits wait for the disk at present."""
         self._log_path = f"{path}-wal"
         self._log: Identity | None = None
+        """The log's file. It stays the same for as long as any connection is open."""
         self.registered: set[Identity] = {identity}
         IN_USE.add(identity)
         weakref.finalize(self, _unregister, self.registered)
-        self._lost = ""
+        self._folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._let_go = weakref.finalize(self, os.close, self._folder)
+        self._checked: int | None = None
+        """When the folder had last changed before its names were checked."""
+        self.lost = ""
         """Why nothing may be written or read any more; empty while the file is in its place."""
         self._sole = filesystem.sole_use_if_remote(Path(path))
 
@@ -116,9 +124,40 @@ class ConnectionSet:
 
     # -- the file -------------------------------------------------------------------------------
 
+    def require_in_place(self) -> None:
+        """Raise StoreUnavailable unless the database file and its log still have their names.
+
+        SQLite does not notice when they are moved, deleted or replaced. A commit is in the store if
+        they have their names after it, so every write asks, and every read. That costs one
+        `fstat`: names change only together with the time of their folder.
+        """
+        changed_at = os.fstat(self._folder).st_ctime_ns
+        if changed_at != self._checked or self.lost:
+            self._check_names()
+            # A change within the same tick of the file system's clock would not show.
+            settled = changed_at % 1_000_000_000 and time.time_ns() - changed_at > _TICK_NS
+            self._checked = changed_at if settled else None
+
+    def _check_names(self) -> None:
+        self.require_present()
+        try:
+            log = os.stat(self._log_path)
+        except OSError as error:
+            if self._log is None:
+                return  # a new store, which has no log before its first migration
+            self._lose(f"its log {self._log_path} was moved or deleted ({error.strerror})")
+        else:
+            if self._log is None:
+                self._log = log.st_dev, log.st_ino
+                self._register(log, self._stat_memory())
+            if (log.st_dev, log.st_ino) == self._log:
+                return
+            self._lose(f"another file has the name of its log {self._log_path} now")
+        raise self.refusal()
+
     def require_present(self) -> None:
         """Raise StoreUnavailable unless the database file is still the one that was opened."""
-        if not self._lost:
+        if not self.lost:
             try:
                 file = os.stat(self.path)
             except OSError as error:
@@ -128,27 +167,6 @@ class ConnectionSet:
                     return
                 self._lose("another file has its name now")
         raise self.refusal()
-
-    def require_kept(self) -> None:
-        """Raise StoreUnavailable unless what was just committed is in the store.
-
-        The commit is in the store if the database file and the log still have their names after it.
-        SQLite itself does not notice when they are moved, deleted or replaced.
-        """
-        self.require_present()
-        try:
-            log = os.stat(self._log_path)
-        except OSError as error:
-            if self._log is None:
-                return  # a new store, which has no log before its first migration
-            self._lose(f"its log {self._log_path} was moved or deleted ({error.strerror})")
-            raise self.refusal() from None
-        if self._log is None:
-            self._log = log.st_dev, log.st_ino
-            self._register(log, self._stat_memory())
-        elif (log.st_dev, log.st_ino) != self._log:
-            self._lose(f"another file has the name of its log {self._log_path} now")
-            raise self.refusal()
 
     def _stat_memory(self) -> os.stat_result | None:
         try:
@@ -163,17 +181,13 @@ class ConnectionSet:
         IN_USE.update(found)
 
     def refusal(self) -> StoreUnavailable:
-        return replaced(self.path, self._lost)
+        return replaced(self.path, self.lost)
 
     def _lose(self, why: str) -> None:
-        self._lost = why
+        self.lost = why
         # Close what no thread uses, so that the store can be opened again in this process.
         while self.readers:
             self.readers.pop().connection.close()
-
-    @property
-    def is_lost(self) -> bool:
-        return bool(self._lost)
 
     def close_writer(self) -> None:
         """Close the writing connection; for the thread that leads."""
@@ -184,8 +198,8 @@ class ConnectionSet:
     def give_back(self, reader: Link) -> None:
         """Keep a reader for the next read; close it if the file is not in its place any more."""
         self.readers.append(reader)
-        if self._lost:
-            self._lose(self._lost)
+        if self.lost:
+            self._lose(self.lost)
 
     # -- handles --------------------------------------------------------------------------------
 
@@ -210,6 +224,7 @@ class ConnectionSet:
         for link in links:
             link.connection.close()
         _unregister(self.registered)
+        self._let_go()
         self.turnstile.close()
         self.clock.close()
         if self._sole is not None:
@@ -217,7 +232,7 @@ class ConnectionSet:
 
     def _is_in_place(self) -> bool:
         try:
-            self.require_kept()
+            self._check_names()
         except StoreUnavailable:
             return False
         return True
@@ -251,7 +266,7 @@ def acquire(path: Path, *, create: bool) -> ConnectionSet:
                 "that process's locks for ours; start this process with exec or spawn instead"
             )
         shared = _sets.get(identity)
-        if shared is None or shared.is_lost:
+        if shared is None or shared.lost:
             if shared is not None and _is_open_in_sqlite(shared.path):
                 # SQLite would give new connections the shared memory of the deleted log.
                 raise shared.refusal()
