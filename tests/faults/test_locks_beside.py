@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,3 +113,23 @@ def test_one_who_is_interrupted_as_its_turn_comes_does_not_keep_it(
         other.close()
         store.mail.put("queue:work", "after")
         assert [letter.body for letter in store.mail.list().items] == ["before", "after"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 15])
+def test_truncating_the_board_kills_no_process_and_loses_nothing(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "corral.db"
+
+    def write_and_read() -> list[object]:
+        with corral.open(path) as store:
+            store.mail.put("queue:work", "before")
+            os.truncate(tmp_path / "corral.db-line-door", size)
+            store.mail.put("queue:work", "after")
+            line: Any = getattr(store._database, "_turnstile")  # noqa: B009
+            door, _ = line._files
+            assert door.try_lock()
+            door.unlock()
+            store.now()
+            return [letter.body for letter in store.mail.list().items]
+
+    with Child(write_and_read) as child:
+        assert child.result() == ["before", "after"]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import NoReturn, TypeVar
 
 import apsw
@@ -20,12 +21,12 @@ from corral.db.sqlite_care import (
     require_current_sqlite,
     run_query,
 )
+from corral.db.sqlite_connections import READS_TRUST_S
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_link import Link
 from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
-from corral.kernel.errors import StoreUnavailable
 
 R = TypeVar("R")
 
@@ -84,7 +85,9 @@ class SqliteDatabase(Database):
         except IndexError:
             link = shared.connect_reader()
         try:
-            shared.require_in_place()
+            if monotonic() > shared.stale_at:
+                shared.require_in_place()
+                shared.stale_at = monotonic() + READS_TRUST_S
             if mode == "many":
                 link.run("BEGIN")
             return work(Tx(link, self.clock.now(), self.actor, mode, self.redaction))
@@ -182,11 +185,12 @@ class SqliteDatabase(Database):
                         continue  # without the one that spoilt it, and those behind it
                     self._commit(writer)
                 break
-            self._require_kept(followers)
+            self._shared.require_in_place()
         except BaseException as error:
             if isinstance(error, apsw.Error) or writer.connection.in_transaction:
                 # None of the others is at fault, and nothing of theirs was kept: they run again.
                 line.put_back(followers)
+            self._refuse_if_lost(followers)
             writer.roll_back()
             raise
         finally:
@@ -196,14 +200,11 @@ class SqliteDatabase(Database):
             raise interrupt
         return result
 
-    def _require_kept(self, followers: list[Job]) -> None:
-        """Raise StoreUnavailable, to the followers too, if the commit is not in the store."""
-        try:
-            self._shared.require_in_place()
-        except StoreUnavailable:
+    def _refuse_if_lost(self, followers: list[Job]) -> None:
+        """Tell the followers that their shared commit is not in the store."""
+        if self._shared.lost:
             for job in followers:
                 job.error = self._shared.refusal()
-            raise
 
     def _take_in(self, followers: list[Job], writer: Link, durable: bool) -> None:
         """Run what waits in line. One caller's error is that caller's: most are raised before

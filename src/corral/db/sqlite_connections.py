@@ -38,6 +38,7 @@ BUSY_MS = 10_000  # for programs that write the file without standing in Corral'
 STATEMENTS_KEPT = 128  # APSW walks through all of them to find one
 LOG_PAGES = 4_000  # 8 MB: the same pages are written again and again, and copied back once
 
+READS_TRUST_S = 0.01  # a read may show what was there so long ago
 _TICK_NS = 20_000_000  # the clock of a file system ticks every 1 to 10 ms
 
 
@@ -69,6 +70,8 @@ class ConnectionSet:
         self._let_go = weakref.finalize(self, os.close, self._folder)
         self._checked: int | None = None
         """When the folder had last changed before its names were checked."""
+        self.stale_at = 0.0
+        """When a read must check again that the file is in its place, by the steady clock."""
         self.lost = ""
         """Why nothing may be written or read any more; empty while the file is in its place."""
         self._sole = filesystem.sole_use_if_remote(Path(path))
@@ -128,7 +131,7 @@ class ConnectionSet:
         """Raise StoreUnavailable unless the database file and its log still have their names.
 
         SQLite does not notice when they are moved, deleted or replaced. A commit is in the store if
-        they have their names after it, so every write asks, and every read. That costs one
+        they have their names after it, so every write asks, and reads every 10 ms. That costs one
         `fstat`: names change only together with the time of their folder.
         """
         changed_at = os.fstat(self._folder).st_ctime_ns
@@ -185,6 +188,7 @@ class ConnectionSet:
 
     def _lose(self, why: str) -> None:
         self.lost = why
+        self.stale_at = 0.0
         # Close what no thread uses, so that the store can be opened again in this process.
         while self.readers:
             self.readers.pop().connection.close()

@@ -5,7 +5,7 @@ some writers wait for many seconds. So writers queue before two kernel locks bes
 the kernel frees when a process dies. Whoever has the turn may write. Whoever has the door is the
 next; the others stand before the door, and the kernel lets them through in the order in which they
 came. One who comes straight back from a turn finds the door closed and stands at the end. While
-nobody has the door, which is seen without asking the kernel, there is no need to go through it.
+nobody has the door, which its board shows (`db/board.py`), there is no need to go through it.
 
 A process that is stopped (Ctrl-Z) keeps what it has, so nobody waits longer than PATIENCE.
 """
@@ -16,7 +16,7 @@ import time
 from fcntl import flock
 from pathlib import Path
 
-from corral.db.board import DOOR, open_board
+from corral.db.board import DOOR, Board
 from corral.db.lockfile import FREE, TRY, LockFile
 from corral.db.sqlite_errors import no_room
 from corral.kernel.errors import StoreUnavailable
@@ -41,7 +41,7 @@ class Turnstile:
         `since` is when the caller began to wait, if that was earlier, by the steady clock.
         """
         door, turn = self._files or self._open()
-        if not door.board[DOOR]:
+        if not door.board.read(DOOR):
             try:
                 flock(turn.descriptor, TRY)
                 return
@@ -122,28 +122,28 @@ class Door(LockFile):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         try:
-            self.board = open_board(path)
+            self.board = Board(path)
         except BaseException:
             super().close()
             raise
 
     def lock(self) -> None:
         super().lock()
-        self.board[DOOR] = 1
+        self.board.write(DOOR, 1)
 
     def try_lock(self) -> bool:
         if not super().try_lock():
             return False
-        self.board[DOOR] = 1
+        self.board.write(DOOR, 1)
         return True
 
     def unlock(self) -> None:
-        self.board[DOOR] = 0
+        self.board.write(DOOR, 0)
         super().unlock()
 
     def close(self) -> None:
         super().close()
-        self.board.release()
+        self.board.close()
 
 
 def _deadline(since: float | None) -> float:

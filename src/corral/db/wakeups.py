@@ -7,7 +7,6 @@ microseconds, every few milliseconds.
 
 import os
 import select
-import struct
 import sys
 import time
 from collections.abc import Iterator
@@ -19,44 +18,33 @@ POLL = 0.004  # without inotify
 SAFETY_POLL = 1.0  # behind inotify, should it ever miss one
 LOOKS = (0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)  # after the log was written
 
-_IN_MODIFY, _IN_CREATE, _IN_Q_OVERFLOW = 0x2, 0x100, 0x4000
-_EVENT = struct.Struct("iIII")
+_IN_MODIFY = 0x2
 
 
 class _FileWatch:
-    """inotify on the folder of the store, narrowed to its log."""
+    """inotify on the log of the store.
+
+    The log is the same file for as long as the listener's connection is open: no process deletes it
+    before that. The folder is not watched, because its other files change at every write.
+    """
 
     def __init__(self, path: Path) -> None:
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
         self.fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        # The folder and not the log itself: the log is removed and made anew as stores are closed
-        # and opened, and a watch would stay with the removed one.
-        folder = os.fsencode(path.parent)
-        if self.fd < 0 or libc.inotify_add_watch(self.fd, folder, _IN_MODIFY | _IN_CREATE) < 0:
+        log = os.fsencode(path) + b"-wal"
+        if self.fd < 0 or libc.inotify_add_watch(self.fd, log, _IN_MODIFY) < 0:
             number = ctypes.get_errno()
             if self.fd >= 0:
                 os.close(self.fd)
             raise OSError(number, os.strerror(number))
-        self._name = os.fsencode(path.name) + b"-wal"
 
     def wait(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        while (left := deadline - time.monotonic()) > 0:
-            if select.select([self.fd], [], [], left)[0] and self._log_was_written():
-                return True
-        return False
-
-    def _log_was_written(self) -> bool:
-        data, at, written = os.read(self.fd, 65536), 0, False
-        while at < len(data):
-            _, mask, _, length = _EVENT.unpack_from(data, at)
-            start = at + _EVENT.size
-            written |= bool(mask & _IN_Q_OVERFLOW)  # too much happened to be told in full
-            written |= data[start : start + length].rstrip(b"\0") == self._name
-            at = start + length
-        return written
+        if not select.select([self.fd], [], [], timeout)[0]:
+            return False
+        os.read(self.fd, 65536)
+        return True
 
     def close(self) -> None:
         os.close(self.fd)
@@ -110,6 +98,7 @@ class FileListener:
 def watch_file(path: Path, connection: apsw.Connection) -> FileListener:
     """Listen to the commits of every process that writes the store at `path`."""
     watch = None
+    connection.pragma("data_version")  # opens the log, which is not deleted from here on
     if sys.platform == "linux":
         try:
             watch = _FileWatch(path)
