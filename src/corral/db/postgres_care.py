@@ -184,19 +184,21 @@ _FOREIGN_EVENTS = """
     SELECT 1 FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) LIMIT 1
 """
 
-# Numbers of transactions are the server's: one in any database stands before the feed. What other
-# users do is shown to those alone who may see it (pg_read_all_stats).
+# The feed waits for the transactions of its own database alone, see `dialect._UNSETTLED`. When a
+# transaction of another user began is visible to members of pg_read_all_stats only; its age is NULL
+# then.
 _OLDEST_WRITER = """
     SELECT pid, coalesce(nullif(application_name, ''), 'no name'), datname,
            CAST(extract(epoch FROM clock_timestamp() - xact_start) * 1000 AS BIGINT)
     FROM pg_stat_activity
-    WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+    WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database()
     ORDER BY age(backend_xid) DESC LIMIT 1
 """
 _OLDEST_PREPARED = """
     SELECT gid, database,
            CAST(extract(epoch FROM clock_timestamp() - prepared) * 1000 AS BIGINT)
-    FROM pg_prepared_xacts ORDER BY age(transaction) DESC LIMIT 1
+    FROM pg_prepared_xacts WHERE database = current_database()
+    ORDER BY age(transaction) DESC LIMIT 1
 """
 ADOPT_EVENTS = Statement("""
     UPDATE events SET xid = pg_current_xact_id()
@@ -214,7 +216,7 @@ def check_feed(link: Link) -> Finding:
             "run `corral db migrate` once.",
         )
     for pid, program, database, age in link.run(_OLDEST_WRITER):
-        if age >= LONG_OPEN_MS:
+        if age is not None and age >= LONG_OPEN_MS:
             return _held_up(
                 f"process {pid} ({program}, database {database})",
                 age,
