@@ -482,13 +482,13 @@ def test_a_store_on_its_way_has_the_schema_that_it_should_have(
     from corral.db.relocation_record import ENTER
 
     with store.transaction() as tx:
-        fencing.put_up(tx, "sqlite:///it's/elsewhere.db")
+        fencing.put_up(tx, fencing.departure_statements(tx.engine, "sqlite:///it's/e.db"))
         tx.run(ENTER, phase="leaving", url="sqlite:///x", move="mov_1", now=tx.now)
     assert faults(store) == []
     store.db.stay()
     assert faults(store) == []
     with store.transaction() as tx:
-        fencing.put_up(tx, "sqlite:///elsewhere.db")
+        fencing.put_up(tx, fencing.departure_statements(tx.engine, "sqlite:///elsewhere.db"))
     assert [each.check for each in faults(store)] == ["schema"]
 
 

@@ -177,6 +177,47 @@ def made_until(database: Database, version: int) -> Shape:
         raise translate(error, database.url) from error
 
 
+# -- what survives a power cut --------------------------------------------------------------------
+
+_SYNC_SETTINGS = """
+    SELECT current_setting('fsync'), current_setting('full_page_writes'),
+           current_setting('synchronous_commit'), current_setting('wal_sync_method'), version(),
+           ARRAY(SELECT CAST(relname AS TEXT) FROM pg_class
+                 WHERE relnamespace = (SELECT relnamespace FROM pg_class
+                                       WHERE oid = to_regclass('migrations'))
+                 AND relkind = 'r' AND relpersistence <> 'p' ORDER BY relname)
+"""
+# On these systems only this method passes the disk's own cache.
+_WRITES_THROUGH = "fsync_writethrough"
+_CACHES_WRITES = ("darwin", "mingw", "Visual C++", "msvc")
+
+
+def power_loss_risks(link: Link) -> list[str]:
+    """Why an accepted change may not survive a power cut of the server; empty if it does.
+
+    The settings are those of this connection and of the server. What the disk itself does with its
+    cache is not visible here.
+    """
+    fsync, pages, commit, method, version, unlogged = link.run(_SYNC_SETTINGS)[0]
+    risks = []
+    if fsync != "on":
+        risks.append("fsync is off: accepted changes can be lost and the whole database damaged")
+    if pages != "on":
+        risks.append("full_page_writes is off: pages that are being written can be damaged")
+    if commit == "off":
+        risks.append("synchronous_commit is off: the last accepted changes can be lost")
+    if method != _WRITES_THROUGH and any(name in version for name in _CACHES_WRITES):
+        risks.append(
+            f"wal_sync_method is {method}, which stops at the disk's cache on that system; "
+            f"{_WRITES_THROUGH} does not"
+        )
+    if unlogged:
+        risks.append(f"{', '.join(unlogged)} is UNLOGGED: a crash of the server empties it")
+    return risks
+
+
+# -- the feed -------------------------------------------------------------------------------------
+
 # Transactions are mostly over in milliseconds.
 LONG_OPEN_MS = MINUTE
 

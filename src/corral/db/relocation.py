@@ -32,6 +32,7 @@ from corral.db.relocation_record import (
     FORGET,
     GONE,
     LOCKED,
+    PROMISED,
     STAYED,
     Relocation,
     find,
@@ -238,7 +239,7 @@ class Move:
 
     def switch(self) -> None:
         """Open the target, then shut the source for good."""
-        promised = self.source.durability()
+        promised = self.source.read(lambda tx: tx.value(PROMISED), mode="one")
         arrived = find(self.target)
         assert arrived is not None
 

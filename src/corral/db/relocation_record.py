@@ -42,6 +42,7 @@ VOID = Statement("""
 # That content once arrived here, or stayed, is remembered: see `Arrival.clear`.
 STAYED = Statement("UPDATE relocation SET phase = 'arrived' WHERE phase = 'leaving'")
 FORGET = Statement("DELETE FROM relocation WHERE phase = 'part'")
+PROMISED = Statement("SELECT durability FROM store")
 DURABILITY = Statement("UPDATE store SET durability = :promised")
 
 
