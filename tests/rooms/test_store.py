@@ -82,10 +82,11 @@ def test_a_migration_that_differs_from_ours_is_found(store: Corral) -> None:
 
 
 def test_durability_is_a_property_of_the_store(store: Corral, url: str, engine: str) -> None:
-    if engine == "postgres":
-        assert store.db.durability() == store.db.durability("full") == "full"
-        with refuses(store, Invalid):
-            store.db.durability("normal")
+    if engine == "postgres":  # the server decides; that of the tests does not wait for its disk
+        assert store.db.durability() == "normal"
+        for wanted in ("normal", "full"):
+            with refuses(store, Invalid):
+                store.db.durability(wanted)
         return
     assert store.db.durability() == "normal"
     assert store.db.durability("full") == "full"

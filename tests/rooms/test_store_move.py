@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import corral
-from corral.db import connect, relocation
-from corral.db.relocation import find
+from corral.db import connect, fencing, relocation
+from corral.db.relocation_record import find
 from corral.kernel.clock import HOUR, SetClock
 from corral.kernel.errors import Conflict, CorralError, Invalid, Refused, StoreUnavailable
 from corral.library import Corral
@@ -252,6 +252,7 @@ def test_a_copy_that_differs_is_not_switched_to(
     def lie(table: str, done: int, total: int) -> None:
         if done == total // 2:
             other = connect(new, actor="liar")
+            other.write(fencing.take_down)
             other.write(lambda tx: tx.run(relocation.Statement("UPDATE letters SET body = '1'")))
             other.close()
 

@@ -479,16 +479,16 @@ def test_a_store_on_its_way_has_the_schema_that_it_should_have(
     store: Corral, project: str, tmp_path: Path
 ) -> None:
     from corral.db import fencing
-    from corral.db.relocation import _ENTER
+    from corral.db.relocation_record import ENTER
 
     with store.transaction() as tx:
-        fencing.put_up(tx, "sqlite:///it's/elsewhere.db")
-        tx.run(_ENTER, phase="leaving", url="sqlite:///x", move="mov_1", now=tx.now)
+        fencing.put_up(tx, fencing.departure_statements(tx.engine, "sqlite:///it's/e.db"))
+        tx.run(ENTER, phase="leaving", url="sqlite:///x", move="mov_1", now=tx.now)
     assert faults(store) == []
     store.db.stay()
     assert faults(store) == []
     with store.transaction() as tx:
-        fencing.put_up(tx, "sqlite:///elsewhere.db")
+        fencing.put_up(tx, fencing.departure_statements(tx.engine, "sqlite:///elsewhere.db"))
     assert [each.check for each in faults(store)] == ["schema"]
 
 

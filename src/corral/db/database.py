@@ -276,6 +276,10 @@ class Database(ABC):
     @abstractmethod
     def durability(self, wanted: str | None = None) -> str: ...
 
+    def power_loss_risks(self) -> list[str]:
+        """The settings of a server that break the promise of `full`; each says what may happen."""
+        return []
+
     def close(self) -> None:
         """Let go of everything. In a child that was forked, leave all of it to the parent: to close
         a connection is to speak on it."""

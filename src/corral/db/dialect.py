@@ -27,6 +27,32 @@ _PLACE = (
 )
 
 
+# The first transaction of this database that was still running when the snapshot was taken; if none
+# was, the first one that had not begun. The snapshot lists the running transactions of the whole
+# server. A transaction of another database can never write an event here, so it is left out, but
+# only if the server proves where it runs: its backend is listed with another database, or it is a
+# prepared transaction of another database. A transaction that ended since the snapshot proves
+# nothing and counts as ours: the feed then waits until the next look, and never skips. Our own is
+# not in the list of the snapshot. The arrays are read only if another transaction runs at all.
+_UNSETTLED = """(SELECT coalesce(
+    least(
+        (SELECT CAST(CAST(min(CAST(CAST(running AS TEXT) AS BIGINT)) AS TEXT) AS XID8)
+         FROM pg_snapshot_xip(pg_current_snapshot()) AS running
+         WHERE CAST(running AS XID) <> ALL (ARRAY(
+            SELECT backend_xid FROM pg_stat_get_activity(NULL)
+            WHERE backend_xid IS NOT NULL AND datid <> (
+                SELECT datid FROM pg_stat_get_activity(pg_backend_pid()))
+         ))
+         AND CAST(running AS XID) <> ALL (ARRAY(
+            SELECT transaction FROM pg_prepared_xact()
+            WHERE dbid <> (SELECT datid FROM pg_stat_get_activity(pg_backend_pid()))
+         ))),
+        pg_current_xact_id_if_assigned()
+    ),
+    pg_snapshot_xmax(pg_current_snapshot())
+))"""
+
+
 def _filed(table: str, column: str, *others: str) -> str:
     """An index that is filled behind the writer, see `db/sqlite_filing.py`, and a view that reads
     it together with the rows that are not filed yet."""
@@ -167,7 +193,7 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     },
     "oldest_xid": {
         "sqlite": "0",
-        "postgres": "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT)",
+        "postgres": f"CAST(CAST({_UNSETTLED} AS TEXT) AS BIGINT)",
     },
     # -- time ---------------------------------------------------------------------------------
     # By how much the time of two who write may differ: SQLite's have one clock (`StoreClock`), and
@@ -202,8 +228,8 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     },
     # -- the feed of events -------------------------------------------------------------------
     # SQLite's sequence is its commit order. On PostgreSQL a later number may commit first, so the
-    # feed goes by transaction, and only below the oldest one that still runs: what it has shown
-    # can never be followed by something older.
+    # feed goes by transaction, and only below the oldest one of this database that still runs: what
+    # it has shown can never be followed by something older.
     "commit_order": {
         "sqlite": "",
         "postgres": "xid XID8 NOT NULL DEFAULT pg_current_xact_id(),",
@@ -220,22 +246,19 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     },
     "feed_after": {
         "sqlite": "seq > :seq",
-        "postgres": f"(xid, seq) > ({_PLACE}, :seq)"
-        " AND xid < pg_snapshot_xmin(pg_current_snapshot())",
+        "postgres": f"(xid, seq) > ({_PLACE}, :seq) AND xid < {_UNSETTLED}",
     },
     "feed_before": {
         "sqlite": "seq < :seq",
-        "postgres": f"(xid, seq) < ({_PLACE}, :seq)"
-        " AND xid < pg_snapshot_xmin(pg_current_snapshot())",
+        "postgres": f"(xid, seq) < ({_PLACE}, :seq) AND xid < {_UNSETTLED}",
     },
     # Committed, but behind a transaction that still runs.
     "feed_held_back": {
         "sqlite": "FALSE",
-        "postgres": f"(xid, seq) > ({_PLACE}, :seq)"
-        " AND xid >= pg_snapshot_xmin(pg_current_snapshot())",
+        "postgres": f"(xid, seq) > ({_PLACE}, :seq) AND xid >= {_UNSETTLED}",
     },
     "feed_settled": {
         "sqlite": "TRUE",
-        "postgres": "xid < pg_snapshot_xmin(pg_current_snapshot())",
+        "postgres": f"xid < {_UNSETTLED}",
     },
 }

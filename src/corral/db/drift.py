@@ -14,7 +14,7 @@ import apsw
 from corral.db.database import Database, Shape, Thing
 from corral.db.fencing import AWAY, is_fence
 from corral.db.migrate import statements_until
-from corral.db.relocation import find
+from corral.db.relocation_record import find
 from corral.db.statement import Row, Statement
 
 

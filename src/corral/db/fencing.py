@@ -8,6 +8,7 @@ are alone, and PostgreSQL waits for those that have begun.
 import re
 from typing import TYPE_CHECKING
 
+from corral.db.dialect import Engine
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import StoreUnavailable
@@ -22,7 +23,8 @@ OWN = ("migrations", "store", "relocation")
 AWAY = 1_000_000
 """The version of a store that nobody may open: its content is elsewhere, or not here yet."""
 
-_MARK = "corral: moving to "
+_LEAVING = "corral: moving to "
+_ARRIVING = "corral: arriving from "
 _VERBS = ("INSERT", "UPDATE", "DELETE")
 
 
@@ -34,52 +36,89 @@ def content() -> "list[TableDoc]":
 
 
 def refusal(said: str, where: str) -> StoreUnavailable | None:
-    """The sentence for an engine's error, if it was the fence that refused."""
-    _, mark, to = said.partition(_MARK)
-    if not mark:
-        return None
-    url = to.splitlines()[0].strip()
-    return StoreUnavailable(
-        f"{where} is on its way to {url} and takes nothing any more; wait until `corral db move` "
-        "is done, then open it again. Nothing was changed.",
-        reason="moved",
-        to=url,
-    )
-
-
-def put_up(tx: Tx, url: str) -> None:
-    """Let nobody write any more, from the end of this transaction on."""
-    said = (_MARK + url).replace("'", "''")
-    names = [table.name for table in content()]
-    if tx.engine == "sqlite":
-        for name in names:
-            for verb in _VERBS:
-                tx.run(
-                    Statement(
-                        f"CREATE TRIGGER fence_{name}_{verb.lower()} BEFORE {verb} ON {name}"
-                        f" BEGIN SELECT RAISE(ABORT, '{said}'); END"
-                    )
-                )
-        return
-    tx.run(Statement(f"LOCK TABLE {', '.join(names)} IN SHARE ROW EXCLUSIVE MODE"))
-    tx.run(
-        Statement(f"""
-            CREATE OR REPLACE FUNCTION fence() RETURNS trigger LANGUAGE plpgsql AS $$
-            BEGIN RAISE EXCEPTION USING MESSAGE = '{said}'; END $$
-        """)
-    )
-    for name in names:
-        tx.run(
-            Statement(
-                f"CREATE TRIGGER fence BEFORE {' OR '.join(_VERBS)} ON {name}"
-                " FOR EACH STATEMENT EXECUTE FUNCTION fence()"
+    """The error to raise if a fence rejected the write; None for any other engine error."""
+    for mark, reason in ((_LEAVING, "moved"), (_ARRIVING, "arriving")):
+        _, found, rest = said.partition(mark)
+        if not found:
+            continue
+        url = rest.splitlines()[0].strip()
+        if reason == "moved":
+            return StoreUnavailable(
+                f"{where} is on its way to {url} and takes nothing any more; wait until `corral db "
+                "move` is done, then open it again. Nothing was changed.",
+                reason=reason,
+                to=url,
             )
+        return StoreUnavailable(
+            f"{where} is being filled from {url}; wait until `corral db move` is done. Nothing was "
+            "changed.",
+            reason=reason,
         )
+    return None
+
+
+def lock_content(tx: Tx) -> None:
+    """Wait for transactions that write, and keep new ones out until the end of this one.
+
+    SQLite has one writer at a time, so there is nothing to wait for.
+    """
+    if tx.engine == "postgres":
+        names = ", ".join(table.name for table in content())
+        tx.run(Statement(f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE"))
+
+
+def departure_statements(engine: Engine, url: str) -> list[str]:
+    """The statements that make the engine reject every write to the content."""
+    return _statements(engine, _LEAVING + url, unless=None)
+
+
+def arrival_statements(engine: Engine, url: str) -> list[str]:
+    """The statements that make the engine reject every write until the move has arrived.
+
+    The phase in `relocation` decides. The mover sets it to `arrived` inside each of its own
+    transactions and back before the commit, so only the mover can write. Handles that were opened
+    earlier, when this place was an ordinary store, are rejected.
+    """
+    return _statements(engine, _ARRIVING + url, unless="(SELECT phase FROM relocation) = 'arrived'")
+
+
+def _statements(engine: Engine, message: str, *, unless: str | None) -> list[str]:
+    said = message.replace("'", "''")
+    names = [table.name for table in content()]
+    if engine == "sqlite":
+        where = f" WHERE NOT {unless}" if unless else ""
+        return [
+            f"CREATE TRIGGER fence_{name}_{verb.lower()} BEFORE {verb} ON {name}"
+            f" BEGIN SELECT RAISE(ABORT, '{said}'){where}; END"
+            for name in names
+            for verb in _VERBS
+        ]
+    refuse = f"RAISE EXCEPTION USING MESSAGE = '{said}';"
+    if unless:
+        refuse = f"IF NOT {unless} THEN {refuse} END IF; RETURN NULL;"
+    return [
+        "CREATE OR REPLACE FUNCTION fence() RETURNS trigger LANGUAGE plpgsql AS $$"
+        f" BEGIN {refuse} END $$",
+        *(
+            f"CREATE TRIGGER fence BEFORE {' OR '.join(_VERBS)} ON {name}"
+            " FOR EACH STATEMENT EXECUTE FUNCTION fence()"
+            for name in names
+        ),
+    ]
+
+
+def put_up(tx: Tx, statements: list[str]) -> None:
+    """Put up a fence, from the end of this transaction on; one that is there is replaced."""
+    take_down(tx)
+    for statement in statements:
+        tx.run(Statement(statement))
 
 
 _FENCES = re.compile(
     r"CREATE TRIGGER fence_(?P<table>\w+)_(?:insert|update|delete) BEFORE (?:INSERT|UPDATE|DELETE)"
-    rf" ON (?P=table) BEGIN SELECT RAISE\(ABORT, '{_MARK}(?:[^']|'')*'\); END"
+    r" ON (?P=table) BEGIN SELECT RAISE\(ABORT, '"
+    rf"(?:{_LEAVING}(?:[^']|'')*'\)"
+    rf"|{_ARRIVING}(?:[^']|'')*'\) WHERE NOT \(SELECT phase FROM relocation\) = 'arrived'); END"
     r"|CREATE TRIGGER fence BEFORE INSERT OR DELETE OR UPDATE ON \w+ FOR EACH STATEMENT"
     r" EXECUTE FUNCTION fence\(\)"
 )
@@ -103,13 +142,22 @@ def take_down(tx: Tx) -> None:
             tx.run(Statement(f"DROP TRIGGER IF EXISTS fence ON {table.name}"))
 
 
+def shut_statements(engine: Engine, version: int, now: int) -> list[str]:
+    """The statements that keep every program, old ones included, from opening the store, except to
+    learn where its content is."""
+    if engine == "sqlite":
+        return [f"PRAGMA user_version = {AWAY + version}"]
+    return [
+        "INSERT INTO migrations (number, name, checksum, applied_at)"
+        f" VALUES ({AWAY + version}, 'away', '', {now})"
+        " ON CONFLICT (number) DO NOTHING"
+    ]
+
+
 def shut(tx: Tx, version: int) -> None:
-    """Let nobody open it from now on, old programs included, but to learn where it went."""
-    if tx.engine == "sqlite":
-        tx.run(Statement(f"PRAGMA user_version = {AWAY + version}"))
-    else:
-        record = "INSERT INTO migrations (number, name, checksum, applied_at)"
-        tx.run(Statement(f"{record} VALUES ({AWAY + version}, 'away', '', :now)"), now=tx.now)
+    """Keep every program from opening the store; see `shut_statements`."""
+    for statement in shut_statements(tx.engine, version, tx.now):
+        tx.run(Statement(statement))
 
 
 def unshut(tx: Tx, version: int) -> None:

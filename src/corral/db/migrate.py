@@ -6,6 +6,7 @@ machines may still run an older Corral, an upgrade is asked for with `corral db 
 """
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -86,6 +87,22 @@ def open_schema(database: Database, *, change: bool = True) -> None:
             known=newest(),
         )
     migrate(database)
+    if database.schema_version() != newest():
+        # Another process created the store first, as the target of a move: it must not be opened.
+        open_schema(database, change=False)
+
+
+def create_schema(database: Database, number: int, then: Sequence[str]) -> bool:
+    """Create the schema in an empty place and run `then`, in one transaction.
+
+    `number` is the version that the store has from then on. Returns False, without any change, if
+    the place is not empty.
+    """
+    with database.migrating():
+        if database.schema_version() != 0:
+            return False
+        database.run_migration(number, [*_whole(database), *then])
+    return True
 
 
 def migrate(database: Database) -> list[int]:
@@ -97,9 +114,7 @@ def migrate(database: Database) -> list[int]:
             _keep_copy(database, found)
         missing = migrations()[found:]
         if missing and not found:
-            # A new store is made whole or not at all: half of one would look like an older one.
-            whole = [part for migration in missing for part in _recorded(migration, database)]
-            database.run_migration(newest(), whole)
+            database.run_migration(newest(), _whole(database))
             return [migration.number for migration in missing]
         for migration in missing:
             database.run_migration(migration.number, _recorded(migration, database))
@@ -136,6 +151,12 @@ def statements_until(version: int, engine: Engine) -> list[str]:
 def _statements(migration: Migration, engine: Engine) -> list[str]:
     own = [for_engine(part, engine) for part in split_statements(migration.text)]
     return [part for part in own if part.strip()]
+
+
+def _whole(database: Database) -> list[str]:
+    """All statements for an empty place, for one transaction: half a schema would look like an
+    older one."""
+    return [part for migration in migrations() for part in _recorded(migration, database)]
 
 
 def _recorded(migration: Migration, database: Database) -> list[str]:

@@ -19,7 +19,14 @@ from psycopg.types.numeric import Int8Dumper
 
 from corral.db.database import CLOSED, Database, Finding, Listener, Probe, RowsOf, Table, Work
 from corral.db.notices import CHANNEL, Bell, NotifyListener, ServerClock
-from corral.db.postgres_care import ADOPT_EVENTS, check_feed, read_all, reading, run_query
+from corral.db.postgres_care import (
+    ADOPT_EVENTS,
+    check_feed,
+    power_loss_risks,
+    read_all,
+    reading,
+    run_query,
+)
 from corral.db.postgres_errors import (
     translate,
     unknown_outcome,
@@ -111,7 +118,7 @@ class PostgresDatabase(Database):
             self.require_outside_operation()
         if working.tell is not None:
             work = self.telling(work, working.tell)
-        # The server commits with an fsync in any case: `durable` asks for nothing more.
+        # Every commit waits for the server's disk, if the server does: see `power_loss_risks`.
         if self._probe is not None:
             mode = "many"  # a probe wants to stand at every commit
 
@@ -355,10 +362,19 @@ class PostgresDatabase(Database):
     def durability(self, wanted: str | None = None) -> str:
         if wanted == "normal":
             raise Invalid(
-                "On PostgreSQL a commit is always on the server's disk; there is nothing "
-                "to lower here."
+                "On PostgreSQL every commit waits for the server's disk; this cannot be lowered "
+                "for one store."
             )
-        return "full"
+        risks = self.power_loss_risks()
+        if risks and wanted == "full":
+            raise Invalid(
+                f"The server of {self.url} does not keep that promise: {'; '.join(risks)}. Change "
+                "that in postgresql.conf and reload the server."
+            )
+        return "normal" if risks else "full"
+
+    def power_loss_risks(self) -> list[str]:
+        return self._persist(power_loss_risks, repeatable=True)
 
     # -- migrations -----------------------------------------------------------------------------
 

@@ -177,6 +177,47 @@ def made_until(database: Database, version: int) -> Shape:
         raise translate(error, database.url) from error
 
 
+# -- what survives a power cut --------------------------------------------------------------------
+
+_SYNC_SETTINGS = """
+    SELECT current_setting('fsync'), current_setting('full_page_writes'),
+           current_setting('synchronous_commit'), current_setting('wal_sync_method'), version(),
+           ARRAY(SELECT CAST(relname AS TEXT) FROM pg_class
+                 WHERE relnamespace = (SELECT relnamespace FROM pg_class
+                                       WHERE oid = to_regclass('migrations'))
+                 AND relkind = 'r' AND relpersistence <> 'p' ORDER BY relname)
+"""
+# On these systems only this method passes the disk's own cache.
+_WRITES_THROUGH = "fsync_writethrough"
+_CACHES_WRITES = ("darwin", "mingw", "Visual C++", "msvc")
+
+
+def power_loss_risks(link: Link) -> list[str]:
+    """Why an accepted change may not survive a power cut of the server; empty if it does.
+
+    The settings are those of this connection and of the server. What the disk itself does with its
+    cache is not visible here.
+    """
+    fsync, pages, commit, method, version, unlogged = link.run(_SYNC_SETTINGS)[0]
+    risks = []
+    if fsync != "on":
+        risks.append("fsync is off: accepted changes can be lost and the whole database damaged")
+    if pages != "on":
+        risks.append("full_page_writes is off: pages that are being written can be damaged")
+    if commit == "off":
+        risks.append("synchronous_commit is off: the last accepted changes can be lost")
+    if method != _WRITES_THROUGH and any(name in version for name in _CACHES_WRITES):
+        risks.append(
+            f"wal_sync_method is {method}, which stops at the disk's cache on that system; "
+            f"{_WRITES_THROUGH} does not"
+        )
+    if unlogged:
+        risks.append(f"{', '.join(unlogged)} is UNLOGGED: a crash of the server empties it")
+    return risks
+
+
+# -- the feed -------------------------------------------------------------------------------------
+
 # Transactions are mostly over in milliseconds.
 LONG_OPEN_MS = MINUTE
 
@@ -184,19 +225,21 @@ _FOREIGN_EVENTS = """
     SELECT 1 FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) LIMIT 1
 """
 
-# Numbers of transactions are the server's: one in any database stands before the feed. What other
-# users do is shown to those alone who may see it (pg_read_all_stats).
+# The feed waits for the transactions of its own database alone, see `dialect._UNSETTLED`. When a
+# transaction of another user began is visible to members of pg_read_all_stats only; its age is NULL
+# then.
 _OLDEST_WRITER = """
     SELECT pid, coalesce(nullif(application_name, ''), 'no name'), datname,
            CAST(extract(epoch FROM clock_timestamp() - xact_start) * 1000 AS BIGINT)
     FROM pg_stat_activity
-    WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+    WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database()
     ORDER BY age(backend_xid) DESC LIMIT 1
 """
 _OLDEST_PREPARED = """
     SELECT gid, database,
            CAST(extract(epoch FROM clock_timestamp() - prepared) * 1000 AS BIGINT)
-    FROM pg_prepared_xacts ORDER BY age(transaction) DESC LIMIT 1
+    FROM pg_prepared_xacts WHERE database = current_database()
+    ORDER BY age(transaction) DESC LIMIT 1
 """
 ADOPT_EVENTS = Statement("""
     UPDATE events SET xid = pg_current_xact_id()
@@ -214,7 +257,7 @@ def check_feed(link: Link) -> Finding:
             "run `corral db migrate` once.",
         )
     for pid, program, database, age in link.run(_OLDEST_WRITER):
-        if age >= LONG_OPEN_MS:
+        if age is not None and age >= LONG_OPEN_MS:
             return _held_up(
                 f"process {pid} ({program}, database {database})",
                 age,

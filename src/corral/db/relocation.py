@@ -1,10 +1,14 @@
-"""A store's way to another place, on either engine: fenced, copied, compared, switched.
+"""Moving a store to another place, on either engine: fence, copy, compare, switch.
 
-The source is fenced first and stays as it is; so whatever dies on the way, the same call again goes
-on from the rows that were copied, and nothing can have been written that is not. The target lets
-nobody in until every table is compared, row by row in order. Then it is open, and only then is the
-source shut for good, with a sign where its content went. In between nobody can write to either.
-One at a time moves a store or gives its move up: two would fill, clear and unfence one another's.
+The target is fenced and shut in the transaction that creates or claims it, so there is no moment at
+which another process can open it as an ordinary empty store. Then the source is fenced and stays as
+it is: after a crash the same call continues from the rows that were copied. When every table was
+compared, the target is opened, and after that the source is shut for good with a pointer to the
+target. At no moment do both accept writes.
+
+One process at a time moves a store or cancels its move. That is a lock which a process loses with
+its connection, so every step also checks the move's id in `relocation` inside its own transaction:
+a mover that was cancelled or replaced cannot write any more.
 """
 
 import secrets
@@ -17,54 +21,37 @@ from pathlib import Path
 import msgspec
 
 from corral.db import fencing
+from corral.db.arrival import WAIT, Arrival, void_target
 from corral.db.database import Database, Told
-from corral.db.migrate import newest, open_schema
+from corral.db.migrate import newest
 from corral.db.pouring import BATCH, pour, raise_sequences
+from corral.db.relocation_record import (
+    COPIED,
+    DURABILITY,
+    ENTER,
+    FORGET,
+    GONE,
+    LOCKED,
+    PROMISED,
+    STAYED,
+    Relocation,
+    find,
+    seek,
+)
 from corral.db.schema import TableDoc
-from corral.db.statement import Query, Row, Statement
+from corral.db.statement import Row, Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, Refused, StoreUnavailable
 
 Open = Callable[[], Database]
 
 
-class Relocation(msgspec.Struct, frozen=True):
-    phase: str
-    url: str
-    move: str
-    copied: dict[str, int]
-
-
-_FIND = Query(Relocation, "SELECT phase, url, move, copied FROM relocation")
-_ENTER = Statement("""
-    INSERT INTO relocation (one, phase, url, move, copied, at)
-    VALUES (1, :phase, :url, :move, '{}', :now)
-    ON CONFLICT (one) DO UPDATE SET phase = excluded.phase, url = excluded.url,
-        move = excluded.move, copied = excluded.copied, at = excluded.at
-""")
-_PHASE = Statement("UPDATE relocation SET phase = :phase")
-_COPIED = Statement("UPDATE relocation SET copied = :copied")
-_FORGET = Statement("DELETE FROM relocation")
-_DURABILITY = Statement("UPDATE store SET durability = :promised")
-
-
-def find(database: Database) -> Relocation | None:
-    """Where a store's content is going, went or comes from; None when it is just here."""
-    return database.read(lambda tx: tx.one(_FIND), mode="one")
-
-
-def seek(database: Database) -> Relocation | None:
-    """The same in a place that may hold no store yet, or an older one."""
-    return find(database) if database.schema_version() % fencing.AWAY == newest() else None
-
-
-_WAIT = "wait until it is done"
 # The lock of a server's database is one, by whichever name of the server it is asked for.
-_ANOTHER_NAME = f"{_WAIT}, or give another URL if that is where this store is already"
+_ANOTHER_NAME = f"{WAIT}, or give another URL if that is where this store is already"
 
 
 @contextmanager
-def alone(database: Database, what_then: str = _WAIT) -> Iterator[None]:
+def alone(database: Database, what_then: str = WAIT) -> Iterator[None]:
     """Held by whoever moves a store, from or to where it is, or gives its move up."""
     with database.moving() as held:
         if not held:
@@ -104,10 +91,17 @@ class Move:
                 raise Invalid(f"{source.url} is where the store is already; give another URL.")
             held.enter_context(alone(self.target, _ANOTHER_NAME))
             self._held = held.pop_all()
-        found = find(source)
+        try:
+            found = seek(source)
+            if source.schema_version() > fencing.AWAY:
+                raise sign(source)
+        except BaseException:
+            self.close()
+            raise
         self._known = found if found and found.phase == "leaving" else None
         """What the source says of a move from it that was begun before."""
         self.id = self._known.move if self._known else f"mov_{secrets.token_hex(10)}"
+        self._arrival = Arrival(self.target, source.pointer, self.id, has_history=found is not None)
 
     @property
     def begun(self) -> bool:
@@ -132,71 +126,38 @@ class Move:
     def close(self) -> None:
         self._held.close()
 
-    # -- before anything is fenced --------------------------------------------------------------
+    # -- the target -----------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make the target ready to be filled, or go on with it; refuse what holds anything else."""
-        known = self._known
-        if known and known.url != self.target.pointer:
-            raise _on_its_way(known)
-        found = seek(self.target)
-        if found is not None and found.move == self.id and found.phase != "gone":
-            return
-        ours = found is not None and found.url == self.source.pointer
-        if found is not None and ours and found.phase in ("arriving", "gone"):
-            # Half of an earlier copy, or what was moved from there to here: neither is anybody's.
-            self._clear_target(keep=found.phase == "gone")
-        elif found is not None and found.phase != "arrived":
-            raise Refused(
-                f"{self.target.url} {_SAID[found.phase]} {found.url}; take another one.",
-                url=found.url,
-            )
-        open_schema(self.target)
-        self.target.write(self._begin_to_arrive)
-
-    def _begin_to_arrive(self, tx: Tx) -> None:
-        for table in fencing.content():
-            if tx.run(Statement(f"SELECT 1 FROM {table.name} LIMIT 1")):
-                raise Refused(
-                    f"{self.target.url} holds something already, in {table.name}; give the URL of "
-                    "a new store.",
-                    table=table.name,
-                )
-        tx.run(_ENTER, phase="arriving", url=self.source.pointer, move=self.id, now=tx.now)
-        fencing.shut(tx, newest())
-
-    def _clear_target(self, *, keep: bool) -> None:
-        path: Path | None = getattr(self.target, "path", None)
-        if path is None:
-            names = ", ".join([table.name for table in fencing.content()] + ["relocation"])
-
-            def empty(tx: Tx) -> None:
-                fencing.take_down(tx)
-                fencing.unshut(tx, newest())
-                tx.run(Statement(f"TRUNCATE {names}"))
-
-            self.target.write(empty)
-            return
-        self.target.close()
-        for end in ("-wal", "-shm", ""):
-            file = path.with_name(path.name + end)
-            if keep and file.exists():
-                file.rename(path.with_name(f"{path.name}.moved-away{end}"))
-            file.unlink(missing_ok=True)
-        self.target = self._open_target()
+        """Fence and shut the target so that only this move can fill it, or continue with it."""
+        if self._known and self._known.url != self.target.pointer:
+            raise _on_its_way(self._known)
+        self._arrival.prepare()
 
     # -- under the fence ------------------------------------------------------------------------
 
     def fence(self) -> None:
-        """From here on nobody writes to the source, until it is switched or given up."""
+        """Reject all writes to the source from now on, until the switch or a cancellation."""
         if self._known:
             return
 
         def leave(tx: Tx) -> None:
-            fencing.put_up(tx, self.target.pointer)
-            tx.run(_ENTER, phase="leaving", url=self.target.pointer, move=self.id, now=tx.now)
+            fencing.lock_content(tx)
+            found = tx.one(LOCKED)
+            if found is not None and found.phase == "leaving":
+                raise _on_its_way(found)
+            fencing.put_up(tx, fencing.departure_statements(tx.engine, self.target.pointer))
+            tx.run(ENTER, phase="leaving", url=self.target.pointer, move=self.id, now=tx.now)
 
         self.source.write(leave, durable=True)
+
+    def give_up(self) -> None:
+        """Cancel: no mover can fill or open the target any more, then the source accepts writes.
+
+        Raises Refused if the target was opened already.
+        """
+        void_target(self.target, self.id)
+        stay(self.source)
 
     def copy(self, told: Told) -> dict[str, int]:
         """Copy what is not copied yet, and compare all of it; gives back the rows of each table.
@@ -243,9 +204,23 @@ class Move:
         while batch := list(islice(rows, BATCH)):
             for row in batch:
                 digest.add(row)
+            before = dict(copied)
             copied[table.name] = digest.rows
-            self.target.write(_filling(table, batch, dict(copied)))
+            self.target.write(self._filling(table, batch, before, dict(copied)))
             yield len(batch)
+
+    def _filling(
+        self, table: TableDoc, batch: list[Row], before: dict[str, int], copied: dict[str, int]
+    ) -> Callable[[Tx], None]:
+        """Insert a batch and record that it is there, in one transaction."""
+        text = msgspec.json.encode(copied).decode()
+
+        def fill(tx: Tx) -> None:
+            self._arrival.open_fence(tx, before)
+            pour(tx, table, batch)
+            tx.run(COPIED, copied=text)
+
+        return fill
 
     def _compare(self, table: str, rows: Iterator[Row], wanted: "Digest") -> int:
         found = Digest()
@@ -264,22 +239,28 @@ class Move:
 
     def switch(self) -> None:
         """Open the target, then shut the source for good."""
-        promised = self.source.durability()
+        promised = self.source.read(lambda tx: tx.value(PROMISED), mode="one")
+        arrived = find(self.target)
+        assert arrived is not None
 
         def arrive(tx: Tx) -> None:
+            self._arrival.open_fence(tx, arrived.copied)
             raise_sequences(tx)
             if promised == "full":  # what a commit survives is not lowered on the way
-                tx.run(_DURABILITY, promised=promised)
-            tx.run(_PHASE, phase="arrived")
+                tx.run(DURABILITY, promised=promised)
+            fencing.take_down(tx)
             fencing.unshut(tx, newest())
             tx.note("store", "move", "store", data={"from": self.source.url, "move": self.id})
 
         def go(tx: Tx) -> None:
-            tx.run(_PHASE, phase="gone")
+            if not tx.run(GONE, move=self.id):
+                raise Refused(
+                    f"Another process completed or cancelled the move to {self.target.url}; see "
+                    "`corral doctor`.",
+                    url=self.target.url,
+                )
             fencing.shut(tx, newest())
 
-        arrived = find(self.target)
-        assert arrived is not None
         if arrived.phase == "arriving":
             self.target.write(arrive, durable=True)
         self._look_again()
@@ -295,14 +276,6 @@ class Move:
                 "Nothing is lost; `corral db move --cancel` lets this store go on.",
                 url=self.target.url,
             )
-
-
-_SAID = {
-    "part": "holds a part of",
-    "leaving": "is on its way to",
-    "gone": "holds only what was moved to",
-    "arriving": "is being filled from",
-}
 
 
 def sign(database: Database) -> StoreUnavailable:
@@ -322,31 +295,23 @@ def sign(database: Database) -> StoreUnavailable:
 
 def mark_as_part(tx: Tx, url: str) -> None:
     """Say that this store holds a part of another one, to be looked at."""
-    tx.run(_ENTER, phase="part", url=url, move="", now=tx.now)
+    tx.run(ENTER, phase="part", url=url, move="", now=tx.now)
 
 
 def stay(database: Database) -> None:
-    """Take down the fence of a move that was not switched, if there is one; and a part of another
-    store becomes a store like any other."""
+    """Remove the fence of a move that was not switched, if there is one; an excerpt of another
+    store becomes an ordinary store."""
 
     def remain(tx: Tx) -> None:
-        fencing.take_down(tx)
-        tx.run(_FORGET)
+        found = tx.one(LOCKED)
+        if found is not None and found.phase in ("leaving", "part"):
+            fencing.take_down(tx)
+            tx.run(STAYED)
+            tx.run(FORGET)
 
     found = find(database)
     if found is not None and found.phase in ("leaving", "part"):
         database.write(remain, durable=True)
-
-
-def _filling(table: TableDoc, batch: list[Row], copied: dict[str, int]) -> Callable[[Tx], None]:
-    """A piece of a table, and that it is there: one transaction."""
-    text = msgspec.json.encode(copied).decode()
-
-    def fill(tx: Tx) -> None:
-        pour(tx, table, batch)
-        tx.run(_COPIED, copied=text)
-
-    return fill
 
 
 class Digest:

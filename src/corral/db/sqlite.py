@@ -389,17 +389,26 @@ class SqliteDatabase(Database):
             if kept is not None and numbers["events"]:  # else nothing ever happened here
                 self.backup(kept)
             go_on_behind(source, numbers, self.clock.now(), self.actor)
-            from_file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
-            try:
-                with writer.connection.backup("main", from_file, "main") as task:
-                    task.step(-1)  # all at once: no other process sees half of it
-            except apsw.Error as error:
-                self._raise(error)
-            finally:
-                from_file.close()
-            writer.run("PRAGMA journal_mode = WAL").fetchall()
-            self._shared.require_in_place()
+            self.overwrite(source)
         self._obey_durability()
+
+    def overwrite(self, source: Path) -> None:
+        """Replace all pages by those of another file, in one step, inside `migrating`.
+
+        The file keeps its name and inode, so handles of other processes stay valid.
+        """
+        writer = self._shared.writer
+        assert writer is not None, "inside migrating() only"
+        from_file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            with writer.connection.backup("main", from_file, "main") as task:
+                task.step(-1)  # all at once: no other process sees half of it
+        except apsw.Error as error:
+            self._raise(error)
+        finally:
+            from_file.close()
+        writer.run("PRAGMA journal_mode = WAL").fetchall()
+        self._shared.require_in_place()
 
     def reading(self) -> AbstractContextManager[RowsOf]:
         return reading(self._shared.connect_reader().connection)

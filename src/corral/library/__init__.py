@@ -93,10 +93,12 @@ def open(
         return Remote(text, token or config.token())
     who = clean_text(actor or config.actor(), "The actor", most=MAX_NAME)
     for hop in range(MOST_HOPS):
-        database = connect(text, actor=who, clock=clock, create=create, probe=probe)
+        # A store that was moved is never created at its new place: its content would be missing.
+        may_create = create and hop == 0
+        database = connect(text, actor=who, clock=clock, create=may_create, probe=probe)
         try:
             if not upgrade:
-                open_schema(database, change=create)
+                open_schema(database, change=may_create)
             database.redaction = Redaction(_known_here)
             return Corral(database)
         except StoreUnavailable as error:

@@ -8,7 +8,7 @@ import msgspec
 from corral import config
 from corral.adapters import attachments
 from corral.adapters.channels.contract import File
-from corral.db import relocation
+from corral.db import relocation_record
 from corral.insights import soundness
 from corral.kernel.errors import Invalid, NotFound
 from corral.rooms.gateway import attaching
@@ -27,7 +27,7 @@ def sent_folder() -> Path:
 def own_folders(database: "Database") -> list[Path]:
     """The folders with files of this store's channels and agents; several stores may share a home,
     and a part of another one has none."""
-    if (found := relocation.find(database)) is not None and found.phase == "part":
+    if (found := relocation_record.find(database)) is not None and found.phase == "part":
         return []
     root = config.home() / "channels"
     there = [each for top in (root, root / "sent") if top.is_dir() for each in top.iterdir()]

@@ -43,7 +43,7 @@ def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
             findings += store.db.check()
             if store.db.path is not None:
                 findings += _file(store.db.path, fix)
-            findings.append(_durability(store.db.durability()))
+            findings.append(_durability(store))
             if not config.is_afar(store.address):  # of there, its own doctor knows more
                 findings += [_daemon(store), _runs(store, fix), _line(store), late_timers(store)]
             findings += _machines(store)
@@ -222,6 +222,17 @@ def _private(check: str, path: Path, wanted: int, fix: bool) -> Finding:
     return Finding(check, "ok", f"{path} is private to its user.")
 
 
-def _durability(durability: str) -> Finding:
+def _durability(store: "Corral") -> Finding:
+    """What an accepted change survives, by the settings that the server really has."""
+    durability = store.db.durability()
+    risks = [] if config.is_afar(store.address) else store._database.power_loss_risks()
+    if risks:
+        return Finding(
+            "durability",
+            "warning",
+            f"{durability}: what was accepted survives any process's death, but a power cut of the "
+            f"server can lose it: {'; '.join(risks)}. Change that in postgresql.conf and reload "
+            "the server.",
+        )
     survives = "any process's death" if durability == "normal" else "a power cut too"
     return Finding("durability", "ok", f"{durability}: what was accepted survives {survives}.")

@@ -6,9 +6,11 @@ import msgspec
 
 from corral import config
 from corral.db import connect
+from corral.db.arrival import void_target
 from corral.db.database import Database, Told, silent
-from corral.db.relocation import Move, alone, find, seek
+from corral.db.relocation import Move, alone
 from corral.db.relocation import stay as remain
+from corral.db.relocation_record import find
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
 from corral.library.outputs import bring, is_whole, sealed
 from corral.library.runs import Runs
@@ -46,7 +48,7 @@ def move(database: Database, url: str, told: Told | None) -> Moved:
             try:
                 _refuse_while_used(database)
             except Refused:
-                remain(database)
+                going.give_up()
                 raise
         try:
             rows = going.copy(told or silent)
@@ -95,14 +97,9 @@ def _stay(database: Database) -> bool:
             ) from error
     else:
         try:
-            there = seek(target)
+            void_target(target, found.move)
         finally:
             target.close()
-        if there is not None and (there.move, there.phase) == (found.move, "arrived"):
-            raise Refused(
-                f"{found.url} is whole and in use; `corral db move {found.url}` finishes it.",
-                url=found.url,
-            )
     remain(database)
     return True
 

@@ -93,7 +93,7 @@ class Store(Room):
     @property
     def part_of(self) -> str | None:
         """The store that this one holds a part of, to be looked at; None: it is one of its own."""
-        from corral.db.relocation import find
+        from corral.db.relocation_record import find
 
         found = find(self._database)
         return found.url if found is not None and found.phase == "part" else None

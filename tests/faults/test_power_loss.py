@@ -1,0 +1,69 @@
+"""What Corral promises about power cuts follows the settings of the PostgreSQL server."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import corral
+from corral.db.database import Finding
+from corral.kernel.errors import Invalid
+from corral.library import Corral
+from corral.library.health import examine
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture(scope="module")
+def durable_server() -> Iterator[PostgresServer]:
+    server = PostgresServer(durable=True)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def durability(url: str) -> Finding:
+    """What `corral doctor` says."""
+    (found,) = (each for each in examine(url) if each.check == "durability")
+    return found
+
+
+def change(server: PostgresServer, setting: str) -> None:
+    server.run_sql(f"ALTER SYSTEM SET {setting}")
+    server.run_sql("SELECT pg_reload_conf()")
+
+
+def wait_for(store: Corral, durability: str) -> None:
+    """The server obeys its new settings a moment after the reload."""
+    deadline = time.monotonic() + 10
+    while store.db.durability() != durability:
+        assert time.monotonic() < deadline
+
+
+def test_power_loss_is_promised_only_by_a_server_that_waits_for_its_disk(
+    durable_server: PostgresServer,
+) -> None:
+    url = durable_server.new_database()
+    with corral.open(url) as store:
+        assert durability(url).state == "ok"
+        assert store.db.durability() == store.db.durability("full") == "full"
+        for setting in ("fsync", "full_page_writes"):
+            change(durable_server, f"{setting} = off")
+            wait_for(store, "normal")
+            found = durability(url)
+            assert (found.state, setting in found.message) == ("warning", True)
+            with pytest.raises(Invalid):
+                store.db.durability("full")
+            change(durable_server, f"{setting} = on")
+            wait_for(store, "full")
+        # Corral sets this one for its own connections.
+        change(durable_server, "synchronous_commit = off")
+        assert durability(url).state == "ok"
+
+
+def test_unlogged_table_is_reported(durable_server: PostgresServer) -> None:
+    url = durable_server.new_database()
+    corral.open(url).close()
+    durable_server.run_sql("ALTER TABLE letters SET UNLOGGED", url.rpartition("/")[2])
+    found = durability(url)
+    assert (found.state, "letters" in found.message) == ("warning", True)
