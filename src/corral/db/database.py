@@ -121,6 +121,8 @@ class Database(ABC):
 
     clock: Clock
     actor: str
+    origin: str | None = None
+    """The id of the run that this process belongs to; events record it."""
 
     keeps_output = False
     """Whether the store keeps sealed outputs: where machines share it, a file is not enough."""
@@ -202,9 +204,10 @@ class Database(ABC):
     def transaction(self) -> AbstractContextManager[Tx]:
         """One writing transaction around several operations."""
 
-    def acting_as(self, actor: str) -> "Database":
-        """The same store on the same connections, for somebody else: the record names them."""
-        view: Any = Acting(self, actor)
+    def acting_as(self, actor: str, origin: str | None = None) -> "Database":
+        """The same store on the same connections, for another actor, whom the record names with
+        the run `origin` that the actor's process belongs to."""
+        view: Any = Acting(self, actor, origin)
         same: Database = view
         return same
 
@@ -293,9 +296,10 @@ class Database(ABC):
 class Acting:
     """A database in somebody's name. It is not theirs to close."""
 
-    def __init__(self, database: Database, actor: str) -> None:
+    def __init__(self, database: Database, actor: str, origin: str | None = None) -> None:
         self._database = database
         self.actor = actor
+        self.origin = origin
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
@@ -303,7 +307,7 @@ class Acting:
     def write(self, work: Work[R], **options: Any) -> R:
         # A transaction is of one operation, whichever thread runs it, so the name goes with it.
         def as_them(tx: Tx) -> R:
-            tx.actor = self.actor
+            tx.for_another(self.actor, self.origin)
             return work(tx)
 
         return self._database.write(as_them, **options)
@@ -311,7 +315,7 @@ class Acting:
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         with self._database.transaction() as tx:
-            tx.actor = self.actor
+            tx.for_another(self.actor, self.origin)
             yield tx
 
     def close(self) -> None:

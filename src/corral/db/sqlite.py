@@ -107,7 +107,7 @@ class SqliteDatabase(Database):
         try:
             if mode == "many":
                 link.run("BEGIN")
-            return work(Tx(link, self.clock.now(), self.actor, mode, self.redaction))
+            return work(Tx(link, self.clock.now(), self.actor, mode, self.redaction, self.origin))
         except apsw.Error as error:
             self._raise(error)
         finally:
@@ -189,7 +189,7 @@ class SqliteDatabase(Database):
             while True:
                 if mode == "many":
                     writer.begin()
-                result = work(Tx(writer, self._write_now(), self.actor, mode, self.redaction))
+                result = work(self._tx(writer, mode))
                 if writer.connection.in_transaction:
                     try:
                         if line.waiting:
@@ -222,7 +222,7 @@ class SqliteDatabase(Database):
         tx, actor, take = self._tx(writer, "many"), self.actor, self._line.take
         while len(followers) < MAX_BATCH and (job := take(durable)) is not None:
             assert job.work is not None
-            tx.for_another(actor)
+            tx.for_another(actor, self.origin)
             try:
                 job.result = job.work(tx)
                 job.error = None
@@ -266,7 +266,7 @@ class SqliteDatabase(Database):
             self._probe("after commit")
 
     def _tx(self, writer: Link, mode: Mode) -> Tx:
-        return Tx(writer, self._write_now(), self.actor, mode, self.redaction)
+        return Tx(writer, self._write_now(), self.actor, mode, self.redaction, self.origin)
 
     # -- connections ----------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from corral.kernel.text import MAX_NAME, clean_text
 
 if TYPE_CHECKING:
     from corral.db.database import Probe
+    from corral.kernel.identity import RunIdentity
     from corral.library.agents import Agents
     from corral.library.alerts import Alerts
     from corral.library.charges import Budgets, Charges
@@ -79,6 +80,9 @@ def open(
 ) -> "Corral":
     """Open a store: a URL, the path of a SQLite file, or nothing for the user's own.
 
+    A process inside a run of the store acts as that run's agent, whatever `actor` and its variables
+    say, and what is for people is refused to it; see `library/permissions.py`.
+
     With the URL of a daemon (`http://…`) every call is a request to it; `token`, else
     `$CORRAL_TOKEN`, says who calls.
 
@@ -91,6 +95,41 @@ def open(
         from corral.library.remote import Remote
 
         return Remote(text, token or config.token())
+    store = _open(text, actor=actor, clock=clock, create=create, upgrade=upgrade, probe=probe)
+    if upgrade:
+        return store  # its tables may be older than what is asked of them
+    try:
+        from corral.library.identity import find_identity
+
+        identity = find_identity(store._database)
+    except BaseException:
+        store.close()
+        raise
+    config.adopt(identity)
+    if identity is None:
+        return store
+    from corral.library.permissions import BoundStore
+
+    database = store._database
+    database.actor, database.origin = identity.actor, identity.run
+    return BoundStore(store, identity)
+
+
+def open_service(url: str | None, *, actor: str) -> "Corral":
+    """Open a store for a part of Corral itself: a supervisor, the daemon. It acts in its own name
+    also where it was started from inside a run. Not for programs of others."""
+    return _open(config.store_url(url), actor=actor)
+
+
+def _open(
+    text: str,
+    *,
+    actor: str | None,
+    clock: Clock | None = None,
+    create: bool = True,
+    upgrade: bool = False,
+    probe: "Probe | None" = None,
+) -> "Corral":
     who = clean_text(actor or config.actor(), "The actor", most=MAX_NAME)
     for hop in range(MOST_HOPS):
         database = connect(text, actor=who, clock=clock, create=create, probe=probe)
@@ -118,6 +157,9 @@ def _known_here() -> list[str]:
 
 class Corral:
     """An open store."""
+
+    identity: "RunIdentity | None" = None
+    """The run that this process belongs to; None for a person's, and for Corral's own."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -374,10 +416,11 @@ class Corral:
 
         return Store(self._database)
 
-    def acting_as(self, actor: str) -> "Corral":
-        """The same open store for somebody else, whom the record names; it need not be closed."""
+    def acting_as(self, actor: str, origin: str | None = None) -> "Corral":
+        """The same open store for another actor, whom the record names, with the run that the
+        actor's process belongs to; it need not be closed."""
         who = clean_text(actor, "The actor", most=MAX_NAME)
-        return Corral(self._database.acting_as(who))
+        return Corral(self._database.acting_as(who, origin))
 
     def transaction(self) -> AbstractContextManager[Tx]:
         """One transaction around several operations: hand it to the functions in a room's `ops`."""
@@ -405,6 +448,11 @@ class Corral:
     def act_as(self, actor: str) -> None:
         """From now on this one stands in the record of changes."""
         self._database.actor = actor
+
+    def as_service(self, actor: str) -> "Corral":
+        """This store, from now on for a part of Corral itself."""
+        self.act_as(actor)
+        return self
 
     @contextmanager
     def telling(self, tell: Tell) -> Iterator[None]:

@@ -50,7 +50,7 @@ class Remote(Corral):
                 attribute, self._wire, self._about
             )
 
-    def acting_as(self, actor: str) -> Corral:
+    def acting_as(self, actor: str, origin: str | None = None) -> Corral:
         raise Refused("A token says who acts; open the store with another one.")
 
     def transaction(self) -> AbstractContextManager[Tx]:

@@ -251,7 +251,7 @@ def literal_option() -> click.Option:
 def _set_literal(context: click.Context, _: click.Parameter, given: bool) -> None:
     if not given:
         return
-    if os.environ.get("CORRAL_AGENT") or os.environ.get("CORRAL_RUN"):
+    if os.environ.get("CORRAL_AGENT") or os.environ.get("CORRAL_RUN"):  # the store asks the rest
         from corral.kernel.errors import Refused
 
         raise Refused("An agent does not say what is no secret; leave --literal out.")
