@@ -30,6 +30,7 @@ from corral.adapters.daemons import PORT, Daemon, Seat, file_of
 from corral.adapters.redaction import Redaction
 from corral.daemon.host import Host
 from corral.interfaces.http.app import LOCAL, create_app
+from corral.interfaces.http.connections import server_options
 from corral.interfaces.mcp.http import routes as tool_routes
 from corral.interfaces.web.pages import error_page
 from corral.interfaces.web.pages import routes as page_routes
@@ -59,7 +60,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 server_header=False,
                 timeout_graceful_shutdown=LAST_ANSWERS,
-                timeout_keep_alive=30,
+                **server_options(),
             )
         )
         self._started = started

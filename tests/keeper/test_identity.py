@@ -6,8 +6,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from corral.rooms.runs.model import Run
 from tests.support.keeping import Home
+from tests.support.served import serving
 
 CORRAL = f"{sys.executable} -m corral"
 
@@ -182,3 +185,46 @@ def test_a_check_that_corral_runs_is_not_a_person(home: Home, tmp_path: Path) ->
     assert "for people" in json.dumps(checked)
     with home.store() as store:
         assert store.tokens.list().items == []
+
+
+CALL = """
+import json, sys, urllib.request, urllib.error
+
+def post(path, **arguments):
+    request = urllib.request.Request(
+        sys.argv[1] + path,
+        json.dumps(arguments).encode(),
+        {"Authorization": "Bearer " + sys.argv[2], "Content-Type": "application/json"},
+    )
+    try:
+        return urllib.request.urlopen(request).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+print(json.dumps({
+    "token": post("/api/tokens/create", name="mine"),
+    "setting": post("/api/settings/set", name="runs.may", value=["tokens.create"]),
+    "mail": post("/api/mail/put", mailbox="queue:q", body="x", sender="user:root"),
+}))
+"""
+
+
+@pytest.mark.parametrize("agent", ["ada", None])
+def test_a_persons_token_does_not_make_a_process_in_a_run_a_person(
+    home: Home, agent: str | None
+) -> None:
+    file = home.work / "call.py"
+    file.write_text(CALL)
+    with home.store() as store, serving(store) as served:
+        command = f"{sys.executable} {file} {served.url} {served.token}"
+        run = run_inside(home, f"{BARE} {command} > told.json; tried it", agent=agent)
+        told = json.loads((home.work / "told.json").read_text())
+        mail = 200 if agent else 403
+        assert told == {"token": 403, "setting": 403, "mail": mail}
+        if agent:
+            (letter,) = store.mail.list("queue:q").items
+            assert letter.sender == "agent:ada"
+            (event,) = store.events.newest(subject=letter.id).items
+            assert (event.actor, event.run) == ("agent:ada", run.id)
+        with served.client() as person:
+            assert person.post("/api/tokens/create", json={"name": "other"}).status_code == 200

@@ -29,8 +29,13 @@ def ancestors() -> list[Ancestor]:
     global _known
     me = os.getpid()
     if _known is None or _known[0] != me:  # a forked child has one more
-        _known = me, _by_proc(me) if os.path.isdir(f"{PROC}/self") else _by_ps(me)
+        _known = me, ancestors_of(me)
     return _known[1]
+
+
+def ancestors_of(pid: int) -> list[Ancestor]:
+    """The same of another process, as it is now."""
+    return _by_proc(pid) if os.path.isdir(f"{PROC}/self") else _by_ps(pid)
 
 
 def boot_id() -> str:

@@ -135,6 +135,8 @@ class Database(ABC):
         """Why it must not be used any more."""
         self._listeners: list[Listener] = []
         self.working = Working()
+        self.upkeep: set[str] = set()
+        """What reads have begun to write first, and is not done; see `library/upkeep.py`."""
         self.hurried = False
         _open.add(self)
 

@@ -4,11 +4,11 @@ CLI, HTTP, MCP, web and daemon call this and nothing else, so all have the same 
 be shared between threads. Rooms are loaded when they are first used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from corral import config
 from corral.adapters.redaction import Redaction
@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from corral.library.teams import Teams
     from corral.library.tokens import Tokens
 
+
+T = TypeVar("T")
 
 MOST_HOPS = 5
 """How often a store may have been moved on from where it was looked for."""
@@ -439,6 +441,20 @@ class Corral:
         """For what this thread does meanwhile, a server that went away is waited for no longer
         than this, nor than whoever called may wait."""
         return self._database.waiting_at_most(seconds)
+
+    def try_upkeep(self, name: str, work: Callable[[], T], *, seconds: float = 1.0) -> T | None:
+        """What `work` returns, for a write that a read would like to have done first; None when
+        the store cannot be written now, or that takes too long."""
+        from corral.library.upkeep import try_upkeep
+
+        return try_upkeep(self._database, name, work, seconds=seconds)
+
+    def run_of_peer(self, client: tuple[str, int], port: int) -> "RunIdentity | None":
+        """The run of the process that has called this machine's `port` from `client`; None where it
+        belongs to no run, or is another machine's."""
+        from corral.library.identity import find_run_of_peer
+
+        return find_run_of_peer(self._database, client, port)
 
     @property
     def address(self) -> str:

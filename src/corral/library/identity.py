@@ -56,6 +56,22 @@ def find_run_of(database: "Database", above: "Sequence[Ancestor]") -> RunIdentit
     return database.read(ask, mode="one")
 
 
+def find_run_of_peer(
+    database: "Database", client: tuple[str, int], port: int
+) -> RunIdentity | None:
+    """The run of the process at the other end of a connection to this machine's `port`; None for a
+    process outside of all runs, and for another machine's."""
+    if not database.read(lambda tx: tx.run(process_sql.AT_WORK), mode="one"):
+        return None
+    from corral.adapters.peers import ancestors_of_peer
+
+    for above in ancestors_of_peer(client, port) or ():
+        found = find_run_of(database, above)
+        if found is not None:
+            return found
+    return None
+
+
 def check_mark(database: "Database") -> dict[str, str]:
     """The variables of a command that Corral runs for this store outside of any run. The process
     that waits for the command keeps them, whatever the command does with its own."""

@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from corral.kernel.page import Page
     from corral.library import Corral
+    from corral.rooms.runs.model import Run
 
 
 class App:
@@ -350,6 +351,17 @@ class Moment(Milliseconds):
             raise Invalid(
                 f"{text!r} is no moment; write one like 2027-01-15T09:00 or 2027-01-15T09:00+01:00."
             ) from None
+
+
+RECOVERY_SECONDS = 5.0
+"""A store that cannot be written does not hold up what only reads for longer."""
+
+
+def run_as_it_is(store: "Corral", id: str) -> "Run":
+    """A run, after a look at whether its supervisor is still there."""
+    found = store.runs.get(id)
+    seen = store.try_upkeep(found.id, lambda: store.runs.refreshed(found), seconds=RECOVERY_SECONDS)
+    return seen or found
 
 
 def is_terminal() -> bool:
