@@ -12,6 +12,7 @@ from corral.rooms.runs.model import Run
 from tests.support.keeping import Home
 from tests.support.served import serving
 
+pytestmark = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 CORRAL = f"{sys.executable} -m corral"
 
 
@@ -42,7 +43,7 @@ def tried(home: Home) -> dict[str, int]:
 
 def senders(home: Home, mailbox: str) -> list[str | None]:
     with home.store() as store:
-        return [letter.sender for letter in store.mail.list(mailbox).items]
+        return [letter.sender for letter in store.mail.list(mailbox=mailbox).items]
 
 
 BARE = "env -u CORRAL_AGENT -u CORRAL_RUN -u CORRAL_SESSION"
@@ -222,7 +223,7 @@ def test_a_persons_token_does_not_make_a_process_in_a_run_a_person(
         mail = 200 if agent else 403
         assert told == {"token": 403, "setting": 403, "mail": mail}
         if agent:
-            (letter,) = store.mail.list("queue:q").items
+            (letter,) = store.mail.list(mailbox="queue:q").items
             assert letter.sender == "agent:ada"
             (event,) = store.events.newest(subject=letter.id).items
             assert (event.actor, event.run) == ("agent:ada", run.id)
