@@ -3,6 +3,10 @@
 import os
 from pathlib import Path
 
+TYPE_CHECKING = False  # `typing` takes longer to load than all of this
+if TYPE_CHECKING:
+    from corral.kernel.identity import RunIdentity
+
 
 def home() -> Path:
     """`$CORRAL_HOME`, else the platform's folder for a user's data. It may not exist yet."""
@@ -52,9 +56,36 @@ def is_afar(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
+_adopted: "RunIdentity | None" = None
+
+
+def adopt(identity: "RunIdentity | None") -> None:
+    """Take over who this process is, as the store that it opened says. Inside a run its variables
+    do not count from now on."""
+    global _adopted
+    _adopted = identity
+
+
+def agent_name() -> str | None:
+    """The agent that this process acts as: the one of its run, else the one that was chosen."""
+    return _adopted.agent if _adopted else os.environ.get("CORRAL_AGENT") or None
+
+
+def session_id() -> str | None:
+    """The conversation of this process's run, if it has one."""
+    return _adopted.session if _adopted else os.environ.get("CORRAL_SESSION") or None
+
+
+def run_id() -> str | None:
+    """The run that this process belongs to, if it belongs to one."""
+    return _adopted.run if _adopted else os.environ.get("CORRAL_RUN") or None
+
+
 def owner() -> str:
     """Who holds what this process locks: the agent, conversation or run that Corral started, else
     the user."""
+    if _adopted:
+        return _adopted.owner
     for name, kind in (("AGENT", "agent"), ("SESSION", "session"), ("RUN", "run")):
         if given := os.environ.get(f"CORRAL_{name}"):
             return f"{kind}:{given}"
@@ -63,6 +94,8 @@ def owner() -> str:
 
 def actor() -> str:
     """Who acts, for the record of changes: the agent that Corral started, else the user."""
+    if _adopted:
+        return _adopted.actor
     agent = os.environ.get("CORRAL_AGENT")
     if agent:
         return f"agent:{agent}"
@@ -87,13 +120,10 @@ def _account() -> str:
 def mailbox() -> str:
     """Where letters for this process go: to the agent or the conversation that Corral started,
     else to the user."""
-    session = os.environ.get("CORRAL_SESSION")
-    return f"session:{session}" if session and not os.environ.get("CORRAL_AGENT") else actor()
-
-
-def run_id() -> str | None:
-    """The run that this process belongs to, if Corral started it."""
-    return os.environ.get("CORRAL_RUN") or None
+    if _adopted:
+        return _adopted.mailbox
+    session = session_id()
+    return f"session:{session}" if session and not agent_name() else actor()
 
 
 def token() -> str:

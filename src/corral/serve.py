@@ -30,12 +30,12 @@ from corral.adapters.daemons import PORT, Daemon, Seat, file_of
 from corral.adapters.redaction import Redaction
 from corral.daemon.host import Host
 from corral.interfaces.http.app import LOCAL, create_app
+from corral.interfaces.http.connections import server_options
 from corral.interfaces.mcp.http import routes as tool_routes
 from corral.interfaces.web.pages import error_page
 from corral.interfaces.web.pages import routes as page_routes
 from corral.kernel.errors import CorralError, Invalid, Refused
-from corral.library import Corral
-from corral.library import open as open_store
+from corral.library import Corral, open_service
 
 GRACE = 10.0  # seconds for what is being done when the daemon is told to end
 LAST_ANSWERS = 2  # seconds of these for requests that are being answered
@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 server_header=False,
                 timeout_graceful_shutdown=LAST_ANSWERS,
-                timeout_keep_alive=30,
+                **server_options(),
             )
         )
         self._started = started
@@ -277,7 +277,7 @@ def main(arguments: list[str] | None = None) -> int:
     _begin_log(options.log, clean)
     _allow_many_files()
     try:
-        with open_store(actor="daemon") as store:
+        with open_service(None, actor="daemon") as store:
             clean.clean = store.clean
             return Serving(options, store).run()
     except CorralError as error:

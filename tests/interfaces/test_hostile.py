@@ -124,7 +124,7 @@ def test_an_agent_that_hangs_on_to_its_calls_keeps_nobody_else_out(
     eve: httpx.Client, served: Served, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its bodies never end; the others are answered, and in the end it is let go."""
-    monkeypatch.setattr(guard, "BODY_SECONDS", 8.0)
+    monkeypatch.setattr(guard, "AGENT_BODY", guard.AGENT_BODY._replace(pause_seconds=8.0))
     head = (
         f"POST /api/mail/put HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"Authorization: {eve.headers['authorization']}\r\nContent-Length: 100\r\n\r\n{{"

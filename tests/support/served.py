@@ -12,6 +12,7 @@ import httpx
 import uvicorn
 
 from corral.interfaces.http.app import create_app
+from corral.interfaces.http.connections import Connections, server_options
 from corral.library import Corral
 
 # Nothing here is https, and to read the trusted certificates takes longer than most requests.
@@ -36,10 +37,20 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def serving(store: Corral, *, port: int = 0, **options: Any) -> Iterator[Served]:
+def serving(
+    store: Corral,
+    *,
+    port: int = 0,
+    pool: Connections | None = None,
+    connection: dict[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[Served]:
     """The application on a port of its own, in a thread, for as long as the block runs."""
     app = create_app(store, **options)
-    config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=1)
+    limits = server_options(pool, **(connection or {}))
+    config = uvicorn.Config(
+        app, log_level="error", lifespan="on", timeout_graceful_shutdown=1, **limits
+    )
     server = uvicorn.Server(config)
     # Named as TCP, so that the server sets TCP_NODELAY: else every answer waits for 40 ms.
     with socket.socket(proto=socket.IPPROTO_TCP) as listening:

@@ -121,6 +121,8 @@ class Database(ABC):
 
     clock: Clock
     actor: str
+    origin: str | None = None
+    """The id of the run that this process belongs to; events record it."""
 
     keeps_output = False
     """Whether the store keeps sealed outputs: where machines share it, a file is not enough."""
@@ -133,6 +135,8 @@ class Database(ABC):
         """Why it must not be used any more."""
         self._listeners: list[Listener] = []
         self.working = Working()
+        self.upkeep: set[str] = set()
+        """What reads have begun to write first, and is not done; see `library/upkeep.py`."""
         self.hurried = False
         _open.add(self)
 
@@ -202,9 +206,10 @@ class Database(ABC):
     def transaction(self) -> AbstractContextManager[Tx]:
         """One writing transaction around several operations."""
 
-    def acting_as(self, actor: str) -> "Database":
-        """The same store on the same connections, for somebody else: the record names them."""
-        view: Any = Acting(self, actor)
+    def acting_as(self, actor: str, origin: str | None = None) -> "Database":
+        """The same store on the same connections, for another actor, whom the record names with
+        the run `origin` that the actor's process belongs to."""
+        view: Any = Acting(self, actor, origin)
         same: Database = view
         return same
 
@@ -297,9 +302,10 @@ class Database(ABC):
 class Acting:
     """A database in somebody's name. It is not theirs to close."""
 
-    def __init__(self, database: Database, actor: str) -> None:
+    def __init__(self, database: Database, actor: str, origin: str | None = None) -> None:
         self._database = database
         self.actor = actor
+        self.origin = origin
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)
@@ -307,7 +313,7 @@ class Acting:
     def write(self, work: Work[R], **options: Any) -> R:
         # A transaction is of one operation, whichever thread runs it, so the name goes with it.
         def as_them(tx: Tx) -> R:
-            tx.actor = self.actor
+            tx.act_as(self.actor, self.origin)
             return work(tx)
 
         return self._database.write(as_them, **options)
@@ -315,7 +321,7 @@ class Acting:
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         with self._database.transaction() as tx:
-            tx.actor = self.actor
+            tx.act_as(self.actor, self.origin)
             yield tx
 
     def close(self) -> None:

@@ -56,19 +56,31 @@ _UNSETTLED = """(SELECT coalesce(
 def _filed(table: str, column: str, *others: str) -> str:
     """An index that is filled behind the writer, see `db/sqlite_filing.py`, and a view that reads
     it together with the rows that are not filed yet."""
-    index, rest = f"{table}_by_{column}", ", ".join(others)
+    index = f"{table}_by_{column}"
     return (
         f"CREATE TABLE {index} ({column} TEXT NOT NULL, seq INTEGER NOT NULL,"
         f" PRIMARY KEY ({column}, seq)) STRICT, WITHOUT ROWID;"
         f" INSERT INTO filed (name, seq) VALUES ('{table}', 0);"
         f" CREATE TRIGGER {table}_unfiled AFTER DELETE ON {table} BEGIN"
         f" DELETE FROM {index} WHERE {column} = old.{column} AND seq = old.seq; END;"
-        f" CREATE VIEW {table}_of_{column} ({column}, seq, {rest}) AS"
+        f" {_filed_view(table, column, *others)}"
+    )
+
+
+def _filed_view(table: str, column: str, *others: str) -> str:
+    """The view that reads a filed index together with the rows that are not filed yet."""
+    index, rest = f"{table}_by_{column}", ", ".join(others)
+    return (
+        f"CREATE VIEW {table}_of_{column} ({column}, seq, {rest}) AS"
         f" SELECT {index}.{column}, {index}.seq, {rest}"
         f" FROM {index} CROSS JOIN {table} ON {table}.seq = {index}.seq"
         f" UNION ALL SELECT {column}, seq, {rest} FROM {table}"
         f" WHERE seq > (SELECT seq FROM filed WHERE name = '{table}')"
     )
+
+
+# The columns of an event that its first view had.
+_EVENT = ("at", "actor", "kind", "verb", "project_id", "data")
 
 
 TOKENS: Mapping[str, Mapping[Engine, str]] = {
@@ -93,8 +105,14 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "postgres": "",
     },
     "events_by_subject": {
-        "sqlite": _filed("events", "subject", "at", "actor", "kind", "verb", "project_id", "data"),
+        "sqlite": _filed("events", "subject", *_EVENT),
         "postgres": "CREATE INDEX events_by_subject ON events (subject, xid, seq)",
+    },
+    # A view is fixed when it is made, so a new column of its table needs a new view.
+    "events_of_subject_with_run": {
+        "sqlite": "DROP VIEW events_of_subject; "
+        + _filed_view("events", "subject", *_EVENT, "run_id"),
+        "postgres": "",
     },
     "events_of_subject": {"sqlite": "events_of_subject", "postgres": "events"},
     "letters_by_mailbox": {

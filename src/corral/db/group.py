@@ -33,7 +33,7 @@ class Job:
         "following",
         "gate",
         "leads",
-        "origin",
+        "handle",
         "result",
         "settled",
         "since",
@@ -41,12 +41,12 @@ class Job:
     )
 
     def __init__(
-        self, work: Callable[[Any], Any] | None, durable: bool, origin: Any = None
+        self, work: Callable[[Any], Any] | None, durable: bool, handle: Any = None
     ) -> None:
         self.work = work
         """None: it cannot be run by another thread, only be given the lead."""
         self.durable = durable
-        self.origin = origin
+        self.handle = handle
         """The handle that asked for the work: its actor, clock and redaction apply."""
         self.since = time.monotonic()
         """When it began to wait."""

@@ -171,6 +171,7 @@ def create_each(
         # In their place: secrets are taken out of what is given, and the records are made of it.
         for row, each in zip(rows, data, strict=True):
             row |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": each}
+            row["origin_id"] = tx.origin
     numbers = [answer[0][0] if answer else None for answer in tx.execute_each(query, rows)]
     if tx.engine == "sqlite":
         shared = {"at": tx.now, "actor": tx.actor, "kind": table.moves.kind, "verb": verb}
@@ -236,6 +237,7 @@ def _write(
     if tx.engine == "postgres":
         data = encode_json(note, "An event") if note else None
         params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": data}
+        params["origin_id"] = tx.origin
         rows = tx.execute(query, params)
         tx.noted = tx.noted or bool(rows)
         return make(rows[0]) if rows else None
@@ -290,9 +292,10 @@ def noting(table: StateTable[R], change: str, columns: str) -> str:
     return f"""
         WITH written AS ({change} RETURNING *),
         noted AS (
-            INSERT INTO events (at, actor, kind, verb, subject, project_id, data)
+            INSERT INTO events (at, actor, kind, verb, subject, project_id, data, run_id)
             SELECT :at_, :actor_, '{table.moves.kind}', :verb_, {table.public_id},
-                   {table.project or "CAST(NULL AS TEXT)"}, CAST(:data_ AS JSON)
+                   {table.project or "CAST(NULL AS TEXT)"}, CAST(:data_ AS JSON),
+                   CAST(:origin_id AS TEXT)
             FROM written
         )
         SELECT {columns} FROM written

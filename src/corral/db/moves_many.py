@@ -76,7 +76,7 @@ def import_many(
     # Numbers are given in the order of the rows, and nothing takes the place of a numbered one.
     keys = sorted(written) if table.number_of else [row[table.key] for row in rows]
     noted = [written[key] for key in keys if key in written]
-    events = {"at": tx.now, "actor": tx.actor, "rows": encode_rows(noted)}
+    events = {"at": tx.now, "actor": tx.actor, "origin_id": tx.origin, "rows": encode_rows(noted)}
     tx.note_all(_note_imports(moves.kind), events, len(noted))
     return [written[key][0] if key in written else None for key in keys]
 
@@ -85,9 +85,10 @@ def import_many(
 def _note_imports(kind: str) -> Statement:
     # The state is told too, since the verb alone does not say it.
     return Statement(f"""
-        INSERT INTO events (at, actor, kind, verb, subject, project_id, data)
+        INSERT INTO events (at, actor, kind, verb, subject, project_id, data, run_id)
         SELECT :at, :actor, '{kind}', 'import', each.value ->> 0, each.value ->> 1,
-               CAST('{{"state":"' || (each.value ->> 2) || '"}}' AS {{json}})
+               CAST('{{"state":"' || (each.value ->> 2) || '"}}' AS {{json}}),
+               CAST(:origin_id AS TEXT)
         FROM {{each_of_rows}}
     """)
 
@@ -97,12 +98,14 @@ def _write_many(
 ) -> list[str]:
     if tx.engine == "postgres":
         params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": None}
+        params["origin_id"] = tx.origin
         written = tx.execute(query, params)
         tx.noted = tx.noted or bool(written)
     else:
         tx.several()
         written = tx.execute(query, params)
-        events = {"at": tx.now, "actor": tx.actor, "verb": verb, "rows": encode_rows(written)}
+        events = {"at": tx.now, "actor": tx.actor, "origin_id": tx.origin, "verb": verb}
+        events["rows"] = encode_rows(written)
         tx.note_all(_note_many(table), events, len(written))
     return [row[0] for row in written]
 
@@ -110,8 +113,9 @@ def _write_many(
 @cache
 def _note_many(table: StateTable[R]) -> Statement:
     return Statement(f"""
-        INSERT INTO events (at, actor, kind, verb, subject, project_id)
-        SELECT :at, :actor, '{table.moves.kind}', :verb, each.value ->> 0, each.value ->> 1
+        INSERT INTO events (at, actor, kind, verb, subject, project_id, run_id)
+        SELECT :at, :actor, '{table.moves.kind}', :verb, each.value ->> 0, each.value ->> 1,
+               CAST(:origin_id AS TEXT)
         FROM {{each_of_rows}}
     """)
 

@@ -252,7 +252,7 @@ class PostgresDatabase(Database):
                 self._places.put(None)
 
     def _tx(self, link: Link, mode: Mode) -> Tx:
-        return Tx(link, self.clock.now(), self.actor, mode, self.redaction)
+        return Tx(link, self.clock.now(), self.actor, mode, self.redaction, self.origin)
 
     # -- connections ----------------------------------------------------------------------------
 

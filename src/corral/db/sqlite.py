@@ -90,7 +90,7 @@ class SqliteDatabase(Database):
                 shared.stale_at = monotonic() + READS_TRUST_S
             if mode == "many":
                 link.run("BEGIN")
-            return work(Tx(link, self.clock.now(), self.actor, mode, self.redaction))
+            return work(Tx(link, self.clock.now(), self.actor, mode, self.redaction, self.origin))
         except apsw.Error as error:
             self._raise(error)
         finally:
@@ -173,7 +173,7 @@ class SqliteDatabase(Database):
             while True:
                 if mode == "many":
                     writer.begin()
-                result = work(Tx(writer, self._write_now(), self.actor, mode, self.redaction))
+                result = work(self._tx(writer, mode))
                 if writer.connection.in_transaction:
                     try:
                         if line.waiting:
@@ -212,13 +212,13 @@ class SqliteDatabase(Database):
         written = writer.connection.total_changes
         before = written()
         tx, take = self._tx(writer, "many"), self._line.take
-        now, origin = tx.now, self
+        now, handle = tx.now, self
         while len(followers) < MAX_BATCH and (job := take(durable)) is not None:
             assert job.work is not None
-            if job.origin is not origin:  # of another handle, perhaps with another clock
-                origin = job.origin
-                now = origin._write_now()
-            tx.for_another(now, origin.actor, origin.redaction)
+            if job.handle is not handle:  # of another handle, perhaps with another clock
+                handle = job.handle
+                now = handle._write_now()
+            tx.for_another(now, handle.actor, handle.redaction, handle.origin)
             try:
                 job.result = job.work(tx)
                 job.error = None
@@ -268,7 +268,7 @@ class SqliteDatabase(Database):
             self._probe("after commit")
 
     def _tx(self, writer: Link, mode: Mode) -> Tx:
-        return Tx(writer, self._write_now(), self.actor, mode, self.redaction)
+        return Tx(writer, self._write_now(), self.actor, mode, self.redaction, self.origin)
 
     # -- connections ----------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ T = TypeVar("T")
 Mode = Literal["many", "one"]
 
 NOTE = Statement("""
-    INSERT INTO events (at, actor, kind, verb, subject, project_id, data)
-    VALUES (:at, :actor, :kind, :verb, :subject, :project_id, :data)
+    INSERT INTO events (at, actor, kind, verb, subject, project_id, data, run_id)
+    VALUES (:at, :actor, :kind, :verb, :subject, :project_id, :data, :run_id)
 """)
 
 
@@ -74,11 +74,18 @@ class Tx:
         "mode",
         "noted",
         "now",
+        "origin",
         "taken",
     )
 
     def __init__(
-        self, link: Link, now: int, actor: str, mode: Mode, redaction: Redaction | None = None
+        self,
+        link: Link,
+        now: int,
+        actor: str,
+        mode: Mode,
+        redaction: Redaction | None = None,
+        origin: str | None = None,
     ) -> None:
         self._link = link
         self._redaction = redaction
@@ -87,16 +94,25 @@ class Tx:
         self.engine = link.engine
         self.now = now
         self.actor = actor
+        self.origin = origin
+        """The id of the run whose process asks for this, if it belongs to one."""
         self.mode = mode
         self.noted = False
         """Whether an event was written, so that those who wait are woken after the commit."""
         self.taken: Sequence[str] = ()
 
-    def for_another(self, now: int, actor: str, redaction: Redaction | None) -> None:
+    def for_another(
+        self, now: int, actor: str, redaction: Redaction | None, origin: str | None
+    ) -> None:
         """Continue the same transaction for another operation, perhaps of another handle."""
         self.now = now
-        self.actor = actor
         self._redaction = redaction
+        self.act_as(actor, origin)
+
+    def act_as(self, actor: str, origin: str | None) -> None:
+        """Record what follows under another actor and the run of its process."""
+        self.actor = actor
+        self.origin = origin
         self.taken = ()
 
     def run(self, statement: Statement, **params: Any) -> list[Row]:
@@ -189,13 +205,13 @@ class Tx:
         told = encode_json(data, "An event") if data else None
         if told is not None and self._redaction is not None and self._redaction.suspects(told):
             told = self._redaction.clean(told)
-        self._link.note((self.now, self.actor, kind, verb, subject, project_id, told))
+        self._link.note((self.now, self.actor, kind, verb, subject, project_id, told, self.origin))
 
     def note_each(self, events: Sequence[Params]) -> None:
-        """Write several events, each as NOTE takes it."""
+        """Write several events, each as NOTE takes it but for the run that they came from."""
         if events:
             self.noted = True
-            self.execute_each(NOTE, events)
+            self.execute_each(NOTE, [{**event, "run_id": self.origin} for event in events])
             self._link.noted(len(events))
 
     def note_all(self, statement: Statement, params: Params, count: int) -> None:

@@ -15,7 +15,7 @@ from corral.keeper.attempt import CannotStart
 from corral.keeper.keeper import Keeper
 from corral.keeper.plan import Plan
 from corral.kernel.errors import Conflict, CorralError, NoRoom, StoreUnavailable
-from corral.library import Corral
+from corral.library import Corral, open_service
 from corral.library import asking as asking  # loaded while nobody knows yet what is to be run
 from corral.library import open as open_store
 from corral.library import runs as runs
@@ -82,7 +82,7 @@ def _open(order: Order) -> Corral:
     """The store, with the run in it that is to be kept: where there is only a wish, it is asked for
     here, in the name of whoever wishes it."""
     if order.wish is None:
-        return open_store(order.store, actor="keeper")
+        return open_service(order.store, actor="keeper")
     os.environ.update(order.asker)
     store = open_store(order.store)
     try:
@@ -93,8 +93,7 @@ def _open(order: Order) -> Corral:
     finally:
         for name in order.asker:
             del os.environ[name]
-    store.act_as("keeper")
-    return store
+    return store.as_service("keeper")
 
 
 def _as_told(error: Exception) -> dict[str, Any]:

@@ -230,7 +230,9 @@ class Plan:
         if self._launch.is_boxed:
             # Nothing of the host's own, and not where the store is.
             return start.env | self._launch.env | self.secrets | {"CORRAL_RUN": run.id}
-        kept = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
+        # A token that a person had in the environment is a person's; a run acts as itself.
+        withheld = (*OWN_VARIABLES, "CORRAL_TOKEN")
+        kept = {name: value for name, value in os.environ.items() if name not in withheld}
         kept |= start.env | self._launch.env | self.secrets
         kept["CORRAL_RUN"] = run.id
         if self.secrets:  # what it calls Corral with is kept without them

@@ -4,11 +4,11 @@ CLI, HTTP, MCP, web and daemon call this and nothing else, so all have the same 
 be shared between threads. Rooms are loaded when they are first used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from corral import config
 from corral.adapters.redaction import Redaction
@@ -22,6 +22,7 @@ from corral.kernel.text import MAX_NAME, clean_text
 
 if TYPE_CHECKING:
     from corral.db.database import Probe
+    from corral.kernel.identity import RunIdentity
     from corral.library.agents import Agents
     from corral.library.alerts import Alerts
     from corral.library.charges import Budgets, Charges
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     from corral.library.tokens import Tokens
 
 
+T = TypeVar("T")
+
 MOST_HOPS = 5
 """How often a store may have been moved on from where it was looked for."""
 
@@ -79,6 +82,9 @@ def open(
 ) -> "Corral":
     """Open a store: a URL, the path of a SQLite file, or nothing for the user's own.
 
+    A process inside a run of the store acts as that run's agent, whatever `actor` and its variables
+    say, and what is for people is refused to it; see `library/permissions.py`.
+
     With the URL of a daemon (`http://…`) every call is a request to it; `token`, else
     `$CORRAL_TOKEN`, says who calls.
 
@@ -91,6 +97,41 @@ def open(
         from corral.library.remote import Remote
 
         return Remote(text, token or config.token())
+    store = _open(text, actor=actor, clock=clock, create=create, upgrade=upgrade, probe=probe)
+    if upgrade:
+        return store  # its tables may be older than what is asked of them
+    try:
+        from corral.library.identity import find_identity
+
+        identity = find_identity(store._database)
+    except BaseException:
+        store.close()
+        raise
+    config.adopt(identity)
+    if identity is None:
+        return store
+    from corral.library.permissions import BoundStore
+
+    database = store._database
+    database.actor, database.origin = identity.actor, identity.run
+    return BoundStore(store, identity)
+
+
+def open_service(url: str | None, *, actor: str) -> "Corral":
+    """Open a store for a part of Corral itself: a supervisor, the daemon. It acts in its own name
+    also where it was started from inside a run. Not for programs of others."""
+    return _open(config.store_url(url), actor=actor)
+
+
+def _open(
+    text: str,
+    *,
+    actor: str | None,
+    clock: Clock | None = None,
+    create: bool = True,
+    upgrade: bool = False,
+    probe: "Probe | None" = None,
+) -> "Corral":
     who = clean_text(actor or config.actor(), "The actor", most=MAX_NAME)
     for hop in range(MOST_HOPS):
         # A store that was moved is never created at its new place: its content would be missing.
@@ -120,6 +161,9 @@ def _known_here() -> list[str]:
 
 class Corral:
     """An open store."""
+
+    identity: "RunIdentity | None" = None
+    """The run that this process belongs to; None for a person's, and for Corral's own."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -376,10 +420,11 @@ class Corral:
 
         return Store(self._database)
 
-    def acting_as(self, actor: str) -> "Corral":
-        """The same open store for somebody else, whom the record names; it need not be closed."""
+    def acting_as(self, actor: str, origin: str | None = None) -> "Corral":
+        """The same open store for another actor, whom the record names, with the run that the
+        actor's process belongs to; it need not be closed."""
         who = clean_text(actor, "The actor", most=MAX_NAME)
-        return Corral(self._database.acting_as(who))
+        return Corral(self._database.acting_as(who, origin))
 
     def transaction(self) -> AbstractContextManager[Tx]:
         """One transaction around several operations: hand it to the functions in a room's `ops`."""
@@ -399,6 +444,20 @@ class Corral:
         than this, nor than whoever called may wait."""
         return self._database.waiting_at_most(seconds)
 
+    def try_upkeep(self, name: str, work: Callable[[], T], *, seconds: float = 1.0) -> T | None:
+        """What `work` returns, for a write that a read would like to have done first; None when
+        the store cannot be written now, or that takes too long."""
+        from corral.library.upkeep import try_upkeep
+
+        return try_upkeep(self._database, name, work, seconds=seconds)
+
+    def run_of_peer(self, client: tuple[str, int], port: int) -> "RunIdentity | None":
+        """The run of the process that has called this machine's `port` from `client`; None where it
+        belongs to no run, or is another machine's."""
+        from corral.library.identity import find_run_of_peer
+
+        return find_run_of_peer(self._database, client, port)
+
     @property
     def address(self) -> str:
         """All that another process needs to open the same store; it may hold a password."""
@@ -407,6 +466,11 @@ class Corral:
     def act_as(self, actor: str) -> None:
         """From now on this one stands in the record of changes."""
         self._database.actor = actor
+
+    def as_service(self, actor: str) -> "Corral":
+        """This store, from now on for a part of Corral itself."""
+        self.act_as(actor)
+        return self
 
     @contextmanager
     def telling(self, tell: Tell) -> Iterator[None]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from corral import config
 from corral.adapters import process
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import GO_ON
@@ -402,7 +403,7 @@ def _is_watched(wish: Wish) -> bool:
 
 def _parent(tx: Tx) -> str | None:
     """The run inside which this program was called, if there is one in this store."""
-    given = os.environ.get("CORRAL_RUN")
+    given = tx.origin or config.run_id()
     with suppress(NotFound, Invalid):
         return runs.get(tx, given).id if given else None
     return None

@@ -10,6 +10,7 @@ from corral.adapters.checks import run_check
 from corral.adapters.output.opening import open_regular
 from corral.adapters.sandbox import Kind, probe
 from corral.db.database import Database
+from corral.library.identity import check_mark
 from corral.rooms.races.model import Attempt, Check, Race, Tally
 from corral.rooms.settings import ops as settings
 
@@ -32,7 +33,7 @@ def run_gates(database: Database, race: Race, top: str, attempt: Attempt | None)
             command,
             dir,
             timeout_ms=timeout_ms,
-            environment=given,
+            environment=given | check_mark(database),
             kept_in=top,
             by=keeper_of(race, attempt),
         )

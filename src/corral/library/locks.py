@@ -11,6 +11,7 @@ from corral.kernel.page import Page
 from corral.library.guard import Guard
 from corral.library.operation import Room, read, write
 from corral.library.projects import Projects
+from corral.library.upkeep import try_upkeep
 from corral.rooms.locks import keeping, looking, naming, ops
 from corral.rooms.locks.model import Lock, LockState
 from corral.rooms.projects.ops import real_dir
@@ -200,7 +201,7 @@ class Locks(Room):
         if agent is not None and (project is not None or all):
             raise Invalid("Give an agent, or a project, not both.")
         if self._are_due():
-            self.expire_due()
+            try_upkeep(self._database, "lock.expire_due", self.expire_due)
         if agent is not None:
             return self._of(agent, after=after, limit=limit)
         pages = self._all if all else self._live

@@ -6,6 +6,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar,
 from corral.db.database import Database
 from corral.db.tx import Mode, Tx
 from corral.kernel.deadline import is_late
+from corral.library.upkeep import try_upkeep
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,7 +87,8 @@ class Operation(Generic[P, R]):
 
 
 def _in_time(room: Any, look: Callable[P, R]) -> Callable[P, R]:
-    """A look that finds nothing whose deadline has passed without a word: that is said first."""
+    """A read that first ends what has passed its deadline. Where the store cannot be written now,
+    that is shown as it stands."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         found: Any = look(*args, **kwargs)
@@ -94,8 +96,12 @@ def _in_time(room: Any, look: Callable[P, R]) -> Callable[P, R]:
         if not any(is_late(each, now) for each in getattr(found, "items", [found])):
             first: R = found
             return first
-        while room.expire_due():
-            pass
+
+        def expire() -> None:
+            while room.expire_due():
+                pass
+
+        try_upkeep(room._database, f"{room.noun}.expire_due", expire)
         return look(*args, **kwargs)
 
     return call

@@ -34,6 +34,7 @@ from corral.library.gates import (
     run_gates,
     sandbox_of,
 )
+from corral.library.identity import check_mark
 from corral.library.race_folders import (
     keep_commit,
     make_folder,
@@ -251,7 +252,7 @@ class Driver:
                     race.plan.setup,
                     place_in(race, attempt.worktree),
                     timeout_ms=check_ms(self._database, race),
-                    environment=environment(race, attempt, port),
+                    environment=environment(race, attempt, port) | check_mark(self._database),
                     kept_in=attempt.worktree,
                     by=keeper_of(race, attempt),
                 )

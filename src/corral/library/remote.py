@@ -22,7 +22,7 @@ from corral.db.tx import Tx
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Refused
 from corral.kernel.keep import KEEP
-from corral.library import Corral
+from corral.library import Corral, T
 from corral.library.calls import LOCAL, LONGEST_WAIT_MS, WAITS, Call, call_of
 from corral.library.operation import Operation
 from corral.library.operations import attributes, room_of
@@ -50,7 +50,7 @@ class Remote(Corral):
                 attribute, self._wire, self._about
             )
 
-    def acting_as(self, actor: str) -> Corral:
+    def acting_as(self, actor: str, origin: str | None = None) -> Corral:
         raise Refused("A token says who acts; open the store with another one.")
 
     def transaction(self) -> AbstractContextManager[Tx]:
@@ -69,6 +69,12 @@ class Remote(Corral):
 
     def keep_shapes(self) -> None:
         raise Refused("Words are kept as they are only where the store is; write them there.")
+
+    def try_upkeep(self, name: str, work: Callable[[], T], *, seconds: float = 1.0) -> T | None:
+        return work()  # the server bounds it
+
+    def run_of_peer(self, client: tuple[str, int], port: int) -> NoReturn:
+        raise Refused("Processes are looked up only where the store is.")
 
     @property
     def address(self) -> str:

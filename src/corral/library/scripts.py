@@ -7,6 +7,7 @@ from corral import config
 from corral.adapters.checks import run_check
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, NotFound
+from corral.library.identity import check_mark
 from corral.rooms.agents import ops as agents
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.projects import ops as projects
@@ -63,7 +64,8 @@ def _ask(database: "Database", begun: history.Begun) -> tuple[Verdict, int | Non
         environment={
             "CORRAL_SCHEDULE": schedule.id,
             "CORRAL_MOMENT": str(moment) if moment is not None else "",
-        },
+        }
+        | check_mark(database),
     )
     return verdict(ended.exit_code, ended.output), ended.exit_code, ended.output
 

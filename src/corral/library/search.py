@@ -1,5 +1,6 @@
 from corral.kernel.page import Page
 from corral.library.operation import Room, read, write
+from corral.library.upkeep import try_upkeep
 from corral.rooms.search import ops
 from corral.rooms.search.model import Hit
 
@@ -30,7 +31,7 @@ class Search(Room):
         tells whether there are more.
         """
         found = self._find(text, kind=kind, project=project, limit=limit, after=after)
-        if after is None and self.behind() and self.catch_up():
+        if after is None and self.behind() and try_upkeep(self._database, "search", self.catch_up):
             return self._find(text, kind=kind, project=project, limit=limit)
         return found
 

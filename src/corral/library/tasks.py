@@ -3,6 +3,7 @@ import os
 from typing import TYPE_CHECKING
 
 from corral.kernel.errors import Conflict, Invalid, Refused
+from corral.library.identity import check_mark
 from corral.library.operation import Room, read, write
 from corral.rooms.delegations import ops as delegations
 from corral.rooms.projects import ops as projects
@@ -142,7 +143,10 @@ class Tasks(Room):
             )
         assert task.check_command is not None
         ended = run_check(
-            task.check_command, dir, timeout_ms=timeout_ms, environment={"CORRAL_TASK": task.id}
+            task.check_command,
+            dir,
+            timeout_ms=timeout_ms,
+            environment={"CORRAL_TASK": task.id} | check_mark(self._database),
         )
         return self.conclude_check(task, Ran(task.check_command, ended.exit_code, ended.output))
 

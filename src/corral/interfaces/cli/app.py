@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from corral.kernel.page import Page
     from corral.library import Corral
+    from corral.rooms.runs.model import Run
 
 
 class App:
@@ -251,7 +252,7 @@ def literal_option() -> click.Option:
 def _set_literal(context: click.Context, _: click.Parameter, given: bool) -> None:
     if not given:
         return
-    if os.environ.get("CORRAL_AGENT") or os.environ.get("CORRAL_RUN"):
+    if os.environ.get("CORRAL_AGENT") or os.environ.get("CORRAL_RUN"):  # the store asks the rest
         from corral.kernel.errors import Refused
 
         raise Refused("An agent does not say what is no secret; leave --literal out.")
@@ -350,6 +351,17 @@ class Moment(Milliseconds):
             raise Invalid(
                 f"{text!r} is no moment; write one like 2027-01-15T09:00 or 2027-01-15T09:00+01:00."
             ) from None
+
+
+RECOVERY_SECONDS = 5.0
+"""A store that cannot be written does not hold up what only reads for longer."""
+
+
+def run_as_it_is(store: "Corral", id: str) -> "Run":
+    """A run, after a look at whether its supervisor is still there."""
+    found = store.runs.get(id)
+    seen = store.try_upkeep(found.id, lambda: store.runs.refreshed(found), seconds=RECOVERY_SECONDS)
+    return seen or found
 
 
 def is_terminal() -> bool:

@@ -1,16 +1,14 @@
-"""Who calls: the agent that Corral started is known by its environment, and is nobody else."""
+"""Who calls: an agent that Corral started is known by its run, see `library/identity.py`."""
 
-import os
-
+from corral import config
 from corral.kernel.errors import Invalid, Refused
 
 
 def agent(given: str | None) -> str | None:
-    """The agent that speaks: the one in the environment, else the one that was named.
-
-    An agent that names another one is refused.
+    """The agent that speaks: the run's own or the one in the environment, else the one that was
+    named. An agent that names another one is refused. Open the store first: it knows the run.
     """
-    own = os.environ.get("CORRAL_AGENT") or None
+    own = config.agent_name()
     if own is not None and given is not None and given != own:
         raise Refused(f"You are {own}, and cannot speak as {given}; leave --agent out.", agent=own)
     return given or own
@@ -26,4 +24,4 @@ def required_agent(given: str | None) -> str:
 
 def run(given: str | None = None) -> str | None:
     """The run inside of which this was called, if there is one."""
-    return given or os.environ.get("CORRAL_RUN") or None
+    return given or config.run_id()

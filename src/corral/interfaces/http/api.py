@@ -101,6 +101,8 @@ class Api:
         headers = dict(reversed(scope["headers"]))
         asks = call.method == "GET"
         sent = _query(call, scope["query_string"]) if asks else await _read(receive, headers)
+        if isinstance(sent, bytes):
+            scope["state"]["check_body"](sent)
         arguments = _arguments(call, sent, subject)
         who: Who = scope["state"]["who"]
         if call.name == "db.sql":

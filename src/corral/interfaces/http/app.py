@@ -1,10 +1,12 @@
 """The application: the guard, the API, and whatever pages it is given."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -23,6 +25,8 @@ from corral.interfaces.http.metrics import Metrics
 from corral.interfaces.http.problems import Problem
 from corral.interfaces.http.streams import Streams
 from corral.library import Corral
+
+USE_SECONDS = 2.0  # after which the use of a token is written down
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -66,16 +70,20 @@ def create_app(
     async def called(request: Request) -> Response:
         """What a platform tells us: it is answered when it is stored."""
         name, headers = request.path_params["channel"], dict(request.headers)
+        await api.run(lambda: store.channels.get(name))  # nothing is read for one that is not there
         body = await request.body()
+        request.state.check_body(body)
         accepted = await api.run(lambda: store.gateway.accept(name, headers, body))
         return Response(accepted.answer, media_type=accepted.content_type)
 
     @asynccontextmanager
     async def serving(_: Starlette) -> AsyncIterator[None]:
         await feed.start()
+        noting = asyncio.create_task(_note_uses(callers))
         try:
             yield
         finally:
+            noting.cancel()
             await feed.close()
 
     app = Starlette(
@@ -108,6 +116,15 @@ def create_app(
 
     app.state.end = end
     return app
+
+
+async def _note_uses(callers: Callers) -> None:
+    """Write down the use of tokens beside the requests, for as long as the server runs."""
+    limiter = CapacityLimiter(1)
+    while True:
+        await asyncio.sleep(USE_SECONDS)
+        # Abandoned when the server ends: a store that cannot be written must not hold that up.
+        await to_thread.run_sync(callers.note_uses, limiter=limiter, abandon_on_cancel=True)
 
 
 def _about(api: Api) -> Handler:

@@ -27,6 +27,7 @@ class Callers:
         # By hash: no secret stays in memory longer than its request.
         self._known: OrderedDict[bytes, tuple[Who, float]] = OrderedDict()
         self._stores: OrderedDict[str, Corral] = OrderedDict()
+        self._used: set[str] = set()
 
     def known(self, secret: str) -> Who | None:
         """Who it is, if that was asked a moment ago."""
@@ -51,9 +52,18 @@ class Callers:
             self._known[_key(secret)] = (who, asked + good_for)
             if len(self._known) > MOST:
                 self._known.popitem(last=False)
-        with suppress(CorralError):  # a store that can only be read is still read
-            self._store.tokens.note_use(who.id)
+        with self._lock:
+            self._used.add(who.id)
         return who
+
+    def note_uses(self) -> None:
+        """Write down which tokens were used since the last time. Not part of any request: a store
+        that cannot be written now is still read."""
+        with self._lock:
+            used, self._used = self._used, set()
+        for id in used:
+            with suppress(CorralError):
+                self._store.tokens.note_use(id)
 
     def watch(self, event: Event) -> None:
         """When a token, or an agent that has one, has changed, whoever calls next is looked up."""
@@ -61,11 +71,13 @@ class Callers:
             with self._lock:
                 self._known.clear()
 
-    def store_of(self, who: Who, store: Corral) -> Corral:
-        """The store in the caller's name; kept, because its rooms are made when they are used."""
-        found = self._stores.get(who.actor)
+    def store_of(self, who: Who, store: Corral, origin: str | None = None) -> Corral:
+        """The store in the caller's name; kept, because its rooms are made when they are used.
+        `origin` is the run that the caller's process belongs to."""
+        key = f"{who.actor} {origin or ''}"
+        found = self._stores.get(key)
         if found is None:
-            found = self._stores[who.actor] = store.acting_as(who.actor)
+            found = self._stores[key] = store.acting_as(who.actor, origin)
             if len(self._stores) > MOST:
                 self._stores.popitem(last=False)
         return found

@@ -6,7 +6,6 @@ handler finds `who` calls and a `store` that acts in their name in its request's
 happens, the answer is a sentence and never a traceback.
 """
 
-import asyncio
 import logging
 import time
 from collections import Counter
@@ -18,7 +17,12 @@ from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from corral.interfaces.http.bodies import AGENT as AGENT_BODY
+from corral.interfaces.http.bodies import KNOWN as KNOWN_BODY
+from corral.interfaces.http.bodies import STRANGER as STRANGER_BODY
+from corral.interfaces.http.bodies import Bodies, check_json
 from corral.interfaces.http.callers import Callers
+from corral.interfaces.http.connections import CONNECTION, Connection
 from corral.interfaces.http.limits import Buckets, Rate, retry_after
 from corral.interfaces.http.metrics import Metrics
 from corral.interfaces.http.problems import JSON, NO_STORE, SECURITY, Problem, body_of, problem_of
@@ -35,7 +39,6 @@ ErrorPage = Callable[[Request, int, str], Response]
 log = logging.getLogger("corral.http")
 
 COOKIE = "corral_token"
-MAX_BODY = 10 * 1024 * 1024
 LOOKS = "/static/"  # what a page looks like; a stranger is told that a token is needed in style
 CALLED = "/channels/"  # platforms call there; they sign what they say, and have no token
 AGENTS = ("/api/", "/mcp")  # what an agent's own token opens
@@ -48,7 +51,6 @@ STRANGERS = Rate(20, 100)
 PLATFORMS = Rate(500, 5_000)
 STRANGER = "stranger:"
 MOST_OF_AGENT = 16  # calls of one agent at once: those that wait have 64 threads for all
-BODY_SECONDS = 30.0  # a body of which nothing comes for so long never will
 
 
 class Guard:
@@ -75,6 +77,7 @@ class Guard:
         self.going_of: Counter[str] = Counter()
         """Of each agent."""
         self._buckets = Buckets()
+        self._bodies = Bodies()
         self._rates = rates or RATES
         self._threads = CapacityLimiter(4)
 
@@ -115,17 +118,28 @@ class Guard:
         if who is None:
             self._check_stranger(scope, headers)
         else:
+            self._check_connection(scope, who)
+            who, origin = await self._acting(scope, who)
             self._check_scope(scope, who)
             if given is not None:
                 await _remember(scope, answer, given)
                 return
             scope.setdefault("state", {}).update(
-                who=who, store=self._callers.store_of(who, self._store)
+                who=who, store=self._callers.store_of(who, self._store, origin)
             )
+        limit = STRANGER_BODY if who is None else AGENT_BODY if who.agent else KNOWN_BODY
+        caller = who.id if who is not None else _address_of(scope)
         place = Place(self, who)
-        scope.setdefault("state", {})["place"] = place
+        scope.setdefault("state", {}).update(
+            place=place, check_body=lambda body: check_json(body, limit)
+        )
         try:
-            await self._app(scope, _limited(receive, headers), answer)
+            length = headers.get(b"content-length", b"0")
+            body = self._bodies.begin(receive, length, caller, limit)
+            try:
+                await self._app(scope, body.receive, answer)
+            finally:
+                body.end()
         finally:
             place.leave()
 
@@ -145,6 +159,49 @@ class Guard:
                 raise
         self._allow(who.id, self._rates[who.scope.partition(":")[0]])
         return who
+
+    def _check_connection(self, scope: Scope, who: Who) -> None:
+        """From here on the connection is the caller's; each may have so many."""
+        connection: Connection | None = scope.get(CONNECTION)
+        if connection is None:  # called without a server, by a test
+            return
+        if not connection.pool.prove(connection, who.id, is_agent=who.agent is not None):
+            raise Problem(
+                429,
+                "too_many",
+                f"The token {who.name} has too many connections open; close some.",
+                headers={"connection": "close", **retry_after(1)},
+            )
+
+    async def _acting(self, scope: Scope, who: Who) -> tuple[Who, str | None]:
+        """Whom a call is made by: a process inside a run that shows a person's token is still the
+        run's agent. Also the run that the caller's process belongs to."""
+        connection: Connection | None = scope.get(CONNECTION)
+        if connection is None or who.agent is not None or scope["method"] in READS:
+            return who, None
+        if not connection.is_identified:
+            client, server = scope["client"], scope["server"]
+            find = self._store.run_of_peer
+            connection.identity = await to_thread.run_sync(
+                find, client, server[1], limiter=self._threads
+            )
+            connection.is_identified = True
+        identity = connection.identity
+        if identity is None:
+            return who, None
+        if identity.agent is None:
+            raise Problem(
+                403,
+                "refused",
+                f"This call comes from a process in {identity.run}, which has no agent; the token "
+                f"{who.name} is a person's. Call from outside of the run.",
+                run=identity.run,
+            )
+        scope_of = f"agent:{identity.agent_id}"
+        return (
+            Who(who.id, who.name, scope_of, identity.actor, identity.agent, who.expires_at),
+            identity.run,
+        )
 
     def _allow(self, caller: str, rate: Rate) -> None:
         wait = self._buckets.take(caller, rate)
@@ -342,42 +399,6 @@ def _unknown(headers: dict[bytes, bytes]) -> Problem:
 def _address_of(scope: Scope) -> str:
     client = scope.get("client")
     return str(client[0]) if client else ""
-
-
-def _limited(receive: Receive, headers: dict[bytes, bytes]) -> Receive:
-    """The body, as long as it is not too large; it is not read further than that."""
-    told = headers.get(b"content-length", b"0")
-    if told.isdigit() and int(told) > MAX_BODY:
-        raise _too_large()
-    size, whole = 0, False
-
-    async def next_part() -> MutableMapping[str, Any]:
-        nonlocal size, whole
-        if whole:
-            return await receive()  # whether the caller is still there
-        try:
-            message = await asyncio.wait_for(receive(), BODY_SECONDS)
-        except TimeoutError:
-            words = "The rest of the body did not come; send it again, whole."
-            raise Problem(408, "invalid", words, headers={"connection": "close"}) from None
-        whole = not message.get("more_body", False)
-        size += len(message.get("body", b""))
-        if size > MAX_BODY:
-            raise _too_large()
-        return message
-
-    return next_part
-
-
-def _too_large() -> Problem:
-    return Problem(
-        413,
-        "invalid",
-        f"The body is larger than {MAX_BODY // 1024 // 1024} MB; put it into a file and send the "
-        "path.",
-        headers={"connection": "close"},
-        limit=MAX_BODY,
-    )
 
 
 async def _nothing() -> MutableMapping[str, Any]:

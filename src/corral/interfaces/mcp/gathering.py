@@ -177,7 +177,8 @@ def recall(call: Call, asked: Recall) -> Recalled:
     )
     notes = [each.note for each in found]
     if notes:
-        call.store.notes.use([note.id for note in notes])
+        store, ids = call.store, [note.id for note in notes]
+        store.try_upkeep("note.use", lambda: store.notes.use(ids))
     return Recalled(
         next_step="Use what fits; remember what you find out besides."
         if notes

@@ -71,7 +71,9 @@ class Endpoint:
         headers = dict(reversed(scope["headers"]))
         message: Message | None = None
         try:
-            message = read(await _body(receive))
+            body = await _body(receive)
+            scope["state"]["check_body"](body)
+            message = read(body)
             if message.id is None:
                 await _send(send, 202, b"")
                 return

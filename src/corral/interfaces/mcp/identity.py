@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from corral import config
 from corral.kernel.errors import Refused
 
 if TYPE_CHECKING:
@@ -68,15 +69,16 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 def from_environment(store: "Corral") -> Caller:
-    """Whoever started this server: `CORRAL_AGENT`, with its `CORRAL_RUN` and `CORRAL_SESSION`."""
-    name = os.environ.get("CORRAL_AGENT")
+    """The agent of the run that this server belongs to; outside of any run, the one that
+    `CORRAL_AGENT`, `CORRAL_RUN` and `CORRAL_SESSION` name."""
+    name = config.agent_name()
     if not name:
         raise Refused(f"No agent is known here; {HOW}.")
     return _caller(
         store,
         store.agents.get(name),
-        run=os.environ.get("CORRAL_RUN") or None,
-        session=os.environ.get("CORRAL_SESSION") or None,
+        run=config.run_id(),
+        session=config.session_id(),
         cwd=os.getcwd(),
     )
 

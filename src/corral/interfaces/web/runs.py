@@ -45,7 +45,8 @@ def show_all(visit: Visit) -> Response:
 
 def show_one(visit: Visit) -> Response:
     store = visit.store
-    run = store.runs.refreshed(store.runs.get(visit.path("id")))
+    found = store.runs.get(visit.path("id"))
+    run = store.try_upkeep(found.id, lambda: store.runs.refreshed(found)) or found
     output = None
     with suppress(NotFound):
         output = store.outputs.get(run.id)

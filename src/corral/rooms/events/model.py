@@ -16,3 +16,5 @@ class Event(msgspec.Struct, frozen=True):
     subject: str
     project_id: str | None
     data: Any
+    run: str | None = None
+    """The run whose process made the change, if one did."""

@@ -3,7 +3,8 @@ from corral.db.statement import Query, Statement
 from corral.rooms.events.model import Event
 
 _COLUMNS = (
-    "'evt_' || seq AS id, {feed_cursor} AS cursor, at, actor, kind, verb, subject, project_id, data"
+    "'evt_' || seq AS id, {feed_cursor} AS cursor, at, actor, kind, verb, subject, project_id,"
+    " data, run_id AS run"
 )
 
 

@@ -142,6 +142,13 @@ KNOWN: dict[str, Known] = {
     "alerts.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global", "project")
     ),
+    "runs.may": Known(
+        list[str],
+        [],
+        0,
+        0,
+        "Operations for people that processes inside runs may call, as tokens.create.",
+    ),
     "runs.tools": Known(
         bool, False, 0, 1, "Give agents Corral's own tools (MCP) when they are started."
     ),

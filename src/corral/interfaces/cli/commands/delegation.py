@@ -74,7 +74,7 @@ def list_(
     limit: int,
 ) -> None:
     """Delegations without a result yet, newest first."""
-    app.store.delegations.expire_due()
+    app.store.try_upkeep("delegation.expire_due", app.store.delegations.expire_due)
     page = app.store.delegations.list(
         to=to, sender=sender, parent=parent, all=all_, after=after, limit=limit
     )

@@ -3,7 +3,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corral.interfaces.cli.app import App, Verb, pass_app
+from corral.interfaces.cli.app import App, Verb, pass_app, run_as_it_is
 from corral.interfaces.cli.render import ago
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def command(
     """
     from corral.interfaces.cli.reading import Reading
 
-    found = app.store.runs.refreshed(app.store.runs.get(run))
+    found = run_as_it_is(app.store, run)
     if log or app.json:
         _show_log(app, found, level)
         return

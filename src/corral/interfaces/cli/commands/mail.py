@@ -1,8 +1,8 @@
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from corral import config
 from corral.interfaces.cli import render
 from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
 from corral.interfaces.cli.render import ago
@@ -100,7 +100,6 @@ def write(
     key: str | None,
 ) -> None:
     """For agents: write TEXT (or @FILE) to another one, or answer a letter."""
-    from corral import config
     from corral.interfaces.cli import identity
 
     letter = app.store.mail.write(
@@ -110,7 +109,7 @@ def write(
         reply_to=reply_to,
         wake=wake,
         run=config.run_id(),
-        session=os.environ.get("CORRAL_SESSION") or None,
+        session=config.session_id(),
         key=key,
     )
     app.say(f"{letter.id} is in {letter.mailbox}.", letter)

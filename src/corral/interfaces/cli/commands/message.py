@@ -2,6 +2,7 @@ import os
 
 import click
 
+from corral import config
 from corral.interfaces.cli.app import DURATION, App, Columns, Noun, paging, pass_app, read_body
 from corral.interfaces.cli.render import ago, moment
 from corral.kernel.errors import Invalid, NotFound
@@ -134,14 +135,15 @@ def send(
     key: str | None,
 ) -> None:
     """For agents: say TEXT (or @FILE) in a place, or send files there."""
-    agent = os.environ.get("CORRAL_AGENT")
+    messages = app.store.messages
+    agent = config.agent_name()
     if agent is None:
         raise Invalid("This is for agents; people use `corral message say PLACE TEXT`.")
-    session, run = os.environ.get("CORRAL_SESSION"), os.environ.get("CORRAL_RUN")
+    session, run = config.session_id(), config.run_id()
     if files:
         if edit or react or reply_to:
             raise Invalid("A file changes, signs and answers nothing; send it by itself.")
-        sent = app.store.messages.send_files(
+        sent = messages.send_files(
             [os.path.join(os.getcwd(), file) for file in files],
             text=read_body(text, False) if text else "",
             agent=agent,
@@ -153,7 +155,7 @@ def send(
     elif text is None:
         raise Invalid("Say what is to be said, or name a file with --file PATH.")
     else:
-        sent = app.store.messages.send(
+        sent = messages.send(
             read_body(text, False),
             agent=agent,
             to=to,
@@ -178,11 +180,12 @@ def next_(app: App, after: str | None, answer: str | None, wait: int) -> None:
     Without --after you have dealt with what you began with. When nothing came, it says nothing, and
     you may end: whatever comes later wakes another run.
     """
-    run = os.environ.get("CORRAL_RUN")
+    messages = app.store.messages
+    run = config.run_id()
     if run is None:
         raise Invalid("This is for agents that a message woke; it needs CORRAL_RUN.")
     said = read_body(answer, False) if answer is not None else None
-    found = app.store.messages.next(run, after=after, answer=said, wait_ms=wait)
+    found = messages.next(run, after=after, answer=said, wait_ms=wait)
     if found is not None:
         app.say(f"{found.text}\n\n[then: corral message next --after {found.letters[-1]}]", found)
     elif app.json:

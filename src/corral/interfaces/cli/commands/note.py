@@ -129,7 +129,7 @@ def section(
         tokens=tokens,
     )
     app.show_body(part.text) if not app.json else app.show(part)
-    app.store.notes.use(part.notes)
+    app.store.try_upkeep("note.use", lambda: app.store.notes.use(part.notes))
 
 
 @command.command()

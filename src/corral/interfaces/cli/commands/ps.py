@@ -4,7 +4,7 @@ from typing import Any
 import click
 
 from corral.interfaces.cli import render
-from corral.interfaces.cli.app import App, Columns, Verb, paging, pass_app
+from corral.interfaces.cli.app import RECOVERY_SECONDS, App, Columns, Verb, paging, pass_app
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd
 from corral.rooms.runs.model import Run, RunState
@@ -111,7 +111,7 @@ def command(
     limit: int,
 ) -> None:
     """List runs, newest first; each was looked at now."""
-    app.store.runs.recover()
+    app.store.try_upkeep("recover", app.store.runs.recover, seconds=RECOVERY_SECONDS)
     page = app.store.runs.list(
         project=app.project_id(project),
         state=state,

@@ -1,5 +1,6 @@
 import click
 
+from corral import config
 from corral.interfaces.cli import identity
 from corral.interfaces.cli.app import App, Columns, Noun, paging, pairs, pass_app, read_body
 from corral.interfaces.cli.render import ago
@@ -37,9 +38,6 @@ def ask(
     A VALUE may be @FILE. It is done when a grant of the agent says so (`corral agent grant NAME
     host:ACTION`), else when those who decide say yes.
     """
-    import os
-
-    from corral import config
 
     given = {
         name: read_body(value, False) for name, value in pairs(arguments, "arguments as").items()
@@ -49,7 +47,7 @@ def ask(
         action,
         given,
         run=config.run_id(),
-        session=os.environ.get("CORRAL_SESSION") or None,
+        session=config.session_id(),
         key=key,
     )
     app.say(_standing(made.id, made.state, made.question_id), made)

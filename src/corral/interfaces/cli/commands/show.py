@@ -3,7 +3,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.interfaces.cli.app import App, Verb, pass_app
+from corral.interfaces.cli.app import App, Verb, pass_app, run_as_it_is
 from corral.kernel.errors import Invalid
 
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 # The beginning of an id tells what it is the id of.
 KINDS: dict[str, Callable[["Corral", str], Any]] = {
-    "run": lambda store, id: store.runs.refreshed(store.runs.get(id)),
+    "run": lambda store, id: run_as_it_is(store, id),
     "ses": lambda store, id: store.sessions.get(id),
     "agt": lambda store, id: store.agents.get(id),
     "prj": lambda store, id: store.projects.get(id),

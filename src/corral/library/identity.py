@@ -1,0 +1,104 @@
+"""Who a process is: the run that it belongs to, found by its ancestors and not by its variables.
+
+The supervisor of a run writes the process of its agent (pid, start, boot) into the store before the
+agent's program begins, and orphans below it come to the run's guard. So a process is inside a run
+exactly when one of its ancestors is that agent or that supervisor, whatever its environment says.
+
+Where ancestors cannot be seen (a sandbox with its own pid namespace) `CORRAL_RUN` counts if it
+names a run that is going on. A variable can thus make a person an agent, and never the reverse.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from corral.adapters.ancestry import Ancestor, ancestors, boot_id
+from corral.kernel.identity import RunIdentity
+from corral.rooms.runs import process_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.db.database import Database
+    from corral.db.tx import Tx
+
+CHECK = "CORRAL_CHECK_OF"
+"""In the environment of every check, with the store that it is run for."""
+
+
+OF_CHECK = RunIdentity(None, None, None, None, None)
+
+
+def find_identity(database: "Database") -> RunIdentity | None:
+    """The run of this process in this store; None for a process outside of all its runs."""
+    above = ancestors()
+    found = find_run_of(database, above)
+    if found is not None:
+        return found
+    if given := os.environ.get("CORRAL_RUN"):
+        rows = database.read(lambda tx: tx.run(process_sql.OF_ID, id=given), mode="one")
+        if rows:
+            return RunIdentity(*rows[0][2:])
+    return OF_CHECK if _is_in_check(database, above) else None
+
+
+def find_run_of(database: "Database", above: "Sequence[Ancestor]") -> RunIdentity | None:
+    """The run of the process whose ancestors these are, itself first; the nearest one counts."""
+    keys = f"[{','.join(str(each.pid) for each in above)}]"
+    boot = boot_id()
+
+    def ask(tx: "Tx") -> "RunIdentity | None":
+        rows = tx.run(process_sql.OF_PROCESSES, keys_=keys, boot_id=boot)
+        if not rows:
+            return None
+        named = {Ancestor(row[0], row[1]): RunIdentity(*row[2:]) for row in reversed(rows)}
+        return next((named[each] for each in above if each in named), None)
+
+    return database.read(ask, mode="one")
+
+
+def find_run_of_peer(
+    database: "Database", client: tuple[str, int], port: int
+) -> RunIdentity | None:
+    """The run of the process at the other end of a connection to this machine's `port`; None for a
+    process outside of all runs, and for another machine's."""
+    if not database.read(lambda tx: tx.run(process_sql.AT_WORK), mode="one"):
+        return None
+    from corral.adapters.peers import ancestors_of_peer
+
+    for above in ancestors_of_peer(client, port) or ():
+        found = find_run_of(database, above)
+        if found is not None:
+            return found
+    return None
+
+
+def check_mark(database: "Database") -> dict[str, str]:
+    """The variables of a command that Corral runs for this store outside of any run. The process
+    that waits for the command keeps them, whatever the command does with its own."""
+    return {CHECK: _store_mark(database)}
+
+
+def _is_in_check(database: "Database", above: "Sequence[Ancestor]") -> bool:
+    """Whether a check of this store is above this process."""
+    wanted = f"{CHECK}={_store_mark(database)}".encode()
+    return any(wanted in _environment_of(each.pid) for each in above[1:])
+
+
+def _environment_of(pid: int) -> bytes:
+    try:
+        descriptor = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, 1 << 20)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return b""
+
+
+def _store_mark(database: "Database") -> str:
+    """One text for a store, however its address is spelled."""
+    path = getattr(database, "path", None)
+    if path is None:
+        return f"postgresql:{database.url.partition('?')[0].rpartition('/')[2]}"
+    found = os.stat(path)
+    return f"{found.st_dev}:{found.st_ino}"

@@ -1,0 +1,298 @@
+"""What a process inside a run may do in its store: act as the run's agent, and never as a person.
+
+`BoundStore` is what `corral.open` gives such a process. Each call is checked where it enters the
+library, so the command line, the tools, hooks and an agent's own program meet the same rules:
+
+* an operation of `FOR_PEOPLE` is refused, unless the setting `runs.may` names it;
+* an argument that says who acts (`SIGNED`) is the run's agent, and another name is refused.
+
+Agents' tokens of the HTTP API have stricter rules of their own: `interfaces/http/agents.py`.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any, NoReturn
+
+from corral.db.tx import Tx
+from corral.kernel.errors import Refused
+from corral.kernel.identity import RunIdentity
+from corral.library import Corral
+from corral.library.operation import Operation
+
+MAY = "runs.may"
+
+# What changes who may do what, what decides in a person's place, or what replaces or deletes what
+# others rely on.
+FOR_PEOPLE = frozenset(
+    {
+        *("agents.create", "agents.edit", "agents.grant", "agents.revoke"),
+        *("agents.retire", "agents.restore", "teams.start"),
+        *("alerts.add", "alerts.remove", "alerts.test"),
+        *("budgets.set", "budgets.remove"),
+        *("channels.add", "channels.remove", "channels.open", "channels.test"),
+        *("channels.note_cursor", "channels.note_health"),
+        *("db.durability", "db.migrate", "db.move", "db.prune", "db.restore", "db.stay"),
+        *("destinations.grant", "destinations.revoke"),
+        *("gateway.accept", "gateway.deliver", "gateway.take_in"),
+        *("imports.bring", "imports.take"),
+        *("locks.install", "locks.uninstall", "locks.revoke"),
+        *("messages.receive", "messages.receive_all", "messages.say"),
+        *("outputs.delete", "projects.delete", "runs.delete", "runs.delete_all"),
+        *("people.set", "senders.approve", "senders.block"),
+        *("places.block", "places.meet", "places.set_policy", "places.unblock"),
+        "requests.secrets_given",
+        *("secrets.delete", "secrets.keep", "secrets.resolve", "secrets.set", "secrets.value_of"),
+        *("settings.set", "settings.unset"),
+        *("tokens.create", "tokens.in_file", "tokens.revoke"),
+        *("wirings.add", "wirings.change", "wirings.remove"),
+    }
+)
+
+# Where nobody is named, these mean that a person judges; a run without an agent is refused.
+JUDGING = frozenset(
+    {
+        *("decisions.confirm", "decisions.dismiss", "decisions.judge", "decisions.reject"),
+        *("questions.answer", "tasks.accept", "tasks.reject"),
+    }
+)
+
+_AGENT = ("agent",)
+SIGNED: dict[str, tuple[str, ...]] = {
+    "decisions.confirm": ("by",),
+    "decisions.dismiss": ("by",),
+    "decisions.judge": ("by",),
+    "decisions.record": ("author",),
+    "decisions.reject": ("by",),
+    "delegations.cancel": _AGENT,
+    "delegations.delegate": ("agent", "sender"),
+    "delegations.fail": _AGENT,
+    "delegations.finish": _AGENT,
+    "groups.broadcast": ("author",),
+    "groups.create": ("by",),
+    "groups.leave": ("member",),
+    "groups.mark": ("member",),
+    "groups.post": ("author",),
+    "groups.react": ("member",),
+    "groups.read": ("member",),
+    "groups.send": ("author",),
+    "groups.unread": ("member",),
+    "locks.acquire": _AGENT,
+    "locks.commit": _AGENT,
+    "locks.release": _AGENT,
+    "locks.renew": _AGENT,
+    "locks.request": _AGENT,
+    "locks.touch": _AGENT,
+    "mail.put": ("sender",),
+    "mail.write": _AGENT,
+    "messages.send": _AGENT,
+    "messages.send_files": _AGENT,
+    "notes.add": ("source",),
+    "notes.supersede": ("source",),
+    "plans.set": _AGENT,
+    "progress.report": _AGENT,
+    "questions.answer": ("by",),
+    "questions.ask": ("asker",),
+    "questions.withdraw": ("by",),
+    "requests.ask": _AGENT,
+    "schedules.create": ("sender",),
+    "schedules.task": _AGENT,
+    "sessions.append": _AGENT,
+    "tasks.accept": _AGENT,
+    "tasks.add": ("agent", "lead"),
+    "tasks.apply": ("agent", "lead"),
+    "tasks.archive": _AGENT,
+    "tasks.cancel": _AGENT,
+    "tasks.claim": _AGENT,
+    "tasks.declare": ("agent", "lead"),
+    "tasks.delegate": _AGENT,
+    "tasks.depend": _AGENT,
+    "tasks.edit": _AGENT,
+    "tasks.fail": _AGENT,
+    "tasks.pause": _AGENT,
+    "tasks.reassign": _AGENT,
+    "tasks.reject": _AGENT,
+    "tasks.release": _AGENT,
+    "tasks.renew": _AGENT,
+    "tasks.reopen": _AGENT,
+    "tasks.resume": _AGENT,
+    "tasks.retry": _AGENT,
+    "tasks.skip": _AGENT,
+    "tasks.submit": _AGENT,
+    "tasks.undepend": _AGENT,
+}
+"""The arguments that say who acts. An agent is named plainly or as its mailbox, all others as
+mailboxes."""
+
+Call = Callable[..., Any]
+
+
+class BoundStore(Corral):
+    """An open store for a process inside a run."""
+
+    identity: RunIdentity
+
+    def __init__(self, store: Corral, identity: RunIdentity) -> None:
+        super().__init__(store._database)
+        self.identity = identity
+        for name, found in vars(Corral).items():
+            if isinstance(found, cached_property):
+                # Found before the property of that name, which would give the room itself.
+                self.__dict__[name] = _LazyRoom(found.func, self, name)
+
+    def acting_as(self, actor: str, origin: str | None = None) -> NoReturn:
+        raise self._not_a_person("act in another's name")
+
+    def act_as(self, actor: str) -> NoReturn:
+        raise self._not_a_person("act in another's name")
+
+    def transaction(self) -> AbstractContextManager[Tx]:
+        raise self._not_a_person("open a transaction of its own")
+
+    def keep_shapes(self) -> NoReturn:
+        raise self._not_a_person("say what is not a secret")
+
+    def as_service(self, actor: str) -> Corral:
+        """The same store for Corral's own work, once what the run asked for is accepted."""
+        self._database.actor, self._database.origin = actor, None
+        return Corral(self._database)
+
+    def _not_a_person(self, what: str) -> Refused:
+        return Refused(f"{_called(self.identity)} cannot {what}.", run=self.identity.run)
+
+
+class _LazyRoom:
+    """The operations of one room, each checked before it is called."""
+
+    def __init__(self, make: Callable[[Corral], Any], store: BoundStore, attribute: str) -> None:
+        self._make = make
+        self._store = store
+        self._attribute = attribute
+
+    @cached_property
+    def _room(self) -> Any:
+        return self._make(self._store)
+
+    def __getattr__(self, verb: str) -> Any:
+        member = getattr(self._room, verb)
+        name = f"{self._attribute}.{verb}"
+        call: Any = member
+        if name in FOR_PEOPLE:
+            call = _granted(self._store, name, member)
+        elif name == "runs.send":
+            call = _sending(self._store, member)
+        elif name in SIGNED:
+            call = _signed(self._store.identity, name, member, _names(self._room, verb))
+        self.__dict__[verb] = call
+        return call
+
+
+def _names(room: Any, verb: str) -> tuple[str, ...]:
+    """The names of an operation's arguments, without the room or the transaction."""
+    member = vars(type(room))[verb]
+    function = member.function if isinstance(member, Operation) else member
+    code = function.__code__
+    names: tuple[str, ...] = code.co_varnames[1 : code.co_argcount]
+    return names
+
+
+def _granted(store: BoundStore, name: str, member: Call) -> Call:
+    """The operation, where a person has granted it to the run's agent, its project or all runs."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if name not in _may(store):
+            who = store.identity
+            scope = f" --agent {who.agent}" if who.agent else ""
+            raise Refused(
+                f"{_called(who)} may not call {name}: it is for people. Ask a person to do it, or "
+                f"to grant it with `corral setting set {MAY} '[\"{name}\"]'{scope}`.",
+                call=name,
+                run=who.run,
+            )
+        return member(*args, **kwargs)
+
+    return call
+
+
+def _may(store: BoundStore) -> list[str]:
+    from corral.rooms.settings import ops as settings
+
+    who = store.identity
+    found: list[str] = store._database.read(
+        lambda tx: settings.value(tx, MAY, agent=who.agent, project=who.project_id)
+    )
+    return found
+
+
+def _signed(identity: RunIdentity, name: str, member: Call, names: tuple[str, ...]) -> Call:
+    """The operation in the run's own name."""
+    signing = SIGNED[name]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(names, args, strict=False))
+        if len(args) > len(given):
+            return member(*args, **kwargs)  # its own error says what is wrong
+        given |= kwargs
+        if name in JUDGING and identity.agent is None:
+            raise Refused(
+                f"{_called(identity)} may not call {name}: it has no agent, and is not a person.",
+                call=name,
+                run=identity.run,
+            )
+        for argument in signing:
+            own = _own(identity, argument)
+            said = given.get(argument)
+            if said is not None and said not in _spellings(identity):
+                raise Refused(
+                    f"{_called(identity)} cannot act as {said}; leave {argument} out.",
+                    call=name,
+                    run=identity.run,
+                )
+            if said is None and own is not None:
+                given[argument] = own
+        return member(**given)
+
+    return call
+
+
+def _own(identity: RunIdentity, argument: str) -> str | None:
+    """What stands in an argument where nothing is given."""
+    return identity.agent if argument == "agent" else identity.mailbox
+
+
+def _spellings(identity: RunIdentity) -> set[str | None]:
+    """Every text that names the run's own agent, session or the run."""
+    return {
+        identity.agent,
+        identity.agent_id,
+        identity.actor,
+        identity.owner,
+        identity.mailbox,
+        f"session:{identity.session}",
+        f"run:{identity.run}",
+    }
+
+
+def _sending(store: BoundStore, member: Call) -> Call:
+    """`runs.send`, but not into a run that asks something: only a person approves."""
+
+    def call(id: str, text: str, *, enter: bool = True) -> Any:
+        run = store.runs.get(id)
+        if (run.id == store.identity.run or run.attention) and "runs.send" not in _may(store):
+            why = "is its own run" if run.id == store.identity.run else "waits for a person"
+            raise Refused(
+                f"{_called(store.identity)} cannot type into {run.id}, which {why}; write to its "
+                "agent instead (`corral mail write`).",
+                id=run.id,
+                run=store.identity.run,
+            )
+        return member(run.id, text, enter=enter)
+
+    return call
+
+
+def _called(identity: RunIdentity) -> str:
+    if identity.run is None:
+        return "A check"
+    who = f"agent {identity.agent}" if identity.agent else "a program"
+    return f"This process ({who} in {identity.run})"

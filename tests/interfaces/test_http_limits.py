@@ -1,0 +1,292 @@
+"""Callers that use up what others need, before and after they are known."""
+
+import json
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import httpx
+import pytest
+
+import corral
+from corral.interfaces.http import bodies, connections, guard
+from corral.interfaces.http.connections import Connections
+from corral.interfaces.mcp.http import routes as tool_routes
+from corral.kernel.clock import SetClock
+from corral.library import Corral
+from tests.support.keeping import until
+from tests.support.served import Served, serving
+
+MEGABYTE = 1 << 20
+
+
+def connected(served: Served, sent: bytes = b"") -> socket.socket:
+    line = socket.create_connection(("127.0.0.1", served.port), timeout=30)
+    line.sendall(sent)
+    return line
+
+
+def read_answer(line: socket.socket) -> bytes:
+    """One whole answer whose body is an object."""
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += line.recv(4_096)
+    return answer
+
+
+def add_channel(store: Corral) -> None:
+    store.secrets.set("HOOK", "env:HOME")
+    store.channels.add("hook", "webhook", secrets={"secret": "HOOK"})
+
+
+def is_closed(line: socket.socket) -> bool:
+    """Whether the server has closed a connection without an answer."""
+    line.setblocking(False)
+    try:
+        return line.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+@contextmanager
+def more_files(count: int) -> Iterator[None]:
+    """Descriptors for both ends of many connections: the test is the client, too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        pytest.skip(f"this test needs {count} descriptors, and may have {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_half_open_requests_keep_nobody_out(store: Corral) -> None:
+    """1,100 callers that never end their headers: a caller with a token is answered."""
+    with (
+        more_files(4_096),
+        ExitStack() as lines,
+        serving(store, pool=Connections(512)) as served,
+    ):
+        for _ in range(1_100):
+            lines.enter_context(connected(served, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "))
+        with served.client() as client:
+            assert client.get("/api/projects").status_code == 200
+            assert client.post("/api/mail/put", json={"mailbox": "queue:q", "body": 1}).is_success
+
+
+def test_connections_without_a_token_are_limited_per_peer_and_in_total(store: Corral) -> None:
+    pool = Connections(512)
+    with ExitStack() as lines, serving(store, pool=pool) as served:
+        known = lines.enter_context(served.client())
+        assert known.get("/api").status_code == 200
+        made = [
+            lines.enter_context(connected(served))
+            for _ in range(connections.MOST_UNPROVEN_OF_PEER + 20)
+        ]
+        until(lambda: is_closed(made[0]), "the oldest is closed")
+        until(lambda: len(pool) <= connections.MOST_UNPROVEN_OF_PEER + 1, "all others are few")
+        assert not is_closed(made[-1])
+        assert known.get("/api").status_code == 200, "a connection with a token stays"
+
+
+def test_headers_must_come_in_time_and_a_kept_connection_waits_for_the_next(
+    store: Corral,
+) -> None:
+    with serving(store, connection={"header_seconds": 0.3}) as served:
+        request = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode()
+        with (
+            connected(served) as silent,
+            connected(served, b"GET / HT") as slow,
+            connected(served, request) as kept,
+        ):
+            assert read_answer(kept).startswith(b"HTTP/1.1 200")
+            until(lambda: is_closed(silent), "nothing came")
+            until(lambda: is_closed(slow), "the headers did not end")
+            kept.sendall(request)
+            assert read_answer(kept).startswith(b"HTTP/1.1 200"), "between requests it may wait"
+            kept.sendall(request[:20])
+            until(lambda: is_closed(kept), "the headers of the next request did not end")
+
+
+def test_an_upload_to_a_channel_that_is_not_there_is_not_read(store: Corral) -> None:
+    head = b"POST /channels/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900000\r\n\r\n"
+    with serving(store) as served, connected(served, head) as line:
+        assert line.recv(4_096).startswith(b"HTTP/1.1 404")
+
+
+def test_uploads_whose_last_byte_is_withheld_need_little_memory(store: Corral) -> None:
+    """100 bodies of 10 MB that say how long they are, and 100 that do not."""
+    add_channel(store)
+    piece = b"x" * 65_536
+    before = _memory()
+    with ExitStack() as lines, serving(store) as served:
+        told: list[bytes] = []
+        for number in range(200):
+            known = number % 2
+            length = b"Content-Length: 10485760" if known else b"Transfer-Encoding: chunked"
+            line = lines.enter_context(
+                connected(
+                    served,
+                    b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\n" + length + b"\r\n\r\n",
+                )
+            )
+            line.settimeout(0.2)
+            with suppress(OSError):
+                for _ in range(160):
+                    line.sendall(piece if known else b"10000\r\n" + piece + b"\r\n")
+            with suppress(OSError):
+                told.append(line.recv(4_096)[:12])
+            if number == 20 and not told:
+                break
+        assert told.count(b"HTTP/1.1 413") >= 100, "those that say too much are not read"
+        assert _memory() - before < 120 * MEGABYTE
+        with served.client() as client:
+            assert client.get("/api").status_code == 200
+
+
+def test_bodies_of_all_strangers_together_are_limited(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = bodies.STRANGER._replace(bytes=2_000, of_caller=5_000, pause_seconds=20.0)
+    monkeypatch.setattr(guard, "STRANGER_BODY", limit)
+    add_channel(store)
+    head = b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000\r\n\r\n"
+    with ExitStack() as lines, serving(store) as served:
+        made = [lines.enter_context(connected(served, head + b"x" * 1_999)) for _ in range(3)]
+        refused = [line for line in made if _answer_of(line, 0.5).startswith(b"HTTP/1.1 429")]
+        assert len(refused) == 1
+        for line in made:
+            line.close()
+        until(
+            lambda: (
+                httpx.post(f"{served.url}/channels/hook", content=b"x" * 1_999).status_code != 429
+            ),
+            "what was let go can be used again",
+        )
+
+
+def _answer_of(line: socket.socket, seconds: float) -> bytes:
+    line.settimeout(seconds)
+    try:
+        return line.recv(4_096)
+    except TimeoutError:
+        return b""
+
+
+def test_a_body_that_drips_in_ends_at_its_time(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = bodies.KNOWN._replace(pause_seconds=5.0, seconds=0.5)
+    monkeypatch.setattr(guard, "KNOWN_BODY", limit)
+    with serving(store) as served:
+        head = (
+            f"POST /api/mail/put HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n"
+            f"Authorization: Bearer {served.token}\r\n\r\n"
+        )
+        with connected(served, head.encode()) as line:
+            answer = b""
+            for _ in range(200):
+                with suppress(OSError):
+                    line.sendall(b" ")
+                if answer := _answer_of(line, 0.05):
+                    break
+            assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_bodies_full_of_empty_objects_are_refused_before_they_are_decoded(store: Corral) -> None:
+    store.agents.create("eve")
+    token = store.tokens.create("e", scope="agent:eve").value
+    small = b'{"mailbox":"agent:eve","body":[' + b",".join([b"{}"] * 1_200_000) + b"]}"
+    numbers = json.dumps({"mailbox": "agent:eve", "body": [0] * 250_000}).encode()
+    large = b'{"mailbox":"agent:eve","body":[' + b",".join([b"{}"] * 3_000_000) + b"]}"
+    before = _memory()
+    with serving(store, pages=tool_routes()) as served, served.client(token) as eve:
+        answers = []
+
+        def send(body: bytes) -> None:
+            answers.append(eve.post("/api/mail/put", content=body).status_code)
+
+        threads = [
+            threading.Thread(target=send, args=(body,))
+            for body in [small] * 12 + [numbers] * 2 + [large] * 2
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert set(answers) <= {413, 429}
+        assert _memory() - before < 300 * MEGABYTE
+        sent = eve.post(
+            "/mcp",
+            content=b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":['
+            + b",".join([b"{}"] * 300_000)
+            + b"]}}",
+        )
+        assert sent.status_code == 413
+        assert eve.post("/api/mail/put", json={"mailbox": "agent:eve", "body": {}}).is_success
+
+
+def _memory() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_an_agent_has_so_many_connections_and_no_more(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MOST_OF_AGENT", 3)
+    store.agents.create("eve")
+    token = store.tokens.create("e", scope="agent:eve").value
+    with ExitStack() as clients, serving(store) as served:
+        told = []
+        for _ in range(4):
+            client = clients.enter_context(served.client(token))
+            told.append(client.get("/api/agents/eve").status_code)
+        assert told == [200, 200, 200, 429]
+
+
+def test_connections_leave_descriptors_to_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    for files, most in ((1_024, 512), (8_192, 4_096), (300, 44), (100, 32)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        assert connections.most_connections() == most
+
+
+def test_reads_go_on_while_the_store_cannot_be_written(
+    store: Corral, url: str, clock: SetClock
+) -> None:
+    """A writer that was stopped in the middle of a write holds up other writers, and no reader."""
+    store.questions.ask("Well?", deadline_ms=1_000, asker="user:tester")
+    with (
+        corral.open(url, clock=clock, actor="user:other") as other,
+        serving(store) as served,
+        served.client() as client,
+    ):
+        clock.advance(60_000)
+        held, let_go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with other.transaction() as tx:
+                tx.note("project", "touch", "prj_x")
+                held.set()
+                let_go.wait(60)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        assert held.wait(10)
+        try:
+            began = time.monotonic()
+            for path in ("/api", "/api/projects", "/api/questions", "/api/locks", "/api/runs"):
+                assert client.get(path).status_code == 200, path
+            assert client.get("/api/search/find", params={"text": "x"}).status_code == 200
+            assert time.monotonic() - began < 10
+        finally:
+            let_go.set()
+            holder.join()
+        until(lambda: store.tokens.get("tests").used_at, "its use is written down later")

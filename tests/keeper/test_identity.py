@@ -1,0 +1,231 @@
+"""A process inside a run acts as the run's agent, whatever its variables say."""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.rooms.runs.model import Run
+from tests.support.keeping import Home
+from tests.support.served import serving
+
+pytestmark = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+CORRAL = f"{sys.executable} -m corral"
+
+
+def run_inside(home: Home, script: str, *, agent: str | None = "ada") -> Run:
+    """Run a shell script as the program of a run, to its end; `tried NAME` in it notes how the
+    command before it ended."""
+    file = home.work / "script.sh"
+    file.write_text(
+        textwrap.dedent(f"""\
+        #!/bin/sh
+        corral() {{ {CORRAL} "$@"; }}
+        tried() {{ echo "$? $1" >> "{home.work}/tried"; }}
+        """)
+        + textwrap.dedent(script)
+    )
+    file.chmod(0o755)
+    if agent is None:
+        return home.ended(home.detached(str(file)).id)
+    made = home.corral("agent", "create", agent, "--command", str(file))
+    assert made.returncode in (0, 4), made.stderr
+    return home.ended(home.asked(agent, "go").id)
+
+
+def tried(home: Home) -> dict[str, int]:
+    lines = (home.work / "tried").read_text().splitlines()
+    return {line.partition(" ")[2]: int(line.partition(" ")[0]) for line in lines}
+
+
+def senders(home: Home, mailbox: str) -> list[str | None]:
+    with home.store() as store:
+        return [letter.sender for letter in store.mail.list(mailbox=mailbox).items]
+
+
+BARE = "env -u CORRAL_AGENT -u CORRAL_RUN -u CORRAL_SESSION"
+
+
+def test_a_process_in_a_run_acts_as_the_runs_agent_without_its_variables(home: Home) -> None:
+    home.corral("agent", "create", "bob", "--command", "true")
+    run = run_inside(
+        home,
+        f"""
+        CORRAL_AGENT=bob {CORRAL} mail put queue:q changed; tried changed
+        {BARE} {CORRAL} mail put queue:q unset; tried unset
+        env CORRAL_HOST=elsewhere {BARE} {CORRAL} mail put queue:q other-host; tried host
+        {BARE} setsid {CORRAL} mail put queue:q session; tried session
+        {BARE} sh -c '({CORRAL} mail put queue:q orphan; echo done > "$PWD/orphaned") & exit 0'
+        while [ ! -e orphaned ]; do sleep 0.05; done
+        """,
+    )
+    assert set(tried(home).values()) == {0}
+    assert senders(home, "queue:q") == ["agent:ada"] * 5
+    with home.store() as store:
+        put = [
+            e for e in store.events.newest(limit=200).items if (e.kind, e.verb) == ("letter", "put")
+        ]
+        assert {(event.actor, event.run) for event in put} == {("agent:ada", run.id)}
+
+
+def test_what_is_for_people_is_refused_inside_a_run(home: Home) -> None:
+    with home.store() as store:
+        asked = store.questions.ask("May I?", options=["yes", "no"], asker="agent:ada")
+    run_inside(
+        home,
+        f"""
+        {BARE} {CORRAL} token create mine; tried token
+        {BARE} {CORRAL} setting set runs.max_at_once 5; tried setting
+        {BARE} {CORRAL} secret set KEY env:HOME; tried secret
+        {BARE} {CORRAL} secret check KEY; tried resolve
+        {BARE} {CORRAL} question answer {asked.id} yes; tried answer
+        {BARE} {CORRAL} budget set all 5; tried budget
+        {BARE} {CORRAL} agent grant ada Bash; tried grant
+        {BARE} {CORRAL} --literal mail put queue:q hello; tried literal
+        {BARE} {CORRAL} send $CORRAL_RUN yes; tried send
+        {BARE} {CORRAL} ps; tried ps
+        """,
+    )
+    ended = tried(home)
+    assert ended.pop("ps") == 0
+    assert ended == dict.fromkeys(ended, 4)
+    assert len(ended) == 9
+    with home.store() as store:
+        assert store.tokens.list().items == []
+        assert store.questions.get(asked.id).state == "open"
+
+
+def test_a_person_grants_what_is_for_people_to_one_agent(home: Home) -> None:
+    with home.store() as store:
+        store.agents.create("ada", command="true")
+        store.settings.set("runs.may", ["tokens.create"], scope="agent:ada")
+        store.agents.edit("ada", command=str(home.work / "script.sh"))
+    run = run_inside(
+        home,
+        f"""
+        {CORRAL} token create mine; tried token
+        {CORRAL} setting set runs.max_at_once 5; tried setting
+        """,
+    )
+    assert tried(home) == {"token": 0, "setting": 4}
+    with home.store() as store:
+        assert store.tokens.get("mine").created_by == "agent:ada"
+        made = store.events.newest(subject=store.tokens.get("mine").id).items
+        assert [(event.actor, event.run) for event in made] == [("agent:ada", run.id)]
+
+
+LIBRARY = """
+import json, os, sys
+import corral
+from corral.kernel.errors import CorralError
+
+def tried(what):
+    try:
+        what()
+        return "done"
+    except CorralError as error:
+        return error.code
+
+for name in ("CORRAL_AGENT", "CORRAL_RUN", "CORRAL_SESSION"):
+    os.environ.pop(name, None)
+with corral.open(actor="user:root") as store:
+    told = {
+        "token": tried(lambda: store.tokens.create("mine")),
+        "accept": tried(lambda: store.tasks.accept(sys.argv[1])),
+        "as a person": tried(lambda: store.mail.put("queue:q", "x", sender="user:root")),
+        "as bob": tried(lambda: store.groups.send("user:root", "x", author="agent:bob")),
+        "acting": tried(lambda: store.acting_as("user:root")),
+        "transaction": tried(lambda: store.transaction().__enter__()),
+        "own": tried(lambda: store.mail.put("queue:q", "x")),
+    }
+print(json.dumps(told))
+"""
+
+
+def test_an_agents_own_program_meets_the_same_rules(home: Home) -> None:
+    file = home.work / "program.py"
+    file.write_text(LIBRARY)
+    with home.store() as store:
+        project = store.projects.register(str(home.work))
+        store.agents.create("ada", command=str(home.work / "script.sh"))
+        task = store.tasks.add(project.id, "one", assignee="ada")
+        store.tasks.claim(project.id, "ada", key="one")
+        store.tasks.submit(task.id, "done", agent="ada")
+    run_inside(home, f"{sys.executable} {file} {task.id} > told.json 2>&1; tried it")
+    told: dict[str, Any] = json.loads((home.work / "told.json").read_text())
+    assert told.pop("own") == "done"
+    assert told == dict.fromkeys(told, "refused")
+    assert senders(home, "queue:q") == ["agent:ada"]
+
+
+def test_a_run_without_an_agent_is_not_a_person_either(home: Home) -> None:
+    run = run_inside(
+        home,
+        f"""
+        {BARE} {CORRAL} token create mine; tried token
+        CORRAL_AGENT=bob {CORRAL} mail put queue:q hello; tried mail
+        """,
+        agent=None,
+    )
+    assert tried(home) == {"token": 4, "mail": 0}
+    assert senders(home, "queue:q") == [f"queue:{run.id}"]
+
+
+def test_a_check_that_corral_runs_is_not_a_person(home: Home, tmp_path: Path) -> None:
+    with home.store() as store:
+        project = store.projects.register(str(home.work))
+        store.agents.create("ada", command="true")
+        check = f"{BARE} -u CORRAL_CHECK -u CORRAL_CHECK_OF {CORRAL} token create mine"
+        task = store.tasks.add(project.id, "one", check=check)
+        store.tasks.claim(project.id, "ada", key="one")
+        store.tasks.submit(task.id, "done", agent="ada")
+    checked = home.json("task", "check", task.id, "--json")
+    assert "for people" in json.dumps(checked)
+    with home.store() as store:
+        assert store.tokens.list().items == []
+
+
+CALL = """
+import json, sys, urllib.request, urllib.error
+
+def post(path, **arguments):
+    request = urllib.request.Request(
+        sys.argv[1] + path,
+        json.dumps(arguments).encode(),
+        {"Authorization": "Bearer " + sys.argv[2], "Content-Type": "application/json"},
+    )
+    try:
+        return urllib.request.urlopen(request).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+print(json.dumps({
+    "token": post("/api/tokens/create", name="mine"),
+    "setting": post("/api/settings/set", name="runs.may", value=["tokens.create"]),
+    "mail": post("/api/mail/put", mailbox="queue:q", body="x", sender="user:root"),
+}))
+"""
+
+
+@pytest.mark.parametrize("agent", ["ada", None])
+def test_a_persons_token_does_not_make_a_process_in_a_run_a_person(
+    home: Home, agent: str | None
+) -> None:
+    file = home.work / "call.py"
+    file.write_text(CALL)
+    with home.store() as store, serving(store) as served:
+        command = f"{sys.executable} {file} {served.url} {served.token}"
+        run = run_inside(home, f"{BARE} {command} > told.json; tried it", agent=agent)
+        told = json.loads((home.work / "told.json").read_text())
+        mail = 200 if agent else 403
+        assert told == {"token": 403, "setting": 403, "mail": mail}
+        if agent:
+            (letter,) = store.mail.list(mailbox="queue:q").items
+            assert letter.sender == "agent:ada"
+            (event,) = store.events.newest(subject=letter.id).items
+            assert (event.actor, event.run) == ("agent:ada", run.id)
+        with served.client() as person:
+            assert person.post("/api/tokens/create", json={"name": "other"}).status_code == 200
