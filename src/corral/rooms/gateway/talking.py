@@ -8,10 +8,11 @@ from corral.db.tx import Tx
 from corral.kernel.clock import DAY
 from corral.kernel.errors import NotFound
 from corral.kernel.ids import number_of
+from corral.kernel.page import MAX_LIMIT
 from corral.kernel.text import encode_json, printable
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.gateway import exchanges_sql, sending, sql
-from corral.rooms.gateway.letters import Chat, asked_in, chat_of, errand_of
+from corral.rooms.gateway.letters import Chat, asked_in, chat_of, errand_of, is_notice
 from corral.rooms.gateway.model import (
     Fenced,
     Message,
@@ -32,7 +33,10 @@ from corral.rooms.sessions import ops as sessions
 from corral.rooms.sessions.model import Session, SessionState
 
 MOST_LETTERS = 10
-"""Letters that one turn is given."""
+"""Letters that one turn is given, not counting notices."""
+MOST_CLAIMED = 50
+"""Letters and notices that one turn is given. So many notices alone are worth a turn, and a full
+batch of notices must not hide the letters behind it."""
 MOST_CONTEXT = 20
 """Messages from between that are told with them."""
 
@@ -96,6 +100,8 @@ def _open_talk(tx: Tx, agent_id: str, where: str, thread: str) -> Talk | None:
     if found is None or found.run_id or _is_open(tx, found.session_id):
         return found
     tx.run(sql.DROP_TALK, session_id=found.session_id)
+    # Without its talk, no loop claims the letters of this session any more.
+    mail.refuse_waiting(tx, found.mailbox, reason="its session was closed")
     return None
 
 
@@ -168,14 +174,14 @@ def waiting(tx: Tx) -> list[Talk]:
 
 
 def next_due(tx: Tx) -> int | None:
-    """When the next letter of a session without a run can be worked on."""
+    """When the next letter of a session without a run becomes due; None when none is to come."""
     moments = [
-        due
+        letter.due_at
         for mailbox in looking.lines(tx, "session")
         if (talk := talk_of(tx, mailbox.removeprefix("session:"))) is not None
         and talk.run_id is None
-        and (due := looking.next_due(tx, mailbox)) is not None
-        and due > tx.now
+        for letter in looking.list_waiting(tx, mailbox=mailbox, limit=MOST_LETTERS).items
+        if letter.due_at > tx.now
     ]
     return min(moments, default=None)
 
@@ -185,54 +191,71 @@ def busy(tx: Tx, *, after: str = "", limit: int = 200) -> list[Talk]:
     return tx.all(sql.BUSY_TALKS, after=after, limit=limit)
 
 
+def is_used(tx: Tx) -> bool:
+    """Whether the gateway has work at all: a channel was connected, or a session is woken by its
+    letters, which tasks and letters of agents also do without any channel."""
+    return bool(tx.value(sql.IS_USED))
+
+
 def count_busy(tx: Tx) -> int:
     """How many those are."""
     return int(tx.value(sql.COUNT_BUSY))
 
 
 def take(tx: Tx, talk: Talk) -> list[Letter]:
-    """Take out the letters of a session's next turn; they stay out until the turn ends.
-
-    Several that came from one place are told together; one that failed before goes alone, so that
-    it takes no other down with it.
-    """
+    """Claim the letters of a session's next turn (see `batch`); they stay claimed until it ends."""
     wanted = batch(tx, talk)
     if not wanted:
         return []
-    taken = mail.claim(
-        tx, talk.mailbox, owner=f"talk:{talk.session_id}", limit=len(wanted), lease_ms=DAY
-    )
+    taken = mail.claim(tx, talk.mailbox, owner=_owner(talk), limit=len(wanted), lease_ms=DAY)
     return mail.retire(tx, taken)
 
 
+def _owner(talk: Talk) -> str:
+    return f"talk:{talk.session_id}"
+
+
 def batch(tx: Tx, talk: Talk) -> list[Letter]:
-    """The letters that the next turn would be given; none when only notices wait, which nobody has
-    to be woken for."""
-    line = looking.list_waiting(tx, mailbox=talk.mailbox, limit=MOST_LETTERS).items
+    """The letters that the next turn is given; none when nothing has to be done now.
+
+    Letters from one place share a turn. A letter that failed before goes without other letters, so
+    that a poison message takes no other down with it. Notices go with the letter behind them and
+    wake no agent by themselves, unless they fill a batch, or a letter of a lower priority waits.
+
+    The rules only cut a prefix of what a claim gives, and an empty result means that no letter but
+    notices is due. So no letter can block a session for longer than its own retries.
+    """
     found: list[Letter] = []
     address: tuple[str, str | None] | None = None
-    for letter in line:
-        if letter.due_at > tx.now or letter.priority != line[0].priority:
-            break
-        if letter.attempts and found:
-            break
+    count = 0
+    for letter in looking.list_claimable(tx, talk.mailbox, owner=_owner(talk), limit=MOST_CLAIMED):
+        if is_notice(letter):
+            found.append(letter)
+            continue
         where = _address(letter)
-        if where is not None and address is not None and where != address:
+        apart = where is not None and address is not None and where != address
+        if count and (letter.attempts or apart or count == MOST_LETTERS):
             break
         address = address or where
         found.append(letter)
+        count += 1
         if letter.attempts:
             break
-    return found if any(not _is_notice(letter) for letter in found) else []
+    if count or len(found) == MOST_CLAIMED or (found and _has_other_due(tx, talk)):
+        return found
+    return []
+
+
+def _has_other_due(tx: Tx, talk: Talk) -> bool:
+    """Whether a letter of a lower priority waits behind notices: one claim holds one priority, so
+    the notices need a turn of their own first."""
+    line = looking.list_waiting(tx, mailbox=talk.mailbox, limit=MAX_LIMIT).items
+    return any(letter.due_at <= tx.now and not is_notice(letter) for letter in line)
 
 
 def _address(letter: Letter) -> tuple[str, str | None] | None:
     asked = asked_in(letter)
     return (asked.place, asked.thread) if asked is not None and asked.place else None
-
-
-def _is_notice(letter: Letter) -> bool:
-    return isinstance(letter.body, dict) and "undelivered" in letter.body
 
 
 def begin(tx: Tx, talk: Talk, run_id: str, letters: Sequence[Letter]) -> Talk | None:
@@ -269,21 +292,28 @@ def end(tx: Tx, talk: Talk) -> Talk | None:
 
 def used_up(tx: Tx, talk: Talk) -> None:
     """The turn that was given these letters ended well: they are done."""
-    for fenced in talk.letters:
-        mail.ack(tx, fenced.id, fence=fenced.fence)
+    for letter in _still_claimed(tx, talk.letters):
+        mail.ack(tx, letter)
 
 
 def turned_down(tx: Tx, talk: Talk, reason: str) -> None:
-    """Somebody stopped the turn: its letters are refused, and their senders told why."""
-    for fenced in talk.letters:
-        mail.refuse(tx, fenced.id, reason, fence=fenced.fence)
+    """A person stopped the turn: its letters are refused, and their senders notified."""
+    for letter in _still_claimed(tx, talk.letters):
+        mail.refuse(tx, letter, reason)
 
 
 def missed(tx: Tx, letters: Sequence[Letter | Fenced], reason: str) -> None:
-    """The turn failed: its letters come again after a pause, or are dead at the limit, of which
-    their senders and the operator are told."""
-    for letter in letters:
-        said = mail.fail(tx, letter.id, reason, fence=letter.fence)
+    """The turn failed: its letters come again after a pause, or are dead at the limit, and their
+    senders and the operator are notified.
+
+    A notice is dead one attempt earlier than the letters that it goes with, so that a notice which
+    makes every turn fail leaves them an attempt without it.
+    """
+    for letter in _still_claimed(tx, letters):
+        if is_notice(letter) and letter.attempts >= mail.max_attempts(tx, letter) - 1:
+            said = mail.bury(tx, letter, reason)
+        else:
+            said = mail.fail(tx, letter, reason)
         if said.state is LetterState.DEAD:
             alerts.raise_alert(
                 tx,
@@ -292,6 +322,17 @@ def missed(tx: Tx, letters: Sequence[Letter | Fenced], reason: str) -> None:
                 edge=said.fence,
                 data={"mailbox": said.mailbox, "reason": reason[:200]},
             )
+
+
+def _still_claimed(tx: Tx, letters: Sequence[Letter | Fenced]) -> list[Letter]:
+    """The letters that the turn still holds. One that was dropped, has expired or was claimed by
+    another owner has its outcome already, and must not keep the turn from ending."""
+    held = (mail.hold(tx, number_of("let", each.id)) for each in letters)
+    return [
+        letter
+        for letter, each in zip(held, letters, strict=True)
+        if letter is not None and letter.ended_at is None and letter.fence == each.fence
+    ]
 
 
 # -- what an agent is told ------------------------------------------------------------------------
