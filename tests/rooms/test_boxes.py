@@ -18,6 +18,7 @@ from tests.adapters.test_boxed import leave_a_journal
 from tests.support.boxed import Inside, Talk
 from tests.support.invariants import check_store
 from tests.support.machines import on_machine
+from tests.support.prompts import quotes_in
 
 pytestmark = pytest.mark.usefixtures("kinds")
 
@@ -168,7 +169,7 @@ def test_attached_files_are_where_the_agent_can_read_them(talk: Talk) -> None:
     file = Attached("../../etc/passwd", b"data", 4, "text/plain")
     talk.chat.says("look", attached=[file], direct=True)
     ada = talk.begin()
-    path = ada.prompt().partition("[attached: ")[2].partition("]")[0]
+    ((path,),) = (quote.files for quote in quotes_in(ada.prompt()))
     assert path.startswith(ada.folder.inside)
     assert Path(path).read_bytes() == b"data"
 

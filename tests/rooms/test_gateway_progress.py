@@ -12,6 +12,7 @@ from corral.rooms.gateway.model import Talk
 from corral.rooms.runs.model import Run
 from tests.support.channels import Chat, Runner
 from tests.support.invariants import check_store
+from tests.support.prompts import now_in
 
 pytestmark = pytest.mark.usefixtures("kinds")
 
@@ -121,7 +122,7 @@ def test_a_notice_dies_before_it_uses_up_the_attempts_of_a_message(
     for _ in range(ROUNDS):
         if store.gateway.wake():
             run = runner.begin()
-            poisoned = "did not arrive" in (runner.prompt(run) or "").rpartition("Now:")[2]
+            poisoned = "did not arrive" in now_in(runner.prompt(run))
             runner.die(run) if poisoned else runner.end(run, "yes")
             store.gateway.settle()
         clock.advance(10 * MINUTE)

@@ -31,7 +31,8 @@ class Inside:
         return [row for row in self.files.pending() if "text" in row["content"]]
 
     def prompt(self) -> str:
-        return "\n\n".join(row["content"]["text"] for row in self.pending())
+        texts = (row["content"]["text"] for row in self.pending())
+        return "\n\n".join(text for text in texts if text)
 
     def say(self, text: str, **more: Any) -> str:
         """One message, during the turn; its id."""

@@ -15,7 +15,6 @@ import msgspec
 
 from corral.adapters import process
 from corral.adapters.providers import registry
-from corral.adapters.providers.provider import GO_ON
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.text import abridged, command_words
@@ -28,11 +27,10 @@ from corral.rooms.settings import ops as settings
 
 if TYPE_CHECKING:
     from corral.rooms.agents.model import Agent
-    from corral.rooms.sessions.model import Context, Session
+    from corral.rooms.gateway.prompts import ToldTurn
+    from corral.rooms.sessions.model import Session
 
 INSTALLED_FIRST = ("claude", "codex", "gemini", "opencode", "qwen", "copilot")
-MOST_TURNS = 200
-MOST_CONTEXT = 200_000  # characters
 ANY = "any"  # no machine of this name: whichever fits
 MAX_TITLE = 60  # characters, so that it fits in bytes too
 
@@ -41,6 +39,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody wants to be run."""
 
     prompt: str | None = None
+    told: Sequence["ToldTurn"] | None = None
+    """What the session keeps of the prompt, each part under its key; None: the prompt itself."""
     command: Sequence[str] | None = None
     agent: str | None = None
     project: str | None = None
@@ -109,7 +109,7 @@ def ask(tx: Tx, wish: Wish) -> Run:
             args=runner.extra,
             cwd=cwd,
             name=wish.name,
-            title=_title(tx, prompt),
+            title=_title(tx, wish.told[0].text if wish.told else prompt),
             project_id=project.id,
             session_id=session.id if session else None,
             agent_id=runner.agent.id if runner.agent else None,
@@ -117,7 +117,7 @@ def ask(tx: Tx, wish: Wish) -> Run:
             parent_id=_parent(tx),
             provider=runner.provider,
             mode=Mode.ACP if wish.acp else Mode.PTY if interactive else Mode.PIPE,
-            prompt=_with_context(tx, session, prompt) if wish.session else prompt,
+            prompt=_with_context(tx, session, prompt, wish),
             resume_session=session.provider_session if session else None,
             env=checked_env(wish.env),
             secrets=checked_secrets(tx, wish.secrets),
@@ -137,9 +137,9 @@ def ask(tx: Tx, wish: Wish) -> Run:
         ),
     )
     if session is not None and prompt is not None:
-        from corral.rooms.sessions import ops as sessions
+        from corral.library import conversation
 
-        sessions.append(tx, session, "user", prompt, key=f"{run.id}:prompt", run=run.id)
+        conversation.keep_turns(tx, session, run, prompt, wish.told)
     return run
 
 
@@ -218,24 +218,13 @@ def _agent_now(tx: Tx, before: Run) -> str | None:
     return before.agent_id or before.provider
 
 
-def _with_context(tx: Tx, session: "Session | None", prompt: str | None) -> str | None:
-    """What an agent is told that goes on with a conversation of which its provider knows nothing:
-    the note of the hand-off and the turns that its policy gives, before the prompt."""
-    if session is None or session.provider_session is not None or not session.turns:
+def _with_context(tx: Tx, session: "Session | None", prompt: str | None, wish: Wish) -> str | None:
+    """The prompt, behind the conversation so far where the provider does not know it."""
+    if wish.session is None or session is None or session.provider_session or not session.turns:
         return prompt
-    from corral.rooms.sessions import context as contexts
+    from corral.library import conversation
 
-    return retold(contexts.context(tx, session, limit=MOST_TURNS), prompt)
-
-
-def retold(given: "Context", prompt: str | None) -> str | None:
-    """A prompt for an agent that knows nothing of what was said before: that goes before it."""
-    parts = [text for text in (given.summary, given.note) if text]
-    parts += [f"{turn.role}: {turn.content}" for turn in given.turns if turn.content]
-    if not parts:
-        return prompt
-    earlier = "\n\n".join(parts)[-MOST_CONTEXT:]
-    return f"This conversation was begun before. So far:\n\n{earlier}\n\nNow: {prompt or GO_ON}"
+    return conversation.with_context(tx, session, prompt, wish.told)
 
 
 def _either(given: int | None, before: int | None) -> int | None:

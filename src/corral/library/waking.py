@@ -24,7 +24,7 @@ from corral.library import asking, exchanging
 from corral.rooms.agents import ops as agents
 from corral.rooms.boxes import ops as boxes
 from corral.rooms.boxes.letters import as_seen, split
-from corral.rooms.gateway import corresponding, talking
+from corral.rooms.gateway import corresponding, prompts, talking
 from corral.rooms.gateway.model import Talk
 from corral.rooms.nodes import ops as nodes
 from corral.rooms.runs import ops as runs
@@ -111,8 +111,14 @@ def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     wanted = boxes.wanted(tx, talk)
     if wanted != "none":
         letters = as_seen(letters, exchanging.folder_of(session))
-    prompt = talking.words(tx, talk, letters)
-    wish = asking.Wish(prompt=prompt, project=folder, sandbox=wanted, host=_moved(tx, session))
+    prompt = prompts.build(tx, talk, letters)
+    wish = asking.Wish(
+        prompt=prompt.text,
+        told=prompt.turns,
+        project=folder,
+        sandbox=wanted,
+        host=_moved(tx, session),
+    )
     run = asking.resume(tx, session, wish)
     talking.begin(tx, talk, run.id, letters)
     return run

@@ -9,10 +9,10 @@ from corral.kernel.clock import DAY
 from corral.kernel.errors import NotFound
 from corral.kernel.ids import number_of
 from corral.kernel.page import MAX_LIMIT
-from corral.kernel.text import encode_json, printable
+from corral.kernel.text import encode_json
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.gateway import exchanges_sql, sending, sql
-from corral.rooms.gateway.letters import Chat, asked_in, chat_of, errand_of, is_notice
+from corral.rooms.gateway.letters import Chat, asked_in, chat_of, is_notice
 from corral.rooms.gateway.model import (
     Fenced,
     Message,
@@ -37,8 +37,6 @@ MOST_LETTERS = 10
 MOST_CLAIMED = 50
 """Letters and notices that one turn is given. So many notices alone are worth a turn, and a full
 batch of notices must not hide the letters behind it."""
-MOST_CONTEXT = 20
-"""Messages from between that are told with them."""
 
 
 def talk_of(tx: Tx, session: str) -> Talk | None:
@@ -335,82 +333,7 @@ def _still_claimed(tx: Tx, letters: Sequence[Letter | Fenced]) -> list[Letter]:
     ]
 
 
-# -- what an agent is told ------------------------------------------------------------------------
-
-
-def words(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:
-    """What the agent is told: what was said, by whom and where, and what came in between."""
-    parts = [_context(tx, talk, letters), *told(letters)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def told(letters: Sequence[Letter]) -> list[str]:
-    """What each letter tells."""
-    return [_told(letter, len(letters) == 1) for letter in letters]
-
-
-def _told(letter: Letter, alone: bool) -> str:
-    chat = chat_of(letter)
-    if chat is not None:
-        listed = [file.get("path") or file.get("reason") for file in chat.files]
-        attached = [f"[attached: {each}]" for each in listed]
-        if chat.direct and alone:
-            return "\n".join([chat.text, *attached])
-        return "\n".join([_said(f"{chat.sender} in {chat.place_name}", chat.text), *attached])
-    return _other(letter)
-
-
-def _said(who: str, text: str) -> str:
-    """Who said what, where several may have spoken: whatever lines somebody writes stand further in
-    than a speaker's name, so that nobody speaks in another's."""
-    return f"{printable(who)}: " + "\n    ".join(text.splitlines() or [""])
-
-
-def _other(letter: Letter) -> str:
-    """A letter that came from elsewhere: what never arrived, an answer, a timer, another agent."""
-    body = letter.body
-    errand = errand_of(letter)
-    if errand is not None:
-        return (
-            f"{errand.text}\n\nIts script found:\n{errand.found}" if errand.found else errand.text
-        )
-    if isinstance(body, str):
-        return body if letter.sender is None else f"[From {letter.sender}] {body}"
-    if isinstance(body, dict) and body.get("kind") == "notice" and letter.sender is None:
-        return f"[{body.get('reason')}]"
-    if isinstance(body, dict) and "undelivered" in body:
-        return f"[What you said did not arrive ({body['undelivered']}): {body.get('reason')}]"
-    if isinstance(body, dict) and body.get("kind") == "request" and letter.sender is None:
-        return f"[{body.get('text')}]"
-    if isinstance(body, dict) and body.get("kind") == "question" and letter.sender is None:
-        said = body.get("answer") or f"no answer; it is {body.get('state')}"
-        return f"[Your question {body.get('text')!r}, by {body.get('answered_by')}: {said}]"
-    return f"[From {letter.sender or 'Corral'}] {encode_json(body, 'The letter')}"
-
-
-def _context(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:
-    """What was said in the place since the agent was last told, and did not wake it."""
-    chats = [chat for letter in letters if (chat := chat_of(letter)) is not None and chat.keeps]
-    if not chats:
-        return ""
-    first = number_of("msg", chats[0].message)
-    between = tx.all(
-        sql.MESSAGES_OF_PLACE, place_id=chats[0].place, before=first, limit=MOST_CONTEXT
-    )
-    lines = [
-        _said(_speaker(tx, message), message.text)
-        for message in reversed(between)
-        if number_of("msg", message.id) > talk.seen
-        and message.direction == "in"
-        and message.kind == "text"
-        and message.state in ("heard", "unheard")
-        and not any(route.heard and route.agent_id == talk.agent_id for route in message.routes)
-    ]
-    return "Said here before:\n" + "\n".join(lines) if lines else ""
-
-
-def _speaker(tx: Tx, message: Message) -> str:
-    return sql.SENDERS.get(tx, message.sender_id).called if message.sender_id else "somebody"
+# -- what an agent says ---------------------------------------------------------------------------
 
 
 def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
