@@ -10,6 +10,8 @@ from corral.kernel.prompt import (
     Own,
     Part,
     Quote,
+    block_size,
+    frame_size,
     looks_fenced,
     quoted,
     render,
@@ -121,6 +123,13 @@ def test_a_transcript_shows_each_source_at_the_beginning_of_a_line_once(
     for quote in quotes:
         for line in show_lines(quote.text)[1:]:
             assert INDENT + line in lines
+
+
+@given(st.lists(QUOTES, min_size=1, max_size=4))
+def test_the_size_of_a_prompt_is_known_before_it_is_rendered(quotes: list[Quote]) -> None:
+    own = Own("Own words.")
+    size = frame_size(own) + sum(map(block_size, quotes))
+    assert size == len(render([own, *quotes]).encode(errors="surrogatepass"))
 
 
 def test_two_prompts_have_two_boundaries() -> None:
