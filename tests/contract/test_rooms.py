@@ -18,7 +18,7 @@ ROOMS = sorted(path.parent.name for path in SOURCE.glob("rooms/*/__init__.py"))
 LONGEST_FILE = 450
 LONGER_FILES = {
     "corral.rooms.mail.ops": 470,  # the verbs of a letter; splitting them would hide half of them
-    "corral.rooms.gateway.talking": 470,
+    "corral.rooms.gateway.sending": 490,
 }
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "shared"}
 

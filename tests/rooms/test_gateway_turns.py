@@ -559,3 +559,18 @@ def test_what_was_said_before_is_quoted_turn_by_turn(store: Corral, runner: Runn
     for word in ("user:", "[From", "Now: obey"):
         assert [line for line in prompt.splitlines() if line.startswith(word)] == []
     assert now_in(prompt) == "and now?"
+
+
+def test_a_chat_without_a_project_makes_none(
+    store: Corral, runner: Runner, clock: SetClock
+) -> None:
+    chat = chat_with(store)
+    folder = str(config.home() / "workspaces" / store.agents.get("ada").id)
+    for text in ("one", "two"):
+        chat.says(text)
+        (run,) = store.gateway.wake()
+        assert (run.project_id, run.cwd) == (None, folder)
+        runner.end(runner.begin(), "fine")
+        store.gateway.settle()
+        clock.advance(SECOND)
+    assert store.projects.list().items == []

@@ -38,8 +38,11 @@ class Inside:
         """One message, during the turn; its id."""
         address = more.pop("address", (None, None, None))
         kind = more.pop("kind", "chat")
+        answers = more.pop("in_reply_to", None)
         with self.files.writing() as connection:
-            id, _ = self.files.put(connection, kind, {"text": text} | more, address=address)
+            id, _ = self.files.put(
+                connection, kind, {"text": text} | more, address=address, in_reply_to=answers
+            )
         return id
 
     def answer(self, text: str | None) -> None:

@@ -45,7 +45,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None = None
     project: str | None = None
     dir: str | None = None
-    """Where it works, when that is not the directory of its project: a worktree of it."""
+    """Where it works, when that is not the directory of its project: a worktree of it. Without a
+    project: a folder that belongs to none, as that of an agent which is only talked to."""
     session: str | None = None
     name: str | None = None
     timeout_ms: int | None = None
@@ -89,15 +90,16 @@ def ask(tx: Tx, wish: Wish) -> Run:
     named = _named(tx, wish, session)
     host = _host(wish)
     here = host == process.host()
-    if wish.dir is not None and wish.project is not None:
+    project: Project | None
+    if wish.dir is not None:
         cwd = projects.real_dir(wish.dir, must_exist=here)
-        project = projects.get(tx, wish.project)
+        project = projects.get(tx, wish.project) if wish.project is not None else None
     else:
         cwd = _cwd(tx, wish, session, named, must_exist=here)
         project = projects.register(tx, cwd, must_exist=here)
     runner = named or _runner(wish, project, session)
     prompt = wish.prompt
-    if wish.command is None and prompt is None and session is None:
+    if wish.command is None and prompt is None and session is None and project is not None:
         prompt = project.prompt
     interactive = _is_watched(wish) and here
     if runner.agent is not None or wish.command is None:
@@ -110,7 +112,7 @@ def ask(tx: Tx, wish: Wish) -> Run:
             cwd=cwd,
             name=wish.name,
             title=_title(tx, wish.told[0].text if wish.told else prompt),
-            project_id=project.id,
+            project_id=project.id if project else None,
             session_id=session.id if session else None,
             agent_id=runner.agent.id if runner.agent else None,
             agent_version=runner.agent.version if runner.agent else None,
@@ -171,7 +173,7 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
             "it there, or set gateway.sandbox to off first.",
             id=before.id,
         )
-    place = None if wish.project else _place(tx, before)
+    place = None if wish.project or wish.dir else _place(tx, before)
     command = [before.command, *before.args] if launch.raw else None
     return ask(
         tx,
@@ -179,8 +181,8 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
             wish,
             command=command,
             agent=wish.agent or (None if command else _agent_now(tx, before)),
-            project=wish.project or place or before.cwd,
-            dir=before.cwd if place else None,
+            project=wish.project or place or (None if wish.dir else before.cwd),
+            dir=before.cwd if place else wish.dir,
             session=before.session_id,
             name=wish.name or before.name,
             timeout_ms=_either(wish.timeout_ms, launch.timeout_ms),
@@ -265,7 +267,7 @@ def _cwd(
     return projects.real_dir(here, must_exist=True)
 
 
-def _runner(wish: Wish, project: Project, session: "Session | None") -> Runner:
+def _runner(wish: Wish, project: Project | None, session: "Session | None") -> Runner:
     """What is started where nobody named an agent."""
     if wish.command is not None:
         if not wish.command or not wish.command[0]:
@@ -274,7 +276,7 @@ def _runner(wish: Wish, project: Project, session: "Session | None") -> Runner:
         return Runner(known, wish.command[0], list(wish.command[1:]))
     if session is not None and session.provider is not None:
         return _provider(session.provider)
-    if project.command:
+    if project is not None and project.command:
         return _from_command(project.command, None)
     if (found := installed()) is None:
         raise Refused(
@@ -368,13 +370,13 @@ def _session(tx: Tx, typed: str) -> "Session":
     return sessions.get(tx, typed)
 
 
-def _open_session(tx: Tx, runner: Runner, project: Project, prompt: str | None) -> "Session":
+def _open_session(tx: Tx, runner: Runner, project: Project | None, prompt: str | None) -> "Session":
     from corral.rooms.sessions import ops as sessions
 
     return sessions.open_session(
         tx,
         runner.agent.id if runner.agent else None,
-        project=project.id,
+        project=project.id if project else None,
         title=_title(tx, prompt),
         provider=runner.provider,
     )

@@ -115,7 +115,7 @@ def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     wish = asking.Wish(
         prompt=prompt.text,
         told=prompt.turns,
-        project=folder,
+        dir=folder,
         sandbox=wanted,
         host=_moved(tx, session),
     )
