@@ -226,8 +226,9 @@ def test_7_checks_are_gates_and_what_fails_one_ranks_below_all_that_pass(
 
 JUDGE = """
 cat > shown
-A=$(grep -n '^Solution A' shown | cut -d: -f1); W=$(grep -n 'winner' shown | tail -1 | cut -d: -f1)
-B=$(grep -n '^Solution B' shown | cut -d: -f1)
+A=$(grep -n 'begin. diff of solution A' shown | cut -d: -f1)
+W=$(grep -n 'winner' shown | tail -1 | cut -d: -f1)
+B=$(grep -n 'begin. diff of solution B' shown | cut -d: -f1)
 if [ "$W" -gt "$B" ]; then echo 'So: {"ranking": [["B"], ["A"]], "reason": "B is better"}'
 else echo '{"ranking": ["A", "B"], "reason": "A is better"}'; fi
 """

@@ -17,6 +17,7 @@ from corral.library import Corral
 from corral.rooms.gateway.model import Message
 from tests.support.channels import Chat, Runner
 from tests.support.invariants import check_store
+from tests.support.prompts import texts_in
 from tests.support.store import record
 
 pytestmark = pytest.mark.usefixtures("kinds")
@@ -400,7 +401,7 @@ def test_9_a_daily_task_of_a_session_fires_as_its_policy_says_after_missed_days(
     done = []
     while store.gateway.wake():
         run = runner.begin()
-        done.append(runner.prompt(run))
+        done += texts_in(runner.prompt(run))
         runner.end(run, "report")
         store.gateway.settle()
     assert done == ["the morning report"] * fires

@@ -917,7 +917,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "gateway, what came next for a run": (
         lambda c: c._database.read(lambda tx: staying.has_next(tx, "run_401")),
-        {"letters_line", "talks_busy"},
+        {"letters_line", "letters_started", "letters_pkey", "talks_busy"},
+    ),
+    "mail, stalled mailboxes": (
+        lambda c: c.mail._stalled(before=0),
+        {"letters_line", "letters_started", "letters_pkey"},
     ),
     "gateway, places with letters": (
         lambda c: c._database.read(lambda tx: letters.lines(tx, "place")),

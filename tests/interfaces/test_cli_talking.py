@@ -138,7 +138,7 @@ def test_notes_are_added_found_given_superseded_and_forgotten(cli: Cli) -> None:
     assert [each["scope"] for each in cli.json("note", "list", "--agent", "ada")] == ["agent:ada"]
     assert len(cli.json("note", "list")) == 2
     part = cli("note", "section", "write tests", "--agent", "ada").out
-    assert part.startswith("<notes>")
+    assert part.startswith("[corral:")
     assert "ada likes tests" in part
     assert cli.json("note", "show", first["id"])["uses"] == 1
     second = cli.json("note", "supersede", first["id"], "deploy needs no token")

@@ -18,6 +18,7 @@ from tests.adapters.test_boxed import leave_a_journal
 from tests.support.boxed import Inside, Talk
 from tests.support.invariants import check_store
 from tests.support.machines import on_machine
+from tests.support.prompts import quotes_in
 
 pytestmark = pytest.mark.usefixtures("kinds")
 
@@ -168,7 +169,7 @@ def test_attached_files_are_where_the_agent_can_read_them(talk: Talk) -> None:
     file = Attached("../../etc/passwd", b"data", 4, "text/plain")
     talk.chat.says("look", attached=[file], direct=True)
     ada = talk.begin()
-    path = ada.prompt().partition("[attached: ")[2].partition("]")[0]
+    ((path,),) = (quote.files for quote in quotes_in(ada.prompt()))
     assert path.startswith(ada.folder.inside)
     assert Path(path).read_bytes() == b"data"
 
@@ -650,3 +651,49 @@ def test_a_run_that_waits_for_a_machine_that_is_gone_gives_its_turn_back(
         talk.end(ada)
     assert talk.store.mail.get(letter).state == "done"
     assert talk.shown() == ["hi ann"]
+
+
+# -- threads and answers ---------------------------------------------------------------------------
+
+
+def test_a_boxed_agent_says_something_in_the_thread_that_it_names(talk: Talk) -> None:
+    talk.chat.says("hello", thread="t1")
+    ada = talk.begin()
+    ada.say("in another thread", address=("fake", "room", "t2"))
+    ada.say("here")
+    ada.answer("done")
+    talk.end(ada)
+    assert talk.chat.platform.shown == [
+        ("room", "t2", "in another thread"),
+        ("room", "t1", "here"),
+        ("room", "t1", "done"),
+    ]
+
+
+def test_a_boxed_agent_answers_each_message_where_it_came_from(talk: Talk) -> None:
+    talk.chat.says("one", thread="t1")
+    ada = talk.begin()
+    (first,) = ada.pending()
+    ada.answer("first")
+    talk.end(ada)
+    talk.chat.says("two", thread="t2")
+    ada = talk.begin()
+    ada.say("one more thing", in_reply_to=first["id"])
+    ada.answer("second")
+    talk.end(ada)
+    assert ("room", "t1", "one more thing") in talk.chat.platform.shown
+    (sent,) = [each for each in talk.chat.platform.taken if each.text == "one more thing"]
+    assert sent.reply_to == "p-e1"
+
+
+def test_an_answer_to_what_a_boxed_agent_was_not_told_is_refused(talk: Talk) -> None:
+    talk.chat.says("hello")
+    other = talk.store.mail.put("agent:eve", "not for ada")
+    ada = talk.begin()
+    for named in (f"{other.id}.1", "let_999.1", "nothing"):
+        ada.say("a secret", in_reply_to=named)
+    talk.store.gateway.exchange(ada.run.id)
+    assert [*ada.outcomes().values()] == ["failed"] * 3
+    ada.answer("done")
+    talk.end(ada)
+    assert talk.shown() == ["done"]

@@ -7,6 +7,7 @@ from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.mail.model import Letter
 from tests.support.channels import Chat, Runner
+from tests.support.prompts import quotes_in
 from tests.support.store import record, refuses
 
 pytestmark = pytest.mark.usefixtures("kinds")
@@ -98,7 +99,7 @@ def test_an_agent_is_woken_for_a_letter_and_its_answer_wakes_whoever_asked_and_t
     store.gateway.wake()
     run = runner.begin()
     assert "which port?" in (runner.prompt(run) or "")
-    assert "From agent:ada" in (runner.prompt(run) or "")
+    assert 'signed "agent:ada"' in quotes_in(runner.prompt(run))[0].source
     runner.end(run, "It is 8080.")
     store.gateway.settle()
     store.gateway.wake()

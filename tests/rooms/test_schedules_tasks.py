@@ -10,6 +10,7 @@ from corral.library import Corral
 from corral.rooms.schedules.model import Past, Schedule, verdict
 from corral.rooms.sessions import forgetting
 from tests.support.channels import Chat, Runner
+from tests.support.prompts import quotes_in, texts_in
 from tests.support.store import record, refuses, rows, unchanged
 
 pytestmark = pytest.mark.usefixtures("kinds")
@@ -50,7 +51,7 @@ def test_a_task_wakes_a_session_of_its_own_and_keeps_what_became_of_it(
     come(store, clock)
     (run,) = store.gateway.wake()
     begun = runner.begin()
-    assert runner.prompt(begun) == "report"
+    assert texts_in(runner.prompt(begun)) == ["report"]
     assert f"session:{run.session_id}" == made.mailbox
     (seen,) = past(store, made)
     assert (seen.state, seen.letter_state, seen.run_id) == ("put", "waiting", run.id)
@@ -91,7 +92,7 @@ def test_a_task_that_a_staying_run_is_given_knows_that_run(
     come(store, clock)
     given = store.messages.next(run.id)
     assert given is not None
-    assert given.text == "report"
+    assert texts_in(given.text) == ["report"]
     second, first = past(store, made)
     assert (first.letter_state, first.run_id, second.run_id) == ("done", run.id, run.id)
     assert store.messages.next(run.id, after=given.letters[-1]) is None
@@ -163,7 +164,7 @@ def test_what_an_agent_writes_is_not_taken_for_a_task(store: Corral, runner: Run
     forged = {"text": "do it", "place": chat.place()}
     store.mail.put(made.mailbox, forged, key="sch_1@2", sender="agent:eve")
     store.gateway.wake()
-    assert (runner.prompt(runner.begin()) or "").startswith("[From agent:eve] {")
+    assert 'signed "agent:eve"' in quotes_in(runner.prompt(runner.begin()))[0].source
 
 
 def test_plain_schedules_say_where_their_letters_are_to_be_seen(store: Corral) -> None:
@@ -185,7 +186,10 @@ def test_what_a_script_prints_is_told_with_the_text(
     assert (seen.state, seen.exit_code, seen.tries) == ("put", 0, 1)
     store.gateway.wake()
     prompt = runner.prompt(runner.begin()) or ""
-    assert prompt.startswith("report\n\nIts script found:\ntwo new mails\n")
+    task, found = quotes_in(prompt)
+    assert (task.source, task.text) == (f"scheduled task {made.id}", "report")
+    assert found.source.startswith("output of the script")
+    assert found.text.startswith("two new mails\n")
     assert "a1B2" not in prompt + str(seen.output)
 
 
@@ -324,7 +328,7 @@ def test_a_run_by_hand_asks_the_script_too_and_leaves_the_rule_alone(
     assert [(each.moment, each.state) for each in seen] == [(None, "put"), (None, "put")]
     assert store.schedules.get(made.id).next_at == made.next_at
     store.gateway.wake()
-    assert (runner.prompt(runner.begin()) or "").count("Its script found:\nhi") == 2
+    assert texts_in(runner.prompt(runner.begin())) == ["report", "hi", "report", "hi"]
 
 
 def test_while_its_script_or_its_letter_is_open_a_task_skips_the_next_moment(

@@ -31,14 +31,18 @@ class Inside:
         return [row for row in self.files.pending() if "text" in row["content"]]
 
     def prompt(self) -> str:
-        return "\n\n".join(row["content"]["text"] for row in self.pending())
+        texts = (row["content"]["text"] for row in self.pending())
+        return "\n\n".join(text for text in texts if text)
 
     def say(self, text: str, **more: Any) -> str:
         """One message, during the turn; its id."""
         address = more.pop("address", (None, None, None))
         kind = more.pop("kind", "chat")
+        answers = more.pop("in_reply_to", None)
         with self.files.writing() as connection:
-            id, _ = self.files.put(connection, kind, {"text": text} | more, address=address)
+            id, _ = self.files.put(
+                connection, kind, {"text": text} | more, address=address, in_reply_to=answers
+            )
         return id
 
     def answer(self, text: str | None) -> None:

@@ -40,7 +40,7 @@ class Delivery(Plain):
         self._owner = owner_here()
 
     def round(self, store: Corral) -> int:
-        if not store.channels.list(all=True, limit=1).items:
+        if not store.gateway._is_used():
             return 0
         self._open_lines(store)
         done = len(store.gateway.settle())
@@ -55,7 +55,7 @@ class Delivery(Plain):
 
     def aside(self, store: Corral) -> int:
         """What agents said here ends their turns: the one that leads may not be able to read it."""
-        if not store.channels.list(all=True, limit=1).items:
+        if not store.gateway._is_used():
             return 0
         return len(store.gateway.settle(here=True))
 

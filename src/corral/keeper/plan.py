@@ -190,7 +190,7 @@ class Plan:
 
             prompt = MARK  # the words themselves come by the session's file
         elif self._is_moved:
-            from corral.library.asking import MOST_TURNS, retold
+            from corral.library.conversation import MOST_TURNS, retold
 
             # Told again in words; from the next attempt on, its provider remembers it here.
             assert run.session_id is not None

@@ -16,7 +16,6 @@ import msgspec
 from corral import config
 from corral.adapters import process
 from corral.adapters.providers import registry
-from corral.adapters.providers.provider import GO_ON
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.text import abridged, command_words
@@ -29,11 +28,10 @@ from corral.rooms.settings import ops as settings
 
 if TYPE_CHECKING:
     from corral.rooms.agents.model import Agent
-    from corral.rooms.sessions.model import Context, Session
+    from corral.rooms.gateway.prompts import ToldTurn
+    from corral.rooms.sessions.model import Session
 
 INSTALLED_FIRST = ("claude", "codex", "gemini", "opencode", "qwen", "copilot")
-MOST_TURNS = 200
-MOST_CONTEXT = 200_000  # characters
 ANY = "any"  # no machine of this name: whichever fits
 MAX_TITLE = 60  # characters, so that it fits in bytes too
 
@@ -42,11 +40,14 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody wants to be run."""
 
     prompt: str | None = None
+    told: Sequence["ToldTurn"] | None = None
+    """What the session keeps of the prompt, each part under its key; None: the prompt itself."""
     command: Sequence[str] | None = None
     agent: str | None = None
     project: str | None = None
     dir: str | None = None
-    """Where it works, when that is not the directory of its project: a worktree of it."""
+    """Where it works, when that is not the directory of its project: a worktree of it. Without a
+    project: a folder that belongs to none, as that of an agent which is only talked to."""
     session: str | None = None
     name: str | None = None
     timeout_ms: int | None = None
@@ -90,15 +91,16 @@ def ask(tx: Tx, wish: Wish) -> Run:
     named = _named(tx, wish, session)
     host = _host(wish)
     here = host == process.host()
-    if wish.dir is not None and wish.project is not None:
+    project: Project | None
+    if wish.dir is not None:
         cwd = projects.real_dir(wish.dir, must_exist=here)
-        project = projects.get(tx, wish.project)
+        project = projects.get(tx, wish.project) if wish.project is not None else None
     else:
         cwd = _cwd(tx, wish, session, named, must_exist=here)
         project = projects.register(tx, cwd, must_exist=here)
     runner = named or _runner(wish, project, session)
     prompt = wish.prompt
-    if wish.command is None and prompt is None and session is None:
+    if wish.command is None and prompt is None and session is None and project is not None:
         prompt = project.prompt
     interactive = _is_watched(wish) and here
     if runner.agent is not None or wish.command is None:
@@ -110,15 +112,15 @@ def ask(tx: Tx, wish: Wish) -> Run:
             args=runner.extra,
             cwd=cwd,
             name=wish.name,
-            title=_title(tx, prompt),
-            project_id=project.id,
+            title=_title(tx, wish.told[0].text if wish.told else prompt),
+            project_id=project.id if project else None,
             session_id=session.id if session else None,
             agent_id=runner.agent.id if runner.agent else None,
             agent_version=runner.agent.version if runner.agent else None,
             parent_id=_parent(tx),
             provider=runner.provider,
             mode=Mode.ACP if wish.acp else Mode.PTY if interactive else Mode.PIPE,
-            prompt=_with_context(tx, session, prompt) if wish.session else prompt,
+            prompt=_with_context(tx, session, prompt, wish),
             resume_session=session.provider_session if session else None,
             env=checked_env(wish.env),
             secrets=checked_secrets(tx, wish.secrets),
@@ -138,9 +140,9 @@ def ask(tx: Tx, wish: Wish) -> Run:
         ),
     )
     if session is not None and prompt is not None:
-        from corral.rooms.sessions import ops as sessions
+        from corral.library import conversation
 
-        sessions.append(tx, session, "user", prompt, key=f"{run.id}:prompt", run=run.id)
+        conversation.keep_turns(tx, session, run, prompt, wish.told)
     return run
 
 
@@ -172,7 +174,7 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
             "it there, or set gateway.sandbox to off first.",
             id=before.id,
         )
-    place = None if wish.project else _place(tx, before)
+    place = None if wish.project or wish.dir else _place(tx, before)
     command = [before.command, *before.args] if launch.raw else None
     return ask(
         tx,
@@ -180,8 +182,8 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
             wish,
             command=command,
             agent=wish.agent or (None if command else _agent_now(tx, before)),
-            project=wish.project or place or before.cwd,
-            dir=before.cwd if place else None,
+            project=wish.project or place or (None if wish.dir else before.cwd),
+            dir=before.cwd if place else wish.dir,
             session=before.session_id,
             name=wish.name or before.name,
             timeout_ms=_either(wish.timeout_ms, launch.timeout_ms),
@@ -219,24 +221,13 @@ def _agent_now(tx: Tx, before: Run) -> str | None:
     return before.agent_id or before.provider
 
 
-def _with_context(tx: Tx, session: "Session | None", prompt: str | None) -> str | None:
-    """What an agent is told that goes on with a conversation of which its provider knows nothing:
-    the note of the hand-off and the turns that its policy gives, before the prompt."""
-    if session is None or session.provider_session is not None or not session.turns:
+def _with_context(tx: Tx, session: "Session | None", prompt: str | None, wish: Wish) -> str | None:
+    """The prompt, behind the conversation so far where the provider does not know it."""
+    if wish.session is None or session is None or session.provider_session or not session.turns:
         return prompt
-    from corral.rooms.sessions import context as contexts
+    from corral.library import conversation
 
-    return retold(contexts.context(tx, session, limit=MOST_TURNS), prompt)
-
-
-def retold(given: "Context", prompt: str | None) -> str | None:
-    """A prompt for an agent that knows nothing of what was said before: that goes before it."""
-    parts = [text for text in (given.summary, given.note) if text]
-    parts += [f"{turn.role}: {turn.content}" for turn in given.turns if turn.content]
-    if not parts:
-        return prompt
-    earlier = "\n\n".join(parts)[-MOST_CONTEXT:]
-    return f"This conversation was begun before. So far:\n\n{earlier}\n\nNow: {prompt or GO_ON}"
+    return conversation.with_context(tx, session, prompt, wish.told)
 
 
 def _either(given: int | None, before: int | None) -> int | None:
@@ -277,7 +268,7 @@ def _cwd(
     return projects.real_dir(here, must_exist=True)
 
 
-def _runner(wish: Wish, project: Project, session: "Session | None") -> Runner:
+def _runner(wish: Wish, project: Project | None, session: "Session | None") -> Runner:
     """What is started where nobody named an agent."""
     if wish.command is not None:
         if not wish.command or not wish.command[0]:
@@ -286,7 +277,7 @@ def _runner(wish: Wish, project: Project, session: "Session | None") -> Runner:
         return Runner(known, wish.command[0], list(wish.command[1:]))
     if session is not None and session.provider is not None:
         return _provider(session.provider)
-    if project.command:
+    if project is not None and project.command:
         return _from_command(project.command, None)
     if (found := installed()) is None:
         raise Refused(
@@ -380,13 +371,13 @@ def _session(tx: Tx, typed: str) -> "Session":
     return sessions.get(tx, typed)
 
 
-def _open_session(tx: Tx, runner: Runner, project: Project, prompt: str | None) -> "Session":
+def _open_session(tx: Tx, runner: Runner, project: Project | None, prompt: str | None) -> "Session":
     from corral.rooms.sessions import ops as sessions
 
     return sessions.open_session(
         tx,
         runner.agent.id if runner.agent else None,
-        project=project.id,
+        project=project.id if project else None,
         title=_title(tx, prompt),
         provider=runner.provider,
     )

@@ -271,6 +271,7 @@ class Gateway(Room):
     address = read(talking.address)
     talks = read(looking.talks)
     next_due = read(talking.next_due)
+    _is_used = read(talking.is_used, mode="one")
 
     def wake(self) -> Runs:
         """Begin a turn for each session with letters, in order of arrival, while there is room."""

@@ -46,6 +46,7 @@ def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
             findings.append(_durability(store))
             if not config.is_afar(store.address):  # of there, its own doctor knows more
                 findings += [_daemon(store), _runs(store, fix), _line(store), late_timers(store)]
+                findings.append(stalled_mailboxes(store))
             findings += _machines(store)
     except CorralError as error:
         missing = error.details.get("reason") == "missing"
@@ -160,6 +161,38 @@ def late_timers(store: "Corral") -> Finding:
         "warning",
         f"One should have fired {format_duration(late)} ago, and no daemon did it; "
         "`corral up` starts one, which makes good what was missed as each schedule says.",
+    )
+
+
+_CLAIMED_BY = {
+    "session": "the daemon starts its agent; check `corral up`, and `corral session show` for a "
+    "run that holds the session",
+    "place": "the daemon sends it; check `corral channel list`",
+    "hook": "the daemon delivers it; check `corral alert list`",
+    "agent": "the agent reads it in its next run",
+    "user": "read it with `corral mail claim`",
+    "queue": "a worker has to claim it",
+}
+
+
+def stalled_mailboxes(store: "Corral") -> Finding:
+    """Mailboxes whose oldest due letter has not been claimed for `mail.stalled_ms`."""
+    patience = int(store.settings.get("mail.stalled_ms").value)
+    stalled = store.mail._stalled(before=store.now() - patience)
+    if not stalled:
+        return Finding(
+            "mail", "ok", f"Every due letter was claimed within {format_duration(patience)}."
+        )
+    first = stalled[0]
+    late = (store.now() - first.due_at) // MINUTE * MINUTE
+    rest = f" {len(stalled) - 1:,} more mailboxes wait too." if len(stalled) > 1 else ""
+    kind = first.mailbox.partition(":")[0]
+    return Finding(
+        "mail",
+        "warning",
+        f"The oldest letter of {first.mailbox} has been due for {format_duration(late)} and is not "
+        f"claimed: {_CLAIMED_BY[kind]}. `corral mail list --mailbox {first.mailbox}` shows "
+        f"it.{rest}",
     )
 
 

@@ -47,6 +47,7 @@ class Mail(Room):
     _waiting = read(looking.list_waiting, mode="one")
     _all = read(looking.list_all, mode="one")
     _by_state = read(looking.list_by_state, mode="one")
+    _stalled = read(looking.list_stalled, mode="one")
 
     def claim(
         self,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from corral import config
 from corral.db.tx import Tx
+from corral.kernel.prompt import Own, Part, Quote, quoted, render
 from corral.library import asking
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent
@@ -103,19 +104,23 @@ def not_started(tx: Tx, task: Task, reason: str) -> None:
 
 def prompt_of(task: Task) -> str:
     """What the agent of a task is told."""
-    parts = [f"Your task is {task.key} ({task.id}): {task.title}"]
-    if task.description:
-        parts.append(task.description)
+    who = quoted(task.created_by)
+    told = "\n\n".join(text for text in (task.title, task.description) if text)
+    parts: list[Part] = [
+        Own(f"Your task is {task.id}. Do what {who}, who declared it, asks for:"),
+        Quote(f"task {quoted(task.key)} ({task.id}), declared by {who}", told),
+    ]
     if task.files:
-        parts.append(f"It changes: {', '.join(task.files)}")
+        parts.append(Quote(f"files that {task.id} changes", "\n".join(task.files)))
     if task.reason:
-        parts.append(f"It was tried before and came back: {task.reason}")
+        parts.append(Quote(f"reason why {task.id} came back after an earlier try", task.reason))
     if task.check_command:
-        parts.append(f"It is accepted when this ends well: {task.check_command}")
-    parts.append(
+        check = f"command that has to succeed before {task.id} is accepted"
+        parts.append(Quote(check, task.check_command))
+    closing = (
         "You work in a git worktree of your own; commit there what belongs to the task. When it is "
         f"done, say so with what shows it: `corral task submit {task.id} --commit HASH --ran CMD "
         f"CODE --text WHAT`. When it cannot be done: `corral task fail {task.id} REASON`. Until "
         "you say one of the two it is not done."
     )
-    return "\n\n".join(parts)
+    return render([*parts, Own(closing)])

@@ -6,6 +6,7 @@ letters are done, the answer is queued). Whoever dies in between leaves a sessio
 run has its letters, and anybody can go on from there.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -18,12 +19,12 @@ from corral import config
 from corral.adapters import process
 from corral.db.tx import Tx
 from corral.kernel.clock import MINUTE
-from corral.kernel.errors import CorralError, NotFound, Refused
+from corral.kernel.errors import CorralError, NotFound, Refused, StoreUnavailable
 from corral.library import asking, exchanging
 from corral.rooms.agents import ops as agents
 from corral.rooms.boxes import ops as boxes
 from corral.rooms.boxes.letters import as_seen, split
-from corral.rooms.gateway import corresponding, talking
+from corral.rooms.gateway import corresponding, prompts, talking
 from corral.rooms.gateway.model import Talk
 from corral.rooms.nodes import ops as nodes
 from corral.rooms.runs import ops as runs
@@ -39,6 +40,8 @@ MOST_ANSWER = 64_000  # characters of a plain command's output that are its answ
 MOST_TURNS = 50
 LATEST_MS = 5 * MINUTE  # for what was said to come from the machine that ran it
 
+log = logging.getLogger("corral")
+
 
 def wake(database: "Database") -> list[Run]:
     """Begin a turn for each session that has letters, in the order in which they came, while there
@@ -46,18 +49,31 @@ def wake(database: "Database") -> list[Run]:
     begun = []
     for talk in database.read(talking.waiting):
         try:
-            folder = database.read(partial(_folder, talk=talk))
-            if folder is not None:
-                _make(folder)
-            run = database.write(partial(begin_turn, session=talk.session_id, folder=folder))
+            run = _begin(database, talk)
+        except StoreUnavailable:
+            raise
         except CorralError as error:
-            # It cannot even be asked for: that is a failed attempt, like any other.
-            lost = partial(cannot_begin, session=talk.session_id, reason=error.message)
-            database.write(lost)
+            # Skip a session that cannot be woken, so that it does not hold up the others.
+            log.error("session %s cannot be woken: %s", talk.session_id, error.message)
             continue
         if run is not None:
             begun.append(run)
     return begun
+
+
+def _begin(database: "Database", talk: Talk) -> Run | None:
+    try:
+        folder = database.read(partial(_folder, talk=talk))
+        if folder is not None:
+            _make(folder)
+        return database.write(partial(begin_turn, session=talk.session_id, folder=folder))
+    except StoreUnavailable:
+        raise
+    except CorralError as error:
+        # A turn that cannot be requested is a failed attempt, like any other.
+        lost = partial(cannot_begin, session=talk.session_id, reason=error.message)
+        database.write(lost)
+        return None
 
 
 def _folder(tx: Tx, talk: Talk) -> str | None:
@@ -95,8 +111,14 @@ def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     wanted = boxes.wanted(tx, talk)
     if wanted != "none":
         letters = as_seen(letters, exchanging.folder_of(session))
-    prompt = talking.words(tx, talk, letters)
-    wish = asking.Wish(prompt=prompt, project=folder, sandbox=wanted, host=_moved(tx, session))
+    prompt = prompts.build(tx, talk, letters)
+    wish = asking.Wish(
+        prompt=prompt.text,
+        told=prompt.turns,
+        dir=folder,
+        sandbox=wanted,
+        host=_moved(tx, session),
+    )
     run = asking.resume(tx, session, wish)
     talking.begin(tx, talk, run.id, letters)
     return run
@@ -152,21 +174,33 @@ def settle(
         for talk in page:
             assert talk.run_id is not None
             after = talk.run_id
-            run = _run_of(database, talk.run_id)
-            if run is not None and run.is_live and (here or run.state is not RunState.QUEUED):
+            try:
+                done = _settle(database, talk, outputs, here)
+            except StoreUnavailable:
+                raise
+            except CorralError as error:
+                # Skip a turn that cannot be ended, so that it does not hold up the others.
+                log.error("the turn of %s cannot be ended: %s", talk.run_id, error.message)
                 continue
-            launch = _launch_of(database, run)
-            if here and not _was_here(run, launch):
-                continue
-            if run is not None and run.is_live:
-                done = database.write(partial(end_unbegun, talk=talk, run=run))
-            elif run is not None and launch is not None and launch.is_boxed:
-                done = _settle_boxed(database, talk, run, launch)
-            else:
-                done = _settle_plain(database, talk, run, outputs)
             if done is not None:
                 settled.append(done)
     return settled
+
+
+def _settle(
+    database: "Database", talk: Talk, outputs: "Callable[[], Outputs]", here: bool
+) -> Talk | None:
+    run = _run_of(database, str(talk.run_id))
+    if run is not None and run.is_live and (here or run.state is not RunState.QUEUED):
+        return None
+    launch = _launch_of(database, run)
+    if here and not _was_here(run, launch):
+        return None
+    if run is not None and run.is_live:
+        return database.write(partial(end_unbegun, talk=talk, run=run))
+    if run is not None and launch is not None and launch.is_boxed:
+        return _settle_boxed(database, talk, run, launch)
+    return _settle_plain(database, talk, run, outputs)
 
 
 def _run_of(database: "Database", id: str) -> Run | None:

@@ -267,7 +267,8 @@ def _told(connection: apsw.Connection, taken: int, above: int) -> Snapshot:
     read = connection.execute(
         f"SELECT iif(typeof(seq) = 'integer', seq, NULL), {_blob('id', 100)}, "
         f"{_blob('in_reply_to', 200)}, {_blob('kind', 20)}, {_blob('platform_id', 400)}, "
-        f"{_blob('channel_type', 200)}, {_blob('deliver_after', 20)}, {_blob('recurrence', 20)}, "
+        f"{_blob('channel_type', 200)}, {_blob('thread_id', 400)}, {_blob('deliver_after', 20)}, "
+        f"{_blob('recurrence', 20)}, "
         f"iif(seq <= ?1, NULL, {_blob('content', MOST_CONTENT)}) "
         "FROM messages_out NOT INDEXED LIMIT ?2",
         (taken, MOST_ROWS + 1),
@@ -313,12 +314,23 @@ def _out(
     kind: str | None,
     platform_id: str | None,
     channel_type: str | None,
+    thread_id: str | None,
     deliver_after: str | None,
     recurrence: str | None,
     content: str | None,
 ) -> Out:
     later = deliver_after is not None or recurrence is not None
-    return Out(id, seq, kind or "", content or "", in_reply_to, platform_id, channel_type, later)
+    return Out(
+        id,
+        seq,
+        kind or "",
+        content or "",
+        in_reply_to=in_reply_to,
+        platform_id=platform_id,
+        channel_type=channel_type,
+        thread_id=thread_id,
+        later=later,
+    )
 
 
 def _strangeness(seq: int | None, above: int) -> str | None:

@@ -77,6 +77,7 @@ class Out(msgspec.Struct, frozen=True):
     in_reply_to: str | None = None
     platform_id: str | None = None
     channel_type: str | None = None
+    thread_id: str | None = None
     later: bool = False
     """Whether it is to be sent later, or again and again."""
 

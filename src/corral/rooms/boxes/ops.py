@@ -14,13 +14,14 @@ from corral.adapters.boxed.schema import Folder
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, NotFound
 from corral.kernel.ids import number_of
+from corral.kernel.prompt import transcribe
 from corral.kernel.text import abridged, encode_json
 from corral.rooms.agents import ops as agents
 from corral.rooms.boxes import sql
 from corral.rooms.boxes.letters import as_seen, row_id
 from corral.rooms.boxes.model import BoxedOutcome
 from corral.rooms.gateway import ops as gateway
-from corral.rooms.gateway import sending, talking, wiring
+from corral.rooms.gateway import prompts, sending, talking, wiring
 from corral.rooms.gateway.letters import chat_of
 from corral.rooms.gateway.model import MessageState, Talk
 from corral.rooms.mail import ops as mail
@@ -64,8 +65,8 @@ def picture(tx: Tx, session: str, folder: Folder) -> Picture:
         return Picture(only=True)
     letters = as_seen(letters_of(tx, session), folder)
     prompt = runs.launch_of(tx, talk.run_id).prompt or ""
-    parts = _parts(prompt, talking.told(letters))
-    rows = [_row(tx, letter, text) for letter, text in zip(letters, parts, strict=True)]
+    # The whole prompt is with the first letter: its blocks belong together.
+    rows = [_row(tx, talk, each, "" if number else prompt) for number, each in enumerate(letters)]
     cleared = sessions.get(tx, session).cleared_turn
     if cleared:
         clear = encode_json({"action": "clear"}, "The order")
@@ -73,20 +74,14 @@ def picture(tx: Tx, session: str, folder: Folder) -> Picture:
     return msgspec.structs.replace(addresses(tx, talk), rows=rows, only=True)
 
 
-def _parts(prompt: str, told: list[str]) -> list[str]:
-    """The prompt of a turn, letter by letter; what is told before them goes with the first."""
-    rest = "".join(f"\n\n{text}" for text in told[1:] if text)
-    if told and prompt.endswith(rest):
-        return [prompt.removesuffix(rest), *told[1:]]
-    return [prompt, *("" for _ in told[1:])][: len(told)]
-
-
-def _row(tx: Tx, letter: Letter, text: str) -> Row:
+def _row(tx: Tx, talk: Talk, letter: Letter, text: str) -> Row:
     chat = chat_of(letter)
     content: dict[str, Any] = {"text": text}
     place = gateway.place_of(tx, chat.place) if chat is not None else None
     if chat is not None:
         content |= {"sender": chat.sender, "said": chat.text, "place": chat.place_name}
+    else:
+        content["said"] = transcribe(prompts.parts_of(tx, talk, letter))
     return Row(
         id=row_id(letter),
         kind="chat" if chat is not None else "system",

@@ -6,7 +6,7 @@ may ask for and which letters it has are asked of the store.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ from corral.rooms.gateway import ops as gateway
 from corral.rooms.gateway.letters import chat_of
 from corral.rooms.gateway.model import Talk
 from corral.rooms.mail import ops as mail
+from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question
 from corral.rooms.requests import ops as requests
@@ -107,23 +108,25 @@ def _words(said: Content) -> str:
 def _say(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> int | None:
     text = _words(said)
     session = talk.session_id
-    to = _place(tx, row)
-    target = _target(tx, talk, row, said, to) if said.operation else None
+    where = _address(tx, talk, row)
+    target = _target(tx, talk, row, said, where.place) if said.operation else None
     if said.final and run.provider == "plain":
         sessions.append(tx, session, "assistant", text, key=f"{session}:{row.id}", run=run.id)
     if said.final:
         corresponding.answer(tx, talk, run.id, text)
-        if to is None and _answered(tx, talk) is None:
-            return None  # whoever wrote is another agent, and has its answer
-    sent = sending.send(
+        if where.place is None and _answered(tx, talk) is None:
+            return None  # another agent wrote to this session, and has its answer
+    sent = sending.send_in_thread(
         tx,
         text,
         agent=talk.agent_id,
-        to=to,
+        to=where.place,
+        thread=where.thread,
         session=session,
         run=run.id,
         edit=target if said.operation == "edit" else None,
         react=target if said.operation == "react" else None,
+        reply_to=where.message if target is None and not said.final else None,
         key=f"{session}:{row.id}",
     )
     return number_of("msg", sent[-1].id) if sent else None
@@ -132,12 +135,14 @@ def _say(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> int | None:
 def _send_files(
     tx: Tx, talk: Talk, run: Run, row: Out, said: Content, files: Sequence[File]
 ) -> int:
-    sent = attaching.send(
+    where = _address(tx, talk, row)
+    sent = attaching.send_in_thread(
         tx,
         list(files),
         agent=talk.agent_id,
         text=said.text or "",
-        to=_place(tx, row),
+        to=where.place,
+        thread=where.thread,
         session=talk.session_id,
         run=run.id,
         key=f"{talk.session_id}:{row.id}",
@@ -145,8 +150,38 @@ def _send_files(
     return number_of("msg", sent[-1].id)
 
 
+class BoxAddress(NamedTuple):
+    """Where a message of the inside goes."""
+
+    place: str | None
+    """None: where the session is answered."""
+    thread: str | None
+    message: str | None
+    """The message of that place which it answers, if it names one."""
+
+
+def _address(tx: Tx, talk: Talk, row: Out) -> BoxAddress:
+    """Where a message goes: to the chat and thread that it names, else to where the message came
+    from that it answers (`in_reply_to`). Refused when it answers what the agent was not told."""
+    place = _place(tx, row)
+    told = _told_letter(tx, talk, row.in_reply_to) if row.in_reply_to else None
+    chat = chat_of(told) if told is not None else None
+    if chat is None or place not in (None, chat.place):
+        return BoxAddress(place, row.thread_id, None)
+    return BoxAddress(chat.place, row.thread_id or chat.thread, chat.message)
+
+
+def _told_letter(tx: Tx, talk: Talk, named: str) -> Letter:
+    """A letter of this session, by what the file calls it."""
+    id = named.partition(".")[0]
+    letter = mail.find(tx, number_of("let", id)) if id.startswith("let_") else None
+    if letter is None or letter.mailbox != talk.mailbox:
+        raise Refused("it answers a message that the agent was not told")
+    return letter
+
+
 def _place(tx: Tx, row: Out) -> str | None:
-    """The place that a message is addressed to; None: where the session is answered."""
+    """The place that a message is addressed to; None: none is named."""
     if row.platform_id is None:
         return None
     try:
@@ -184,13 +219,19 @@ def _answered(tx: Tx, talk: Talk) -> str | None:
 
 
 def _write(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> None:
-    """To another agent, as by the tool `send`; one letter too many is cut off, and both told."""
+    """To another agent, as by the tool `send`, or in answer to its letter; one letter too many is
+    cut off, and both told."""
+    if row.thread_id:
+        raise Refused("a letter to an agent has no thread; leave it out")
     name = agents.get(tx, row.platform_id or "").name
+    told = _told_letter(tx, talk, row.in_reply_to) if row.in_reply_to else None
+    answered = told.id if told is not None and told.sender == f"agent:{name}" else None
     corresponding.write(
         tx,
         talk.agent_id,
         _words(said),
-        to=f"agent:{name}",
+        to=None if answered else f"agent:{name}",
+        reply_to=answered,
         run=run.id,
         session=talk.session_id,
         key=f"{talk.session_id}:{row.id}",

@@ -50,8 +50,27 @@ def send(
     key: str | None = None,
 ) -> list[Message]:
     """Queue files that were kept, each as a message of its own, behind what is said of them."""
+    return send_in_thread(
+        tx, files, agent=agent, text=text, to=to, session=session, run=run, key=key
+    )
+
+
+def send_in_thread(
+    tx: Tx,
+    files: list[File],
+    *,
+    agent: str,
+    text: str = "",
+    to: str | None = None,
+    thread: str | None = None,
+    session: str | None = None,
+    run: str | None = None,
+    key: str | None = None,
+) -> list[Message]:
+    """As `send`, into a named thread; None: the thread in which the session is answered."""
     whose = agents.get(tx, agent)
-    place, thread = sending.where_to(tx, whose.id, to, session)
+    place, answered = sending.where_to(tx, whose.id, to, session)
+    thread = sending.check_thread(tx, place, thread) or answered
     channel = sql.CHANNELS.get(tx, place.channel_id)
     if not traits_of(channel.kind).files:
         raise Refused(

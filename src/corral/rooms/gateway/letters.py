@@ -4,11 +4,14 @@ Anybody may write to a session's mailbox: what a letter says of itself is believ
 signed by somebody who may say so.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from corral.kernel.text import convert
 from corral.rooms.mail.model import Letter
+
+T = TypeVar("T")
 
 
 class Chat(
@@ -39,7 +42,7 @@ def chat_of(letter: Letter) -> Chat | None:
         return None
     if letter.sender != f"place:{body.get('place')}" or letter.key != body.get("message"):
         return None
-    return msgspec.convert(body, Chat)
+    return _converted(body, Chat)
 
 
 class Errand(msgspec.Struct, frozen=True):
@@ -66,7 +69,22 @@ def errand_of(letter: Letter) -> Errand | None:
     place = body.get("place")
     if letter.sender != (f"place:{place}" if place else None):
         return None
-    return msgspec.convert(body, Errand)
+    return _converted(body, Errand)
+
+
+def _converted(body: Any, kind: type[T]) -> T | None:
+    """The body as a record; None when it is malformed: any user can sign a letter as a place, and
+    one letter that cannot be decoded must not stop the sessions behind it."""
+    try:
+        return convert(body, kind)
+    except msgspec.ValidationError:
+        return None
+
+
+def is_notice(letter: Letter) -> bool:
+    """Whether a letter only reports that an earlier one never arrived. A notice wakes no agent: it
+    is delivered together with the next letter."""
+    return isinstance(letter.body, dict) and "undelivered" in letter.body
 
 
 def asked_in(letter: Letter) -> Chat | Errand | None:

@@ -48,10 +48,40 @@ def send(
     `react` name an earlier message (msg_…) whose words are changed, or on which `text` is a sign. A
     long text becomes several messages. The same key is the same message.
     """
+    return send_in_thread(
+        tx,
+        text,
+        agent=agent,
+        to=to,
+        session=session,
+        run=run,
+        reply_to=reply_to,
+        edit=edit,
+        react=react,
+        key=key,
+    )
+
+
+def send_in_thread(
+    tx: Tx,
+    text: str,
+    *,
+    agent: str,
+    to: str | None = None,
+    thread: str | None = None,
+    session: str | None = None,
+    run: str | None = None,
+    reply_to: str | None = None,
+    edit: str | None = None,
+    react: str | None = None,
+    key: str | None = None,
+) -> list[Message]:
+    """As `send`, into a named thread; None: the thread in which the session is answered."""
     whose = agents.get(tx, agent)
     for given, what in ((to, "destination"), (session, "session"), (run, "run")):
         _short(given, f"The {what}")
-    place, thread = where_to(tx, whose.id, to, session)
+    place, answered = where_to(tx, whose.id, to, session)
+    thread = check_thread(tx, place, thread) or answered
     kind, target = _about(tx, place, edit, react, reply_to)
     return queue(
         tx,
@@ -65,6 +95,14 @@ def send(
         sender=f"session:{session}" if session else f"agent:{whose.name}",
         key=f"{whose.id}:{_short(key, 'The key')}" if key else None,
     )
+
+
+def check_thread(tx: Tx, place: Place, thread: str | None) -> str | None:
+    """The thread itself; Refused where the channel of the place has no threads."""
+    channel = sql.CHANNELS.get(tx, place.channel_id)
+    if thread and not traits_of(channel.kind).threads:
+        raise Refused(f"{place.called} is on a channel of kind {channel.kind}, without threads.")
+    return _short(thread, "The thread")
 
 
 def sent_under(tx: Tx, place: Place, agent_id: str, key: str) -> Message | None:

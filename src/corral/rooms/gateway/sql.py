@@ -315,6 +315,11 @@ BUSY_TALKS = Query(
     " ORDER BY run_id LIMIT :limit",
 )
 
+IS_USED = Statement("""
+    SELECT CASE WHEN EXISTS (SELECT 1 FROM channels) OR EXISTS (SELECT 1 FROM talks)
+        THEN 1 ELSE 0 END
+""")
+
 COUNT_BUSY = Statement("SELECT count(*) FROM talks WHERE run_id IS NOT NULL")
 
 BEGIN_TURN = Query(

@@ -8,11 +8,12 @@ import msgspec
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, Refused
 from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
-from corral.rooms.gateway import corresponding, sql, talking
+from corral.rooms.gateway import corresponding, prompts, sql, talking
 from corral.rooms.gateway.model import Fenced, Next, Talk
 from corral.rooms.mail import ops as mail
 from corral.rooms.runs import ops as runs
 from corral.rooms.sessions import ops as sessions
+from corral.rooms.sessions.model import NewTurn
 
 
 def next_letters(
@@ -39,7 +40,7 @@ def next_letters(
     if not done and not letters:
         return None
     talking.note_given(tx, letters, run)
-    told = talking.words(tx, talk, letters)
+    told = prompts.build(tx, talk, letters)
     fresh = [Fenced(letter.id, letter.fence, late=True) for letter in letters]
     tx.one(
         sql.SET_LETTERS,
@@ -50,12 +51,12 @@ def next_letters(
     )
     if runs.get(tx, run).provider == "plain":
         # It says nothing of itself, and whoever goes on with the conversation is to know of it.
-        turns = [("assistant", answer if done else None), ("user", None if left else told)]
-        for role, text in turns:
-            if text:
-                with suppress(CorralError):
-                    sessions.append(tx, talk.session_id, role, text, run=run)
-    return Next(told, [letter.id for letter in letters]) if letters else None
+        turns = [NewTurn("assistant", answer, run=run)] if done and answer else []
+        turns += [NewTurn("user", turn.text, turn.key, run=run) for turn in told.turns if letters]
+        if turns:
+            with suppress(CorralError):
+                sessions.append_many(tx, talk.session_id, turns)
+    return Next(told.text, [letter.id for letter in letters]) if letters else None
 
 
 def has_next(tx: Tx, run: str) -> bool:

@@ -8,10 +8,11 @@ from corral.db.tx import Tx
 from corral.kernel.clock import DAY
 from corral.kernel.errors import NotFound
 from corral.kernel.ids import number_of
-from corral.kernel.text import encode_json, printable
+from corral.kernel.page import MAX_LIMIT
+from corral.kernel.text import encode_json
 from corral.rooms.alerts import ops as alerts
 from corral.rooms.gateway import exchanges_sql, sending, sql
-from corral.rooms.gateway.letters import Chat, asked_in, chat_of, errand_of
+from corral.rooms.gateway.letters import Chat, asked_in, chat_of, is_notice
 from corral.rooms.gateway.model import (
     Fenced,
     Message,
@@ -32,9 +33,10 @@ from corral.rooms.sessions import ops as sessions
 from corral.rooms.sessions.model import Session, SessionState
 
 MOST_LETTERS = 10
-"""Letters that one turn is given."""
-MOST_CONTEXT = 20
-"""Messages from between that are told with them."""
+"""Letters that one turn is given, not counting notices."""
+MOST_CLAIMED = 50
+"""Letters and notices that one turn is given. So many notices alone are worth a turn, and a full
+batch of notices must not hide the letters behind it."""
 
 
 def talk_of(tx: Tx, session: str) -> Talk | None:
@@ -96,6 +98,8 @@ def _open_talk(tx: Tx, agent_id: str, where: str, thread: str) -> Talk | None:
     if found is None or found.run_id or _is_open(tx, found.session_id):
         return found
     tx.run(sql.DROP_TALK, session_id=found.session_id)
+    # Without its talk, no loop claims the letters of this session any more.
+    mail.refuse_waiting(tx, found.mailbox, reason="its session was closed")
     return None
 
 
@@ -168,14 +172,14 @@ def waiting(tx: Tx) -> list[Talk]:
 
 
 def next_due(tx: Tx) -> int | None:
-    """When the next letter of a session without a run can be worked on."""
+    """When the next letter of a session without a run becomes due; None when none is to come."""
     moments = [
-        due
+        letter.due_at
         for mailbox in looking.lines(tx, "session")
         if (talk := talk_of(tx, mailbox.removeprefix("session:"))) is not None
         and talk.run_id is None
-        and (due := looking.next_due(tx, mailbox)) is not None
-        and due > tx.now
+        for letter in looking.list_waiting(tx, mailbox=mailbox, limit=MOST_LETTERS).items
+        if letter.due_at > tx.now
     ]
     return min(moments, default=None)
 
@@ -185,54 +189,71 @@ def busy(tx: Tx, *, after: str = "", limit: int = 200) -> list[Talk]:
     return tx.all(sql.BUSY_TALKS, after=after, limit=limit)
 
 
+def is_used(tx: Tx) -> bool:
+    """Whether the gateway has work at all: a channel was connected, or a session is woken by its
+    letters, which tasks and letters of agents also do without any channel."""
+    return bool(tx.value(sql.IS_USED))
+
+
 def count_busy(tx: Tx) -> int:
     """How many those are."""
     return int(tx.value(sql.COUNT_BUSY))
 
 
 def take(tx: Tx, talk: Talk) -> list[Letter]:
-    """Take out the letters of a session's next turn; they stay out until the turn ends.
-
-    Several that came from one place are told together; one that failed before goes alone, so that
-    it takes no other down with it.
-    """
+    """Claim the letters of a session's next turn (see `batch`); they stay claimed until it ends."""
     wanted = batch(tx, talk)
     if not wanted:
         return []
-    taken = mail.claim(
-        tx, talk.mailbox, owner=f"talk:{talk.session_id}", limit=len(wanted), lease_ms=DAY
-    )
+    taken = mail.claim(tx, talk.mailbox, owner=_owner(talk), limit=len(wanted), lease_ms=DAY)
     return mail.retire(tx, taken)
 
 
+def _owner(talk: Talk) -> str:
+    return f"talk:{talk.session_id}"
+
+
 def batch(tx: Tx, talk: Talk) -> list[Letter]:
-    """The letters that the next turn would be given; none when only notices wait, which nobody has
-    to be woken for."""
-    line = looking.list_waiting(tx, mailbox=talk.mailbox, limit=MOST_LETTERS).items
+    """The letters that the next turn is given; none when nothing has to be done now.
+
+    Letters from one place share a turn. A letter that failed before goes without other letters, so
+    that a poison message takes no other down with it. Notices go with the letter behind them and
+    wake no agent by themselves, unless they fill a batch, or a letter of a lower priority waits.
+
+    The rules only cut a prefix of what a claim gives, and an empty result means that no letter but
+    notices is due. So no letter can block a session for longer than its own retries.
+    """
     found: list[Letter] = []
     address: tuple[str, str | None] | None = None
-    for letter in line:
-        if letter.due_at > tx.now or letter.priority != line[0].priority:
-            break
-        if letter.attempts and found:
-            break
+    count = 0
+    for letter in looking.list_claimable(tx, talk.mailbox, owner=_owner(talk), limit=MOST_CLAIMED):
+        if is_notice(letter):
+            found.append(letter)
+            continue
         where = _address(letter)
-        if where is not None and address is not None and where != address:
+        apart = where is not None and address is not None and where != address
+        if count and (letter.attempts or apart or count == MOST_LETTERS):
             break
         address = address or where
         found.append(letter)
+        count += 1
         if letter.attempts:
             break
-    return found if any(not _is_notice(letter) for letter in found) else []
+    if count or len(found) == MOST_CLAIMED or (found and _has_other_due(tx, talk)):
+        return found
+    return []
+
+
+def _has_other_due(tx: Tx, talk: Talk) -> bool:
+    """Whether a letter of a lower priority waits behind notices: one claim holds one priority, so
+    the notices need a turn of their own first."""
+    line = looking.list_waiting(tx, mailbox=talk.mailbox, limit=MAX_LIMIT).items
+    return any(letter.due_at <= tx.now and not is_notice(letter) for letter in line)
 
 
 def _address(letter: Letter) -> tuple[str, str | None] | None:
     asked = asked_in(letter)
     return (asked.place, asked.thread) if asked is not None and asked.place else None
-
-
-def _is_notice(letter: Letter) -> bool:
-    return isinstance(letter.body, dict) and "undelivered" in letter.body
 
 
 def begin(tx: Tx, talk: Talk, run_id: str, letters: Sequence[Letter]) -> Talk | None:
@@ -269,21 +290,28 @@ def end(tx: Tx, talk: Talk) -> Talk | None:
 
 def used_up(tx: Tx, talk: Talk) -> None:
     """The turn that was given these letters ended well: they are done."""
-    for fenced in talk.letters:
-        mail.ack(tx, fenced.id, fence=fenced.fence)
+    for letter in _still_claimed(tx, talk.letters):
+        mail.ack(tx, letter)
 
 
 def turned_down(tx: Tx, talk: Talk, reason: str) -> None:
-    """Somebody stopped the turn: its letters are refused, and their senders told why."""
-    for fenced in talk.letters:
-        mail.refuse(tx, fenced.id, reason, fence=fenced.fence)
+    """A person stopped the turn: its letters are refused, and their senders notified."""
+    for letter in _still_claimed(tx, talk.letters):
+        mail.refuse(tx, letter, reason)
 
 
 def missed(tx: Tx, letters: Sequence[Letter | Fenced], reason: str) -> None:
-    """The turn failed: its letters come again after a pause, or are dead at the limit, of which
-    their senders and the operator are told."""
-    for letter in letters:
-        said = mail.fail(tx, letter.id, reason, fence=letter.fence)
+    """The turn failed: its letters come again after a pause, or are dead at the limit, and their
+    senders and the operator are notified.
+
+    A notice is dead one attempt earlier than the letters that it goes with, so that a notice which
+    makes every turn fail leaves them an attempt without it.
+    """
+    for letter in _still_claimed(tx, letters):
+        if is_notice(letter) and letter.attempts >= mail.max_attempts(tx, letter) - 1:
+            said = mail.bury(tx, letter, reason)
+        else:
+            said = mail.fail(tx, letter, reason)
         if said.state is LetterState.DEAD:
             alerts.raise_alert(
                 tx,
@@ -294,82 +322,18 @@ def missed(tx: Tx, letters: Sequence[Letter | Fenced], reason: str) -> None:
             )
 
 
-# -- what an agent is told ------------------------------------------------------------------------
-
-
-def words(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:
-    """What the agent is told: what was said, by whom and where, and what came in between."""
-    parts = [_context(tx, talk, letters), *told(letters)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def told(letters: Sequence[Letter]) -> list[str]:
-    """What each letter tells."""
-    return [_told(letter, len(letters) == 1) for letter in letters]
-
-
-def _told(letter: Letter, alone: bool) -> str:
-    chat = chat_of(letter)
-    if chat is not None:
-        listed = [file.get("path") or file.get("reason") for file in chat.files]
-        attached = [f"[attached: {each}]" for each in listed]
-        if chat.direct and alone:
-            return "\n".join([chat.text, *attached])
-        return "\n".join([_said(f"{chat.sender} in {chat.place_name}", chat.text), *attached])
-    return _other(letter)
-
-
-def _said(who: str, text: str) -> str:
-    """Who said what, where several may have spoken: whatever lines somebody writes stand further in
-    than a speaker's name, so that nobody speaks in another's."""
-    return f"{printable(who)}: " + "\n    ".join(text.splitlines() or [""])
-
-
-def _other(letter: Letter) -> str:
-    """A letter that came from elsewhere: what never arrived, an answer, a timer, another agent."""
-    body = letter.body
-    errand = errand_of(letter)
-    if errand is not None:
-        return (
-            f"{errand.text}\n\nIts script found:\n{errand.found}" if errand.found else errand.text
-        )
-    if isinstance(body, str):
-        return body if letter.sender is None else f"[From {letter.sender}] {body}"
-    if isinstance(body, dict) and body.get("kind") == "notice" and letter.sender is None:
-        return f"[{body.get('reason')}]"
-    if isinstance(body, dict) and "undelivered" in body:
-        return f"[What you said did not arrive ({body['undelivered']}): {body.get('reason')}]"
-    if isinstance(body, dict) and body.get("kind") == "request" and letter.sender is None:
-        return f"[{body.get('text')}]"
-    if isinstance(body, dict) and body.get("kind") == "question" and letter.sender is None:
-        said = body.get("answer") or f"no answer; it is {body.get('state')}"
-        return f"[Your question {body.get('text')!r}, by {body.get('answered_by')}: {said}]"
-    return f"[From {letter.sender or 'Corral'}] {encode_json(body, 'The letter')}"
-
-
-def _context(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> str:
-    """What was said in the place since the agent was last told, and did not wake it."""
-    chats = [chat for letter in letters if (chat := chat_of(letter)) is not None and chat.keeps]
-    if not chats:
-        return ""
-    first = number_of("msg", chats[0].message)
-    between = tx.all(
-        sql.MESSAGES_OF_PLACE, place_id=chats[0].place, before=first, limit=MOST_CONTEXT
-    )
-    lines = [
-        _said(_speaker(tx, message), message.text)
-        for message in reversed(between)
-        if number_of("msg", message.id) > talk.seen
-        and message.direction == "in"
-        and message.kind == "text"
-        and message.state in ("heard", "unheard")
-        and not any(route.heard and route.agent_id == talk.agent_id for route in message.routes)
+def _still_claimed(tx: Tx, letters: Sequence[Letter | Fenced]) -> list[Letter]:
+    """The letters that the turn still holds. One that was dropped, has expired or was claimed by
+    another owner has its outcome already, and must not keep the turn from ending."""
+    held = (mail.hold(tx, number_of("let", each.id)) for each in letters)
+    return [
+        letter
+        for letter, each in zip(held, letters, strict=True)
+        if letter is not None and letter.ended_at is None and letter.fence == each.fence
     ]
-    return "Said here before:\n" + "\n".join(lines) if lines else ""
 
 
-def _speaker(tx: Tx, message: Message) -> str:
-    return sql.SENDERS.get(tx, message.sender_id).called if message.sender_id else "somebody"
+# -- what an agent says ---------------------------------------------------------------------------
 
 
 def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:

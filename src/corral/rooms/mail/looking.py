@@ -9,7 +9,7 @@ from corral.kernel.ids import number_of
 from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import encode_json
 from corral.rooms.mail import sql
-from corral.rooms.mail.model import Letter, LetterState, check_mailbox
+from corral.rooms.mail.model import Letter, LetterState, Stalled, check_mailbox
 
 LINES_AT_ONCE = 1_000
 LISTED_STATES = (
@@ -93,6 +93,35 @@ def lines(tx: Tx, kind: str) -> list[str]:
 def dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:
     """Letters that failed too often, newest first."""
     return list_by_state(tx, state="dead", after=after, limit=limit)
+
+
+def list_claimable(tx: Tx, mailbox: str, *, owner: str, limit: int) -> list[Letter]:
+    """The letters that `ops.claim` would give this owner now, in order, without claiming them.
+
+    For mailboxes that keep order. The result is exact within one transaction that also claims.
+    """
+    found = tx.all(
+        sql.CLAIMABLE_IN_ORDER,
+        mailbox=check_mailbox(mailbox),
+        owner=owner,
+        limit=check_limit(limit),
+        now=tx.now,
+    )
+    return sorted(found, key=_place_in_line)
+
+
+def list_stalled(tx: Tx, *, before: int) -> list[Stalled]:
+    """Up to 1,000 mailboxes whose first letter has been due since `before` and is not claimed,
+    longest first.
+
+    A mailbox in which an owner has a letter out is not stalled. The cost grows with the number of
+    mailboxes that hold waiting letters, and does not depend on how many letters each one holds.
+    """
+    oldest: dict[str, int] = {}
+    for found in tx.all(sql.STALLED, before=before, now=tx.now, limit=LINES_AT_ONCE):
+        oldest[found.mailbox] = min(found.due_at, oldest.get(found.mailbox, found.due_at))
+    stalled = [Stalled(mailbox, due_at) for mailbox, due_at in oldest.items()]
+    return sorted(stalled, key=lambda each: (each.due_at, each.mailbox))
 
 
 def next_due(tx: Tx, mailbox: str) -> int | None:

@@ -87,6 +87,13 @@ class Draft(NamedTuple):
     sender: str | None = None
 
 
+class Stalled(msgspec.Struct, frozen=True):
+    """A mailbox whose oldest due letter has not been claimed for long."""
+
+    mailbox: str
+    due_at: int
+
+
 class Exchange(msgspec.Struct, frozen=True):
     """What a letter that an agent wrote to an agent belongs to."""
 

@@ -178,7 +178,7 @@ def retire(tx: Tx, taken: Sequence[Letter]) -> list[Letter]:
         number = number_of("let", letter.id)
         if letter.expires_at is not None and letter.expires_at <= tx.now:
             _end(tx, "expire", number, "nobody took it in time", guard=letter.fence)
-        elif letter.attempts > 1 and letter.attempts > _max_attempts(tx, letter):
+        elif letter.attempts > 1 and letter.attempts > max_attempts(tx, letter):
             _end(
                 tx,
                 "bury",
@@ -254,7 +254,7 @@ def fail(
     number, guard = _claimed(letter, fence)
     found = sql.LETTERS.get(tx, number)
     reason = clean_text(error[:MAX_ERROR] or "no reason given", "The error", most=4 * MAX_ERROR)
-    if found.fence == guard and found.attempts >= _max_attempts(tx, found):
+    if found.fence == guard and found.attempts >= max_attempts(tx, found):
         return _end(tx, "bury", number, reason, guard=guard)
     ladder = _setting(tx, "mail.backoff_ms", found)
     wanted = min(max(check_int(pause_ms, "The pause"), 0), YEAR) if pause_ms else 0
@@ -341,6 +341,15 @@ def drop_waiting(tx: Tx, mailbox: str, *, reason: str) -> None:
     given = {"mailbox": check_mailbox(mailbox), "limit": 1_000}
     while found := [number for (number,) in tx.run(sql.WAITING_NUMBERS, **given)]:
         move_many(tx, sql.LETTERS, "drop", found, last_error=said, ended_at=tx.now)
+
+
+def refuse_waiting(tx: Tx, mailbox: str, *, reason: str) -> None:
+    """Refuse all letters that wait in a mailbox, also those for later, and notify their senders."""
+    said = clean_text(reason, "The reason", most=MAX_ERROR)
+    given = {"mailbox": check_mailbox(mailbox), "limit": 1_000}
+    while found := [number for (number,) in tx.run(sql.WAITING_NUMBERS, **given)]:
+        for number in found:
+            _end(tx, "refuse", number, said)
 
 
 def expire_due(tx: Tx, *, limit: int = 100) -> list[Letter]:
@@ -432,7 +441,8 @@ def _anew(tx: Tx, verb: str, number: int, **columns: Any) -> Letter:
     )
 
 
-def _max_attempts(tx: Tx, letter: Letter) -> int:
+def max_attempts(tx: Tx, letter: Letter) -> int:
+    """The number of attempts after which this letter is a dead letter."""
     return int(_setting(tx, "mail.max_attempts", letter))
 
 

@@ -1,7 +1,7 @@
 from corral.db.moves import StateTable
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.rooms.mail.model import MOVES, Letter, fresh_letter
+from corral.rooms.mail.model import MOVES, Letter, Stalled, fresh_letter
 
 _COLUMNS = """'let_' || seq AS id, mailbox, sender, project_id, key, body, -rank AS priority, state,
     due_at, line_at, expires_at, owner, fence, attempts, last_error, created_at, ended_at"""
@@ -153,9 +153,7 @@ HOLD_LATE = Statement("""
     ORDER BY due_at {locked}
 """)
 
-CLAIM_IN_ORDER = Query(
-    Letter,
-    f"""
+_PICKED_IN_ORDER = f"""
     WITH RECURSIVE {_LEVEL},
     ahead AS MATERIALIZED (
         SELECT seq, line_at FROM letters
@@ -192,10 +190,25 @@ CLAIM_IN_ORDER = Query(
                 SELECT min(CASE WHEN line_at = (SELECT line_at FROM barrier) THEN seq END)
                 FROM stuck)
     )
+"""
+
+CLAIM_IN_ORDER = Query(
+    Letter,
+    f"""
+    {_PICKED_IN_ORDER}
     UPDATE letters
     SET owner = :owner, fence = fence + 1, attempts = attempts + 1, due_at = :until
     WHERE seq {{is_picked}} AND {_STILL_DUE}
     RETURNING {_COLUMNS}
+""",
+)
+
+# The letters that CLAIM_IN_ORDER would take, without taking them.
+CLAIMABLE_IN_ORDER = Query(
+    Letter,
+    f"""
+    {_PICKED_IN_ORDER}
+    SELECT {_COLUMNS} FROM letters WHERE seq {{is_picked}}
 """,
 )
 
@@ -248,6 +261,45 @@ LINES = Statement("""
     )
     SELECT mailbox FROM line WHERE mailbox IS NOT NULL LIMIT :limit
 """)
+
+# The first letter of each priority of each mailbox, found by one index seek for each (a loose index
+# scan of letters_line), however many letters wait behind it. A mailbox in which an owner has a
+# letter out is being worked on, so the letters behind it are not stalled.
+STALLED = Query(
+    Stalled,
+    """
+    WITH RECURSIVE head (seq) AS (
+        SELECT (
+            SELECT seq FROM letters WHERE state = 'waiting' AND mailbox > ''
+            ORDER BY mailbox, rank, line_at, seq LIMIT 1
+        )
+        UNION ALL
+        SELECT coalesce(
+            (
+                SELECT later.seq FROM letters AS later
+                WHERE later.state = 'waiting' AND later.mailbox = letters.mailbox
+                  AND later.rank > letters.rank
+                ORDER BY later.rank, later.line_at, later.seq LIMIT 1
+            ),
+            (
+                SELECT later.seq FROM letters AS later
+                WHERE later.state = 'waiting' AND later.mailbox > letters.mailbox
+                ORDER BY later.mailbox, later.rank, later.line_at, later.seq LIMIT 1
+            )
+        )
+        FROM head JOIN letters ON letters.seq = head.seq
+    )
+    SELECT letters.mailbox, letters.due_at
+    FROM head JOIN letters ON letters.seq = head.seq
+    WHERE letters.due_at <= :before AND NOT EXISTS (
+        SELECT 1 FROM letters AS started
+        WHERE started.mailbox = letters.mailbox AND started.state IN ('waiting', 'unknown')
+          AND started.attempts > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
+          AND started.due_at > :now AND started.owner IS NOT NULL
+    )
+    LIMIT :limit
+""",
+)
 
 WAITING = Query(
     Letter,

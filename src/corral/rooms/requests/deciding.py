@@ -1,6 +1,7 @@
 """What people answered to what Corral itself asks is done: about an account, a place, a request."""
 
 from corral.db.tx import Tx
+from corral.kernel.errors import NotFound
 from corral.rooms.gateway import admitting
 from corral.rooms.gateway.model import HOST
 from corral.rooms.mail import ops as mail
@@ -29,7 +30,10 @@ def hear(tx: Tx, letter: Letter) -> None:
 def could_not_do(tx: Tx, letter: Letter, why: str) -> None:
     """What an answer says could not be done: a request has failed, and its agent is told; all else
     is tried again."""
-    about, id = _about(questions.get(tx, str(letter.body.get("question"))))
+    try:
+        about, id = _about(questions.get(tx, str(letter.body.get("question"))))
+    except NotFound:  # the question was pruned; the letter dies at its limit
+        about, id = "", ""
     if about != "request":
         mail.fail(tx, letter, why)
         return

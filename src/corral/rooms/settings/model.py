@@ -47,6 +47,14 @@ KNOWN: dict[str, Known] = {
         TEN_YEARS,
         "Pause after the first failure, the second, and so on; the last one repeats.",
     ),
+    "mail.stalled_ms": Known(
+        int,
+        HOUR,
+        MINUTE,
+        TEN_YEARS,
+        "How long a due letter may stay unclaimed before `corral doctor` reports its mailbox.",
+        ("global",),
+    ),
     "mail.keep_ms": Known(
         int, 30 * DAY, MINUTE, TEN_YEARS, "How long an ended letter is kept.", ("global", "project")
     ),

@@ -1,0 +1,79 @@
+"""What a session keeps of a prompt, and what a prompt repeats of a session."""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from corral.adapters.providers.provider import GO_ON
+from corral.db.tx import Tx
+from corral.kernel.prompt import Own, Quote, quoted, render
+from corral.rooms.gateway.prompts import ToldTurn
+from corral.rooms.runs.model import Run
+from corral.rooms.sessions import context as contexts
+from corral.rooms.sessions import ops as sessions
+from corral.rooms.sessions.model import Context, NewTurn, Session, Turn
+
+MOST_TURNS = 200
+MOST_CONTEXT = 200_000  # characters
+
+
+def keep_turns(
+    tx: Tx, session: Session, run: Run, prompt: str, told: Sequence[ToldTurn] | None
+) -> None:
+    """Append what the agent is told to its session. A key that the session has seen adds nothing,
+    so a turn that is tried again is kept once."""
+    turns = told if told is not None else [(f"{run.id}:prompt", prompt)]
+    if turns:
+        new = [NewTurn("user", text, key, run=run.id) for key, text in turns]
+        sessions.append_many(tx, session, new)
+
+
+def with_context(
+    tx: Tx, session: Session, prompt: str | None, told: Sequence[ToldTurn] | None
+) -> str | None:
+    """What an agent is told that goes on with a conversation of which its provider knows nothing:
+    the note of the hand-off and the turns that its policy gives, before the prompt."""
+    given = contexts.context(tx, session, limit=MOST_TURNS)
+    return retold(given, prompt, without={turn.key for turn in told or ()})
+
+
+def retold(
+    given: Context, prompt: str | None, *, without: Collection[str] = frozenset()
+) -> str | None:
+    """A prompt for an agent whose provider does not know the conversation: what was said before,
+    then the prompt. Turns whose key is in `without` are left out: the prompt tells them again."""
+    quotes = [
+        Quote(f"{what} of the agent that had this conversation before", text)
+        for what, text in (("summary", given.summary), ("note", given.note))
+        if text
+    ]
+    quotes += [
+        Quote(_source_of(turn), turn.content)
+        for turn in given.turns
+        if turn.content and turn.key not in without
+    ]
+    if not quotes:
+        return prompt
+    head = Own("This conversation was begun before. So far:")
+    return render([head, *_newest(quotes), Own(f"Now: {prompt or GO_ON}")])
+
+
+def _source_of(turn: Turn) -> str:
+    tool = f" (tool {quoted(turn.tool_name)})" if turn.tool_name else ""
+    return f"earlier turn {turn.number}, role {turn.role}{tool}"
+
+
+def _newest(quotes: Sequence[Quote]) -> list[Quote]:
+    """The newest quotes that fit into MOST_CONTEXT characters; the oldest of them is cut at its
+    beginning, and says so."""
+    kept: list[Quote] = []
+    room = MOST_CONTEXT
+    for quote in reversed(quotes):
+        if len(quote.text) > room:
+            if room > 0:
+                cut = f"{quote.source} (only its end)"
+                kept.append(msgspec.structs.replace(quote, source=cut, text=quote.text[-room:]))
+            break
+        kept.append(quote)
+        room -= len(quote.text)
+    return kept[::-1]

@@ -1,0 +1,173 @@
+"""The prompt of a turn: the letters of a session, and what was said in between.
+
+Everything here is written by others, so all of it is quoted (`kernel/prompt.py`). A letter can
+claim to be a chat message, an answer or a task, and any process of the user can put one. So what
+a letter claims is compared with the store, and a claim that the store does not confirm is shown as
+an unsigned letter.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from corral.db.tx import Tx
+from corral.kernel.errors import CorralError
+from corral.kernel.ids import number_of
+from corral.kernel.prompt import Own, Part, Quote, looks_fenced, quoted, render, transcribe
+from corral.kernel.text import encode_json
+from corral.rooms.gateway import sql
+from corral.rooms.gateway.letters import Chat, chat_of, errand_of, is_notice
+from corral.rooms.gateway.model import Message, Talk
+from corral.rooms.mail.model import Letter
+from corral.rooms.questions import ops as questions
+from corral.rooms.schedules import ops as schedules
+from corral.rooms.schedules.model import Schedule
+
+MOST_CONTEXT = 20
+"""Messages from between that are told with the letters."""
+
+
+class ToldTurn(NamedTuple):
+    """What a session keeps of something that its agent was told: once, however often a turn is
+    tried again."""
+
+    key: str
+    text: str
+
+
+class TurnPrompt(NamedTuple):
+    """What an agent is told in one turn."""
+
+    text: str
+    turns: list[ToldTurn]
+
+
+def build(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> TurnPrompt:
+    """The prompt of a turn that is given these letters, and what its session keeps of it."""
+    told: list[tuple[str, list[Part]]]
+    told = [(f"{message.id}:told", [quote]) for message, quote in _context(tx, talk, letters)]
+    told += [(f"{letter.id}:told", parts_of(tx, talk, letter)) for letter in letters]
+    if len(told) == 1 and len(letters) == 1 and (own := _own_words(tx, talk, letters[0])):
+        told = [(told[0][0], [Own(own)])]
+    text = render([part for _, parts in told for part in parts])
+    return TurnPrompt(text, [ToldTurn(key, transcribe(parts)) for key, parts in told])
+
+
+def _own_words(tx: Tx, talk: Talk, letter: Letter) -> str | None:
+    """The text of a message that is the prompt itself; None: it has to be quoted.
+
+    In a session that belongs to one direct chat, the person there is the one whom the agent works
+    for: their message alone is the prompt, as with `corral run`. Everything else in such a session
+    is quoted, and so is a message that holds a fence line or brings files.
+    """
+    chat = chat_of(letter)
+    if chat is None or not chat.direct or chat.files or talk.place_id != chat.place:
+        return None
+    if looks_fenced(chat.text) or _message_of(tx, talk, chat) is None:
+        return None
+    return chat.text
+
+
+def parts_of(tx: Tx, talk: Talk, letter: Letter) -> list[Part]:
+    """The parts that tell a letter; one quote for almost every letter."""
+    chat = chat_of(letter)
+    message = _message_of(tx, talk, chat) if chat is not None else None
+    if chat is not None and message is not None:
+        files = tuple(str(file.get("path") or file.get("reason")) for file in chat.files)
+        return [Quote(_source(tx, message, chat.place_name), chat.text, files)]
+    errand = errand_of(letter)
+    schedule = _schedule_of(tx, talk, letter)
+    if errand is not None and schedule is not None:
+        source = f"scheduled task {schedule.id}"
+        found = [Quote(f"output of the script of {source}", errand.found)] if errand.found else []
+        return [Quote(source, errand.text), *found]
+    if schedule is not None:
+        return [_letter_of(letter, f"of the schedule {schedule.id}")]
+    return [_answer_of(tx, letter) or _notice_of(letter) or _letter_of(letter)]
+
+
+def _message_of(tx: Tx, talk: Talk, chat: Chat) -> Message | None:
+    """The message that a letter tells, as it is stored; None unless it went to this session."""
+    try:
+        message = tx.one(sql.MESSAGES.by_key, key_=number_of("msg", chat.message))
+    except CorralError:
+        return None
+    if message is None or message.direction != "in" or message.place_id != chat.place:
+        return None
+    if message.text != chat.text or message.thread != chat.thread:
+        return None
+    went = any(route.session_id == talk.session_id for route in message.routes)
+    return message if went else None
+
+
+def _source(tx: Tx, message: Message, place: str) -> str:
+    sender = sql.SENDERS.get(tx, message.sender_id).called if message.sender_id else "unknown"
+    return f"chat message {message.id} from {quoted(sender)} in {quoted(place)}"
+
+
+def _schedule_of(tx: Tx, talk: Talk, letter: Letter) -> Schedule | None:
+    """The schedule that put a letter; None unless it belongs to this session and says the same."""
+    if not (letter.key or "").startswith("sch_"):
+        return None
+    try:
+        schedule = schedules.get(tx, str(letter.key).partition("@")[0])
+    except CorralError:
+        return None
+    before, now = schedule.body, letter.body
+    same = before == now  # but for what a script found, which is not in the schedule
+    if isinstance(before, dict) and isinstance(now, dict):
+        same = before == {name: value for name, value in now.items() if name != "found"}
+    return schedule if same and schedule.mailbox == talk.mailbox else None
+
+
+def _answer_of(tx: Tx, letter: Letter) -> Quote | None:
+    """An answer to a question, as the store has it; None when the letter is something else."""
+    body = letter.body
+    if not isinstance(body, dict) or body.get("kind") != "question":
+        return None
+    id = body.get("question")
+    question = questions.find(tx, id) if isinstance(id, str) else None
+    if question is None or question.ended_at is None or letter.key != f"{question.id}:ended":
+        return None
+    if question.answer is None:
+        return Quote(f"your question {question.id}, which is {question.state}", question.text)
+    by = quoted(question.answered_by or "unknown")
+    source = f"answer of {by} to your question {question.id} ({quoted(question.text)})"
+    return Quote(source, question.answer)
+
+
+def _notice_of(letter: Letter) -> Quote | None:
+    body = letter.body
+    if not is_notice(letter) or letter.sender is not None:
+        return None
+    about = quoted(str(body["undelivered"]))
+    return Quote(f"notice {letter.id}: what you sent did not arrive ({about})", str(body["reason"]))
+
+
+def _letter_of(letter: Letter, signed: str | None = None) -> Quote:
+    body = letter.body
+    signed = signed or (f"signed {quoted(letter.sender)}" if letter.sender else "unsigned")
+    if isinstance(body, dict) and body.get("kind") in ("notice", "request") and not letter.sender:
+        text = str(body.get("text") or body.get("reason"))
+    else:
+        text = body if isinstance(body, str) else encode_json(body, "The letter")
+    return Quote(f"letter {letter.id}, {signed}", text)
+
+
+def _context(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> list[tuple[Message, Quote]]:
+    """What was said in the place since the agent was last told, and did not wake it."""
+    chats = [chat for letter in letters if (chat := chat_of(letter)) is not None and chat.keeps]
+    if not chats or _message_of(tx, talk, chats[0]) is None:
+        return []
+    first = number_of("msg", chats[0].message)
+    between = tx.all(
+        sql.MESSAGES_OF_PLACE, place_id=chats[0].place, before=first, limit=MOST_CONTEXT
+    )
+    return [
+        (message, Quote(f"earlier {_source(tx, message, chats[0].place_name)}", message.text))
+        for message in reversed(between)
+        if number_of("msg", message.id) > talk.seen
+        and message.direction == "in"
+        and message.kind == "text"
+        and message.state in ("heard", "unheard")
+        and not any(route.heard and route.agent_id == talk.agent_id for route in message.routes)
+    ]

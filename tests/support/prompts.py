@@ -1,0 +1,40 @@
+"""Reads a prompt back, as an agent does: by its fence lines."""
+
+import re
+from typing import NamedTuple
+
+_BLOCK = re.compile(
+    r"^\[corral:(?P<mark>[0-9a-f]{16}) begin\] (?P<source>.*)\n"
+    r"(?P<files>(?:\[corral:(?P=mark) file\] .*\n)*)"
+    r"(?P<text>(?: {4}.*\n)+)"
+    r"\[corral:(?P=mark) end\]$",
+    re.MULTILINE,
+)
+
+
+class Quoted(NamedTuple):
+    source: str
+    text: str
+    files: tuple[str, ...] = ()
+
+
+def quotes_in(prompt: str | None) -> list[Quoted]:
+    """The quotes of a prompt, in order, those of what was said before included."""
+    return [
+        Quoted(
+            found["source"],
+            "\n".join(line[4:] for line in found["text"].splitlines()),
+            tuple(line.partition("] ")[2] for line in found["files"].splitlines()),
+        )
+        for found in _BLOCK.finditer(prompt or "")
+    ]
+
+
+def texts_in(prompt: str | None) -> list[str]:
+    """The texts of the quotes; the prompt itself where it has none."""
+    return [quote.text for quote in quotes_in(prompt)] or [prompt or ""]
+
+
+def now_in(prompt: str | None) -> str:
+    """What a prompt tells now, without what was said before."""
+    return (prompt or "").rpartition("\n\nNow: ")[2]
