@@ -8,6 +8,7 @@ whatever it cannot do because it died, a recovery does.
 
 import os
 import select
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -233,6 +234,7 @@ class Keeper:
             return self._watch()
         self._end_leftovers()
         self._drain()
+        self._plan.collect(self._hold.log)
         if self._streams is not None:
             self._streams.close()
         self._output.close()
@@ -312,6 +314,8 @@ class Keeper:
             moments.append(self._line.look_at)
         if self._voice.pause is not None:
             moments.append(now + self._voice.pause)
+        if self._plan.confinement is not None:
+            moments.append(self._plan.confinement.next_look)
         return min(moments) - now
 
     def _look_at_the_time(self) -> None:
@@ -340,8 +344,22 @@ class Keeper:
             self._begin_to_end()
         elif timeout_ms is not None and now >= self._began + timeout_ms / 1_000:
             self._hold.ask_to_stop(Stop.TIMED_OUT)
+        elif (reason := self._excess()) is not None:
+            self._grace_ms = 0
+            self._hold.ask_to_stop(Stop.INTERRUPTED, reason)
         elif idle_ms is not None:
             self._look_for_idleness(now, idle_ms / 1_000)
+
+    def _excess(self) -> str | None:
+        """Which limit of its sandbox the run exceeds. It is killed at once then: with the process
+        that made the sandbox all those inside die, however many they are."""
+        limits, agent = self._plan.confinement, self._agent
+        if limits is None or agent is None:
+            return None
+        reason = limits.excess(agent)
+        if reason is not None:
+            process.send(agent, signal.SIGKILL)
+        return reason
 
     def _look_for_idleness(self, now: float, patience: float) -> None:
         if self._streams is None or self._streams.source is None:
@@ -402,6 +420,7 @@ class Keeper:
         self._attempt.close()
 
     def _finish(self, end: End) -> Run:
+        self._plan.close()
         self._hold.end(end, self._output.bytes(), self._verdict)
         if self._line is not None:
             self._line.end({"exit_code": self.run.exit_code, "signal": self.run.signal})
