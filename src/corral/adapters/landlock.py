@@ -1,6 +1,6 @@
 """Bounds by Landlock: a small program that gives up its rights and becomes another one.
 
-    python -m corral.adapters.landlock '{"write": [...], ...}' PROGRAM WORD…
+    python -I -S landlock.py '{"write": [...], ...}' PROGRAM WORD…
 
 It needs no package and no right of its own. Where it may make a network of its own it does, so that
 no network is none; else Landlock keeps it off TCP, where the kernel can.
@@ -42,6 +42,14 @@ MAKE_DEVICE = 1 << 6 | 1 << 11  # character and block devices: never, as root no
 DROP_BOUNDING, AMBIENT, CLEAR_ALL = 24, 47, 4
 CAPABILITY_VERSION = 0x2008_0522
 CAPSET = {"x86_64": 126, "aarch64": 91, "riscv64": 91}
+SECCOMP, FILTER = 22, 2
+ALLOW, DENY = 0x7FFF_0000, 0x0005_0001  # the second: EPERM
+# Keys of the user in the kernel (keyctl, add_key, request_key), bpf, perf_event_open, kexec_load,
+# open_by_handle_at, userfaultfd: no agent needs them, and each has led out of a sandbox before.
+FORBIDDEN_CALLS = {
+    "x86_64": (0xC000_003E, (250, 248, 249, 321, 298, 246, 304, 323)),
+    "aarch64": (0xC000_00B7, (219, 217, 218, 280, 241, 104, 265, 282)),
+}
 DEVICES = tuple(
     f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 )
@@ -158,6 +166,31 @@ def drop_capabilities() -> None:
     _must("capabilities", _system_call(call, header, bytes(24)))
 
 
+def forbid_calls() -> None:
+    """Have the kernel refuse system calls that reach past files, sockets and processes. On machines
+    whose numbers are not known here nothing is refused."""
+    known = FORBIDDEN_CALLS.get(os.uname().machine)
+    if known is None:
+        return
+    architecture, numbers = known
+    count = len(numbers)
+    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06  # of the kernel's packet filter
+    program = [
+        (load, 0, 0, 4),  # the architecture
+        (equal, 0, count + 3, architecture),  # another one has other numbers: refused
+        (load, 0, 0, 0),  # the number of the call
+        (at_least, count + 1, 0, 0x4000_0000),  # x32 has other numbers too: refused
+        *((equal, count - place, 0, number) for place, number in enumerate(numbers)),
+        (give, 0, 0, ALLOW),
+        (give, 0, 0, DENY),
+    ]
+    data = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
+    filters = struct.pack("@HP", len(program), ctypes.addressof(data))
+    library = ctypes.CDLL(None, use_errno=True)
+    _must("no new privileges", library.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    _must("seccomp", library.prctl(SECCOMP, FILTER, filters, 0, 0))
+
+
 def limit(processes: int | None, file_bytes: int | None) -> None:
     """Bound how many processes there may be, and how large a file; no core dumps. The kernel does
     not bound the processes of the machine's root: Corral counts those."""
@@ -224,6 +257,7 @@ def main(arguments: list[str]) -> int:
                 files=files,
             )
         drop_capabilities()
+        forbid_calls()
     except OSError as error:
         sys.stderr.write(f"corral: the sandbox could not be made: {error}\n")
         return TROUBLE

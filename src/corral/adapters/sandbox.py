@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 import corral
-from corral.adapters.landlock import unhidden
+from corral.adapters import landlock
 from corral.adapters.private_git import SHARED, PrivateGit
 from corral.kernel.errors import Refused
 from corral.scratch import scratch_folder
@@ -36,6 +36,10 @@ _PROBE = (
 )
 ONLY_LOOPBACK = "1"
 SHARED_MEMORY_BYTES = 1 << 30  # of files in /dev/shm, which are memory
+# Files of the kernel that belong to root: without any capability root could still write them, and
+# bubblewrap leaves `/proc/sys` as it is when the folder itself is read-only.
+KERNEL_FILES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "driver", "mtrr", "pressure")
+KERNEL_SECRETS = ("kcore", "keys", "key-users", "acpi", "scsi", "timer_list", "sched_debug")
 
 
 class Kind(StrEnum):
@@ -196,7 +200,7 @@ def _bubblewrap(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
     made += ["--dev", "/dev", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
     made += ["--remount-ro", "/dev"]
     if bounds.own_processes:
-        made += ["--unshare-pid", "--proc", "/proc"]
+        made += ["--unshare-pid", "--proc", "/proc", *_closed_kernel_files()]
     if not bounds.network:
         made += ["--unshare-net"]
     if not bounds.terminal:
@@ -223,6 +227,17 @@ def _bubblewrap(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
     made += [*_other_names((*_writable(bounds), *readable)), "--remount-ro", "/"]
     launcher = _launcher(bounds, files=False)
     return Wrapped([*made, "--", *launcher, *words], {"TMPDIR": "/tmp"}, Kind.BUBBLEWRAP, [])  # noqa: S108
+
+
+def _closed_kernel_files() -> Iterator[str]:
+    for path in (f"/proc/{name}" for name in KERNEL_FILES):
+        if os.path.exists(path):
+            yield from ("--ro-bind", path, path)
+    for path in (f"/proc/{name}" for name in KERNEL_SECRETS):
+        if os.path.isdir(path):
+            yield from ("--tmpfs", path, "--remount-ro", path)
+        elif os.path.exists(path):
+            yield from ("--ro-bind", "/dev/null", path)
 
 
 def _git_mounts(bounds: Bounds) -> Iterator[_Mount]:
@@ -259,8 +274,8 @@ def _launcher(bounds: Bounds, *, files: bool, **order: object) -> list[str]:
         "processes": bounds.limits.processes,
         "file_bytes": bounds.limits.file_bytes,
     }
-    program = [sys.executable, "-P", "-m", "corral.adapters.landlock"]
-    return [*program, json.dumps(given | order)]
+    # By its file, without any package: whatever the environment says, it is this one.
+    return [sys.executable, "-I", "-S", landlock.__file__, json.dumps(given | order)]
 
 
 def _other_names(named: Iterable[str]) -> Iterator[str]:
@@ -290,7 +305,7 @@ def _landlock(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
     lacks = [*LANDLOCK_LACKS]
     if bounds.own_processes:
         lacks.append("It can see other processes.")
-    shown = [each for path in readable for each in unhidden(path, bounds.hidden)]
+    shown = [each for path in readable for each in landlock.unhidden(path, bounds.hidden)]
     order = {"write": writable, "hidden": ["/"], "readable": shown}
     launcher = _launcher(bounds, files=True, **order)
     return Wrapped([*launcher, *words], {"TMPDIR": scratch}, Kind.LANDLOCK, lacks)
