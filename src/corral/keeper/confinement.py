@@ -110,12 +110,11 @@ class Confinement:
             return {}
         if self._token is None:
             with suppress(CorralError):
-                name = f"run-{run.id.removeprefix('run_')}"
                 with suppress(CorralError):  # of an earlier supervisor of this run
-                    self._store.tokens.revoke(name)
+                    self._store.tokens.revoke(self._token_name)
                 scope = f"agent:{self._store.agents.get(run.agent_id).name}"
                 made = self._store.tokens.create(
-                    name, scope=scope, ttl_ms=TOKEN_MS, project=run.project_id
+                    self._token_name, scope=scope, ttl_ms=TOKEN_MS, project=run.project_id
                 )
                 self._token = made.value
         return {"CORRAL_STORE": daemon.url, "CORRAL_TOKEN": self._token} if self._token else {}
@@ -180,10 +179,13 @@ class Confinement:
         for folder in (self._home, self._scratch):
             with suppress(OSError):
                 delete(folder)
-        if self._token is not None:
-            with suppress(CorralError):
-                self._store.tokens.revoke(f"run-{self._run.id.removeprefix('run_')}")
-            self._token = None
+        with suppress(CorralError):  # there is none where there was no daemon
+            self._store.tokens.revoke(self._token_name)
+        self._token = None
+
+    @property
+    def _token_name(self) -> str:
+        return f"run-{self._run.id.removeprefix('run_')}"
 
 
 def _disk_usage(places: list[str], most: int) -> int:

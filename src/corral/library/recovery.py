@@ -127,8 +127,10 @@ class Recovery:
         gone = _WHEN_GONE[standing]
         if run.mode is Mode.RECORDED:
             return _found(run, self._give_up(run, gone))
-        if run.provider != "plain" and self._start_keeper(run, verdict=gone):
-            # What it said and spent last is in its stream, which only a keeper understands.
+        is_plain = run.provider == "plain" and self._runs.launch_of(run.id).sandbox is None
+        if not is_plain and self._start_keeper(run, verdict=gone):
+            # What it said and spent last is in its stream, and what it committed in a sandbox is in
+            # its private repository: only a keeper takes that over.
             return _found(run, self._wait_for_end(run))
         end = exits.wait_for(run_folder(run.id), run.attempts, run.pid or 0, PATIENCE)
         if end.reason is not None:
