@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-import corral
 from corral.adapters import landlock
 from corral.adapters.private_git import SHARED, PrivateGit
 from corral.kernel.errors import Refused
@@ -258,7 +258,7 @@ def _writable(bounds: Bounds) -> tuple[str, ...]:
 
 def _readable(bounds: Bounds) -> list[str]:
     """What is named, the system, and the Python of Corral, which the launcher needs."""
-    python = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(corral.__file__)))
+    python = (sys.prefix, sys.base_prefix, str(Path(landlock.__file__).parents[2]))
     named = (*SYSTEM, *(NETWORK if bounds.network else ()), *python, *bounds.readable)
     return [path for path in dict.fromkeys(named) if os.path.exists(path)]
 

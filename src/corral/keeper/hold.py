@@ -254,7 +254,13 @@ class Hold:
             if verdict is not None and not end.known:
                 verb, reason = verdict
                 reason = end.reason or reason
-                self.run = self._store.runs.give_up(self.run, verb=verb, reason=reason)
+                self.run = self._store.runs.give_up(
+                    self.run,
+                    verb=verb,
+                    reason=reason,
+                    survivors=end.survivors,
+                    unsure=end.unsure,
+                )
             else:
                 self.run = self._store.runs.end(self.run, end, output_bytes=output_bytes)
         except NotFound:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corral.adapters import process
+from corral.adapters import process, run_marks
 from corral.adapters.process import Identity
 from corral.keeper.attempt import LEFTOVER_GRACE_MS, Adopted, Attempt, CannotStart
 from corral.keeper.ender import Ender
@@ -232,7 +232,9 @@ class Keeper:
             self._attempt.close()
             self._attempt = Adopted(self._agent, self.folder, self.run.attempts)
             return self._watch()
-        self._end_leftovers()
+        survivors = self._end_leftovers()
+        unsure = not end.known and not run_marks.is_supported()
+        end = end._replace(survivors=survivors, unsure=unsure)
         self._drain()
         self._plan.collect(self._hold.log)
         if self._streams is not None:
@@ -408,8 +410,8 @@ class Keeper:
         keys = self._plan.provider.exit_keys if self._launch.interactive else None
         return bool(keys) and self._streams.type_in(str(keys).encode())
 
-    def _end_leftovers(self) -> None:
-        """A run is over when nobody of it is left: whoever it left behind is ended too."""
+    def _end_leftovers(self) -> tuple[int, ...]:
+        """End the processes that the run left behind; returns the pids that could not be ended."""
         assert self._attempt is not None
         guard = self._attempt.guard
         left = process.family(None, self._mark, guard=guard)
@@ -417,7 +419,9 @@ class Keeper:
             killed = process.end_family(None, self._mark, grace_ms=LEFTOVER_GRACE_MS, guard=guard)
             found = {"processes": len(left), "killed": killed}
             self._hold.log("warn", "It left processes behind, which were ended.", found)
+        survivors = process.family(None, self._mark, guard=guard) if left else []
         self._attempt.close()
+        return tuple(survivor.pid for survivor in survivors)
 
     def _finish(self, end: End) -> Run:
         self._plan.close()
