@@ -25,7 +25,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from corral import config
-from corral.adapters import process
+from corral.adapters import process, run_marks
 from corral.adapters.daemons import PORT, Daemon, Seat, file_of
 from corral.adapters.redaction import Redaction
 from corral.daemon.host import Host
@@ -272,6 +272,7 @@ def _allow_many_files() -> None:
 def main(arguments: list[str] | None = None) -> int:
     options = _options(sys.argv[1:] if arguments is None else arguments)
     os.umask(0o077)
+    run_marks.leave_run()  # a process of a run may have started it
     config.make_private_folder(config.home())
     clean = Clean()
     _begin_log(options.log, clean)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import sandbox, worktrees
+from corral.adapters import private_git, sandbox, worktrees
+from corral.adapters.checkouts import Checkout, known_checkout
 from corral.adapters.sandbox import Bounds, Kind
 from corral.kernel.errors import Refused
 from tests.support.repositories import IDENTITY, git, new_repository
@@ -53,7 +54,7 @@ def run(
 ) -> "subprocess.CompletedProcess[str]":
     wrapped = sandbox.wrap(
         ["/bin/sh", "-c", script],
-        Bounds(**bounds),
+        Bounds(**({"readable": (str(tmp_path),)} | bounds)),
         scratch=str(tmp_path / "scratch"),
         kind=kind,
     )
@@ -117,61 +118,44 @@ def test_what_is_hidden_is_not_read_but_for_what_is_named(tmp_path: Path, kind: 
     assert (done.returncode, done.stdout) == (0, "shared"), done.stderr
 
 
-def test_a_worktree_can_be_committed_in_and_its_repository_not_be_turned(
-    tmp_path: Path, kind: Kind
-) -> None:
+def private(tmp_path: Path, kind: Kind) -> tuple[Path, Checkout, private_git.PrivateGit]:
+    """A repository, a worktree of it, and the private repository of an attempt there."""
     repository = new_repository(tmp_path / "repository")
     tree = tmp_path / "tree"
     worktrees.make(str(repository), str(tree), "corral/race/one")
+    found = known_checkout(str(repository), str(tree))
+    made = private_git.prepare(found, str(tmp_path / "git"), mounted=kind is Kind.BUBBLEWRAP)
+    return repository, found, made
+
+
+def test_commits_in_a_worktree_reach_its_own_branch_alone(tmp_path: Path, kind: Kind) -> None:
+    repository, found, made = private(tmp_path, kind)
     script = f"""
-        cd {tree} && echo x > made && git add made && git commit -qm made || exit 1
-        git config core.fsmonitor evil 2>/dev/null && exit 2
-        echo evil 2>/dev/null > {repository}/.git/hooks/post-commit && exit 3
-        git update-ref refs/heads/main HEAD 2>/dev/null && exit 4
+        cd {found.folder} && echo x > made && git add made && git commit -qm made || exit 1
+        git log --oneline main | grep -q first || exit 2
+        git update-ref refs/heads/main HEAD || exit 3
+        git branch other && git tag evil || exit 4
+        git config core.fsmonitor evil || exit 5
+        echo 'echo evil' > "$(git rev-parse --git-common-dir)/hooks/post-commit" || exit 6
         echo x 2>/dev/null > {repository}/README
         exit 0
     """
-    done = run(tmp_path, kind, script, worktree=str(tree), repository=str(repository))
+    before = (repository / ".git/config").read_text()
+    done = run(tmp_path, kind, script, worktree=found.folder, git=made)
     assert done.returncode == 0, done.stderr
+    assert git(repository, "log", "-1", "--format=%s", "corral/race/one") == "first"
+    private_git.import_commits(found, str(tmp_path / "git"))
+    private_git.discard(found, str(tmp_path / "git"))
     assert git(repository, "log", "-1", "--format=%s", "corral/race/one") == "made"
     assert git(repository, "log", "-1", "--format=%s", "main") == "first"
+    assert git(repository, "for-each-ref", "--format=%(refname)").split() == [
+        "refs/heads/corral/race/one",
+        "refs/heads/main",
+    ]
     assert (repository / "README").read_text() == "hello\n"
-    (tree / ".git").write_text(f"gitdir: {tmp_path}/elsewhere\n")
-    wrapped = sandbox.wrap(
-        ["true"],
-        Bounds(worktree=str(tree), repository=str(repository)),
-        scratch=str(tmp_path / "scratch"),
-        kind=kind,
-    )
-    assert "elsewhere" not in str(wrapped.words), "what an agent wrote there opens nothing"
-
-
-def test_a_configuration_that_git_reads_of_a_worktree_is_not_its_agents(
-    tmp_path: Path, kind: Kind
-) -> None:
-    """Not even for the moment between our look at it and git's."""
-    repository = new_repository(tmp_path / "repository")
-    git(repository, "config", "extensions.worktreeConfig", "true")
-    tree = tmp_path / "tree"
-    worktrees.make(str(repository), str(tree), "corral/race/one")
-    own = repository / ".git/worktrees/tree"
-    script = f"""
-        cd {tree} && echo x > made && git add made && git commit -qm made
-        cd {own}
-        echo evil > config.worktree; mv config.worktree away; rm -f config.worktree
-        echo evil > evil; mv evil config.worktree
-        test ! -s config.worktree
-    """
-    done = run(tmp_path, kind, script, worktree=str(tree), repository=str(repository))
-    assert done.returncode == 0, done.stderr
-    file = own / "config.worktree"
-    assert not file.exists() or not file.read_text()
-    assert (tree / "made").exists()
-    committed = git(repository, "log", "-1", "--format=%s", "corral/race/one") == "made"
-    bounds = Bounds(worktree=str(tree), repository=str(repository))
-    wrapped = sandbox.wrap(["true"], bounds, scratch=str(tmp_path / "scratch"), kind=kind)
-    assert committed is not any("cannot commit" in said for said in wrapped.lacks)
-    assert committed is (kind is Kind.BUBBLEWRAP)
+    assert (repository / ".git/config").read_text() == before
+    assert not (repository / ".git/hooks/post-commit").exists()
+    assert git(Path(found.folder), "status", "--porcelain") == ""
 
 
 def test_without_a_network_there_is_none_but_its_own_loopback(tmp_path: Path, kind: Kind) -> None:

@@ -95,6 +95,41 @@ def test_without_any_keeper_the_guard_ends_it(
     home.nobody_left()
 
 
+@pytest.mark.parametrize("agent_too", [False, True])
+def test_it_is_ended_also_when_its_supervisor_and_guard_were_killed(
+    home: Home, escaped: tuple[Run, process.Identity], agent_too: bool
+) -> None:
+    """Its parents, session and environment tell nothing then; its resource limits do."""
+    run, child = escaped
+    assert run.keeper_pid is not None
+    assert run.pid is not None
+    for pid in (run.keeper_pid, home.guard_of(run), *((run.pid,) if agent_too else ())):
+        os.kill(pid, signal.SIGKILL)
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+    assert not lives(child.pid)
+    home.nobody_left()
+
+
+def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
+    home: Home, escaped: tuple[Run, process.Identity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, child = escaped
+    assert run.keeper_pid is not None
+    assert run.pid is not None
+    for pid in (run.keeper_pid, home.guard_of(run), run.pid):
+        os.kill(pid, signal.SIGKILL)
+    monkeypatch.setattr(process, "send", lambda *_: False)  # as for one in uninterruptible sleep
+    with home.store() as store:
+        store.runs.begin_to_stop(run.id)
+        store.runs.recover()
+    monkeypatch.undo()
+    ended = home.get(run.id)
+    assert ended.state is RunState.CRASHED
+    assert str(child.pid) in str(ended.reason)
+    assert lives(child.pid)
+    os.kill(child.pid, signal.SIGKILL)
+
+
 def test_a_run_that_it_started_is_no_orphan_of_its_own(home: Home) -> None:
     """Its keeper comes to be a child of the outer run's guard, and goes on all the same."""
     script = f"{sys.executable} -m corral run -d --name inner -- sleep 600; touch here; sleep 600"

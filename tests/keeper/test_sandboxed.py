@@ -1,6 +1,11 @@
 """Runs that a sandbox keeps in their worktree: nothing that they leave there lets the next one out,
 nor is run by whoever keeps it."""
 
+import json
+import os
+import shlex
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +13,7 @@ import pytest
 from corral.adapters import sandbox, worktrees
 from corral.adapters.sandbox import Kind
 from corral.rooms.runs.model import Run, RunState
-from tests.support.keeping import Home
+from tests.support.keeping import Home, until
 from tests.support.repositories import git, new_repository
 
 
@@ -108,3 +113,184 @@ def test_where_only_the_worktree_could_say_whose_it_is_nobody_is_let_in(
     assert ended.state is RunState.FAILED
     assert "the project's own folder" in str(ended.reason)
     assert not (project / "made").exists()
+
+
+SECRET = "a-secret-of-the-user-4711"
+
+
+@pytest.fixture
+def user(home: Home, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home folder of the user, with what an agent must not see or change."""
+    real = home.folder / "user"
+    for name in (".ssh/id_rsa", ".aws/credentials", ".claude/settings.json", ".netrc"):
+        (real / name).parent.mkdir(parents=True, exist_ok=True)
+        (real / name).write_text(SECRET)
+    (real / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n")
+    for name, value in {"HOME": str(real), "GITHUB_TOKEN": SECRET, "PGPASSWORD": SECRET}.items():
+        monkeypatch.setenv(name, value)
+    return real
+
+
+def test_it_sees_no_store_no_home_and_no_token_of_its_user(
+    home: Home, kind: Kind, tree: Path, user: Path
+) -> None:
+    token = Path(home.env["CORRAL_HOME"]) / "daemon.token"
+    token.parent.mkdir(exist_ok=True)
+    token.write_text(SECRET)
+    script = f"""
+        env > env.txt
+        for file in {token} {user}/.ssh/id_rsa {user}/.aws/credentials {user}/.netrc; do
+            cat $file >> seen.txt 2>/dev/null || true
+        done
+        ls {home.env["CORRAL_HOME"]}/*.db >> seen.txt 2>/dev/null || true
+        mkdir -p ~/.claude && echo evil > ~/.claude/settings.json && echo evil > ~/.bashrc
+        git commit -q --allow-empty -m "as the user"
+    """
+    run = sandboxed(home, kind, tree, script)
+    assert run.state is RunState.COMPLETED, home.output(run)
+    assert (tree / "seen.txt").read_text() == ""
+    shown = (tree / "env.txt").read_text()
+    assert SECRET not in shown
+    assert str(home.url) not in shown
+    assert "CORRAL_HOME" not in shown
+    assert (user / ".claude/settings.json").read_text() == SECRET
+    assert not (user / ".bashrc").exists()
+    log = git(home.folder / "repository", "log", "-1", "--format=%s by %an", "corral/race/one")
+    assert log == "as the user by Ada"
+    left = {path.name for path in home.folder_of(run).iterdir()}
+    assert left.isdisjoint({"home", "git", "scratch"}), "no copy of a login stays"
+
+
+def test_it_cannot_delete_the_objects_of_the_repository(home: Home, kind: Kind, tree: Path) -> None:
+    repository = home.folder / "repository"
+    script = f"""
+        G=$(git rev-parse --git-common-dir)
+        find $G {repository}/.git /run/corral -type f -delete 2>/dev/null || true
+        rm -rf $G {repository}/.git /run/corral 2>/dev/null || true
+        echo kept > work
+    """
+    run = sandboxed(home, kind, tree, script)
+    assert git(repository, "fsck", "--full", "--strict") == ""
+    assert git(repository, "log", "-1", "--format=%s", "corral/race/one") == "first"
+    assert (tree / "work").read_text() == "kept\n"
+    assert any("could not be imported" in line for line in home.log(run))
+
+
+FORKS = """
+import os, time
+for _ in range(300):
+    if os.fork() == 0:
+        os.setsid(); time.sleep(600); os._exit(0)
+time.sleep(600)
+"""
+FILLS = """
+import itertools, time
+for number in itertools.count():
+    with open(f"big-{number}", "wb") as file:
+        file.write(b"x" * (4 << 20))
+    time.sleep(0.05 if number > 40 else 0)
+"""
+GROWS = "import time; kept = bytearray(b'x') * (300 << 20); time.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    ("setting", "most", "program"),
+    [
+        ("processes", 40, FORKS),
+        ("disk_bytes", 60 << 20, FILLS),
+        ("memory_bytes", 200 << 20, GROWS),
+    ],
+)
+def test_what_uses_too_much_is_killed_with_all_that_it_started(
+    home: Home, kind: Kind, tree: Path, setting: str, most: int, program: str
+) -> None:
+    with home.store() as store:
+        store.settings.set(f"sandbox.{setting}", most)
+    (tree / "program.py").write_text(program)
+    run = sandboxed(home, kind, tree, f"exec {sys.executable} program.py")
+    assert run.state is RunState.INTERRUPTED
+    assert f"sandbox.{setting}" in str(run.reason)
+    home.nobody_left()
+    size = sum(path.stat().st_size for path in tree.glob("big-*"))
+    assert size < 10 * most
+
+
+def test_it_reaches_corral_by_the_daemon_as_its_agent_alone(home: Home, tree: Path) -> None:
+    kind = sandbox.probe().kind
+    if kind is Kind.NONE:
+        pytest.skip("no sandbox works here")
+    assert home.corral("up", "--port", "0").returncode == 0
+    try:
+        call = f"{sys.executable} -P -m corral"
+        hello = {"protocolVersion": "2025-03-26", "capabilities": {}}
+        hello["clientInfo"] = {"name": "test", "version": "1"}
+        said = [
+            {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+            {"jsonrpc": "2.0", "method": "notifications/initialized"},
+            {
+                "jsonrpc": "2.0",
+                "id": 2,
+                "method": "tools/call",
+                "params": {"name": "whoami", "arguments": {}},
+            },
+        ]
+        (tree / "said").write_text("".join(f"{json.dumps(line)}\n" for line in said))
+        script = f"""
+            {call} mcp < said > answers 2> mcp.err
+            {call} token create evil > evil.txt 2> evil.err && exit 1
+            CORRAL_AGENT=bob {call} token create evil > evil.txt 2> evil.err && exit 1
+            exit 0
+        """
+        with home.store() as store:
+            store.agents.create("ada", command=shlex.join(["sh", "-ec", script]))
+            store.agents.create("bob", command="true")
+            asked = store.runs.ask(
+                prompt="Do it",
+                agent="ada",
+                project=store.projects.register(home.folder / "repository").id,
+                dir=str(tree),
+                sandbox=kind,
+            )
+            store.runs.start_queued()
+        run = home.ended(asked.id)
+        assert run.state is RunState.COMPLETED, [path.read_text() for path in tree.glob("*.err")]
+        assert "tok_" not in (tree / "evil.txt").read_text()
+        answers = (tree / "answers").read_text().splitlines()
+        assert "ada" in answers[-1], answers
+        with home.store() as store:
+            names = [token.name for token in store.tokens.list().items]
+            assert not [name for name in names if name.startswith("run-")], "it is revoked"
+    finally:
+        home.corral("down")
+
+
+def test_commits_are_imported_also_when_the_supervisor_was_killed(
+    home: Home, kind: Kind, tree: Path
+) -> None:
+    script = """
+        echo x > made && git add made
+        git -c user.name=a -c user.email=a@example.org commit -qm made
+        touch here; sleep 600
+    """
+    with home.store() as store:
+        asked = store.runs.ask(
+            command=["/bin/sh", "-ec", script],
+            project=store.projects.register(home.folder / "repository").id,
+            dir=str(tree),
+            sandbox=kind,
+        )
+        store.runs.start_queued()
+    until((tree / "here").exists, "it has committed")
+    run = home.get(asked.id)
+    assert run.keeper_pid is not None
+    assert run.pid is not None
+    guard = home.guard_of(run)
+    for pid in (run.keeper_pid, guard, run.pid):
+        os.kill(pid, signal.SIGKILL)
+    home.recover()
+    ended = home.ended(run.id)
+    assert ended.state is RunState.CRASHED
+    assert git(home.folder / "repository", "log", "-1", "--format=%s", "corral/race/one") == "made"
+    left = {path.name for path in home.folder_of(run).iterdir()}
+    assert left.isdisjoint({"home", "git", "scratch"}), "no copy of a login stays"
+    home.nobody_left()

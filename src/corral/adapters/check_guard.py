@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 
-from corral.adapters import process
+from corral.adapters import process, run_marks
 
 GRACE_MS = 2_000
 LOOK_MS = 100  # where the system tells nobody that a process has ended
@@ -25,6 +25,7 @@ def main(arguments: list[str]) -> int:
     child = os.fork()
     if child == 0:
         try:
+            run_marks.mark_process(mark)
             _become(folder, words)
         finally:
             os._exit(127)

@@ -104,21 +104,6 @@ def disarm(own: str) -> None:
     os.replace(apart, file)
 
 
-def has_own_configuration(found: Checkout) -> bool:
-    """Whether git reads a worktree's own configuration beside the repository's."""
-    file = os.path.join(found.common, "config")
-    words = ("config", "--file", file, "--type=bool", "extensions.worktreeConfig")
-    return git.run(found.common, *words).out.strip() == b"true"
-
-
-def make_own_configuration(found: Checkout) -> str:
-    """A worktree's own configuration, made when there is none: what is there can be withheld."""
-    disarm(found.own)
-    file = os.path.join(found.own, CONFIGURATION)
-    with open(file, "ab"):
-        return file
-
-
 def common_dir(repository: str) -> str:
     """The git folder of a repository; Refused when it is none."""
     done = git.run(repository, "rev-parse", "--path-format=absolute", "--git-common-dir")

@@ -5,16 +5,20 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from uuid import uuid4
 
-from corral.adapters import process, sandbox
+from msgspec.structs import replace
+
+from corral.adapters import private_git, process, sandbox
 from corral.adapters.check_guard import GRACE_MS
+from corral.adapters.checkouts import checkout_of
 from corral.adapters.leftovers import delete
 from corral.adapters.output.redact import Redactor
-from corral.adapters.sandbox import Bounds, Kind
+from corral.adapters.private_home import environment_of, toolchains
+from corral.adapters.sandbox import Bounds, Kind, Limits
 from corral.scratch import scratch_folder
 
 TIMED_OUT = 124  # as the program `timeout` says it
@@ -24,6 +28,14 @@ LOOK_SECONDS = 0.05
 DRAIN_SECONDS = 0.5  # for what is still in the pipe when the command has ended
 # A check is Corral's own, and speaks as no agent.
 WITHHELD = ("CORRAL_AGENT", "CORRAL_RUN", "CORRAL_SESSION")
+
+
+class Confined(NamedTuple):
+    """What a sandboxed check may use besides its worktree."""
+
+    reads: Sequence[str] = ()
+    network: bool = True
+    limits: Limits = Limits()
 
 
 class Outcome(NamedTuple):
@@ -41,33 +53,73 @@ def run_check(
     environment: Mapping[str, str] | None = None,
     kept_in: str | None = None,
     by: Kind | None = None,
+    repository: str | None = None,
+    confined: Confined | None = None,
 ) -> Outcome:
     """Run a command by the shell; whatever it started is ended with it, also when whoever runs it
     is killed. With `by` a sandbox keeps it in the folder `kept_in`; Refused when that does not
-    work."""
+    work. Where that folder is a worktree of `repository`, the command has a private copy of its git
+    folder, which is discarded."""
     words = ["/bin/sh", "-c", command]
     given = dict(environment or {})
     if by is None or by is Kind.NONE:
-        return _run(words, cwd, timeout_ms, given)
+        own = {key: known for key, known in os.environ.items() if key not in WITHHELD}
+        return _run(words, cwd, timeout_ms, own | given)
     with scratch_folder("check") as folder:
-        kept = sandbox.wrap(words, Bounds(worktree=kept_in or cwd), scratch=str(folder), kind=by)
         try:
-            return _run(kept.words, cwd, timeout_ms, given | kept.environment)
+            return _run_confined(
+                words, cwd, timeout_ms, given, str(folder), kept_in or cwd, by, repository, confined
+            )
         finally:
             with suppress(OSError):
                 delete(str(folder))  # also what the check has made read-only
 
 
-def _run(words: list[str], cwd: str, timeout_ms: int, given: Mapping[str, str]) -> Outcome:
+def _run_confined(
+    words: list[str],
+    cwd: str,
+    timeout_ms: int,
+    given: Mapping[str, str],
+    folder: str,
+    top: str,
+    by: Kind,
+    repository: str | None,
+    confined: Confined | None,
+) -> Outcome:
+    confined = confined or Confined()
+    home, private = os.path.join(folder, "home"), os.path.join(folder, "git")
+    real_home = os.path.expanduser("~")
+    os.mkdir(home, 0o700)
+    found = checkout_of(repository, top) if repository is not None else None
+    reads = [*confined.reads, *toolchains(os.environ.get("PATH", os.defpath), real_home)]
+    bounds = Bounds(
+        worktree=top,
+        writable=(home,),
+        readable=tuple(path for path in reads if os.path.exists(path)),
+        network=confined.network,
+        limits=confined.limits,
+    )
+    if found is not None:
+        mounted = by is Kind.BUBBLEWRAP
+        bounds = replace(bounds, git=private_git.prepare(found, private, mounted=mounted))
+    try:
+        kept = sandbox.wrap(words, bounds, scratch=os.path.join(folder, "tmp"), kind=by)
+        inside = environment_of("plain", os.environ) | dict(given) | {"HOME": home}
+        return _run(kept.words, cwd, timeout_ms, inside | kept.environment)
+    finally:
+        if found is not None:
+            private_git.discard(found, private)
+
+
+def _run(words: list[str], cwd: str, timeout_ms: int, whole: Mapping[str, str]) -> Outcome:
     os.stat(cwd)  # a folder that is gone is no failed check
     mark = f"CORRAL_CHECK={uuid4().hex}"
     name, _, value = mark.partition("=")
-    own = {key: known for key, known in os.environ.items() if key not in WITHHELD}
     alive, held = os.pipe()  # as long as this process holds it, the check may go on
     try:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", GUARD, cwd, str(alive), mark, *words],
-            env=own | dict(given) | {name: value},
+            env=dict(whole) | {name: value},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

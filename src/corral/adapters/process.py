@@ -16,6 +16,8 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple
 
+from corral.adapters.run_marks import is_marked
+
 FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's fixed number of the machine's own pid space
 PROC = "/proc"
 PR_SET_CHILD_SUBREAPER = 36
@@ -282,12 +284,14 @@ def _everybody() -> Iterator[tuple[int, Stat]]:
 def family(
     process: Identity | None, mark: str, *, guard: Identity | None = None, everywhere: bool = True
 ) -> list[Identity]:
-    """Everybody who belongs to a run: the process, its session, its descendants and those of its
-    guard, and (`everywhere`) whoever has the run's mark (`NAME=value`) in its environment.
+    """All processes of a run: the process, its session, its descendants and those of its guard, and
+    (`everywhere`) those with the run's mark (`NAME=value`) in their environment or in their
+    resource limits (see `run_marks`).
 
-    Those who escape their parent, group and session still carry the mark; those who threw that away
-    too come to be children of the guard, where the system has it so. Keepers and agents of other
-    runs, which a process of this one may have started, are no family, nor is what is below them.
+    A process that leaves its parent, group and session still carries the mark. One that clears its
+    environment becomes a child of the guard, and where the guard was killed it still has its
+    resource limits. Supervisors and agents of other runs, which a process of this one may have
+    started, are not included, nor is what is below them.
     """
     if not os.path.isdir(f"{PROC}/self"):
         return _family_by_psutil(process or guard)
@@ -306,7 +310,11 @@ def family(
         and pid != os.getpid()
         and pid > 1
         and found.state not in "ZX"
-        and (pid in below or found.session in leaders or (everywhere and _marked(pid, wanted)))
+        and (
+            pid in below
+            or found.session in leaders
+            or (everywhere and (_marked(pid, wanted) or is_marked(pid, mark)))
+        )
     ]
 
 

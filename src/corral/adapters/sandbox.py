@@ -9,26 +9,37 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from corral.adapters.checkouts import (
-    Checkout,
-    has_own_configuration,
-    known_checkout,
-    make_own_configuration,
-)
+from corral.adapters import landlock
+from corral.adapters.private_git import SHARED, PrivateGit
 from corral.kernel.errors import Refused
 from corral.scratch import scratch_folder
 
 SECONDS = 20
+LANDLOCK_LACKS = (
+    "It can connect to programs that listen at a Unix socket in a folder.",
+    "It can change the mode and the times of files of the same user, and ask whether a path "
+    "exists.",
+    "It can write to other terminals of the same user.",
+)
 # What a probe does inside: change what it may, fail to change what it may not, count the networks.
-_PROBE = 'echo x > "$1/in" && ! echo x 2>/dev/null > "$2/out" && wc -l < /proc/net/dev'
-LINES_OF_LOOPBACK = "3"  # two of heading, and the one network
+_PROBE = (
+    'echo x > "$1/in" && ! echo x 2>/dev/null > "$2/out" && '
+    '"$3" -I -c "import socket; print(len(socket.if_nameindex()))"'
+)
+ONLY_LOOPBACK = "1"
+SHARED_MEMORY_BYTES = 1 << 30  # of files in /dev/shm, which are memory
+# Files of the kernel that belong to root: without any capability root could still write them, and
+# bubblewrap leaves `/proc/sys` as it is when the folder itself is read-only.
+KERNEL_FILES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "driver", "mtrr", "pressure")
+KERNEL_SECRETS = ("kcore", "keys", "key-users", "acpi", "scsi", "timer_list", "sched_debug")
 
 
 class Kind(StrEnum):
@@ -37,27 +48,48 @@ class Kind(StrEnum):
     NONE = "none"
 
 
+SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"),
+    *("/etc/alternatives", "/etc/gitconfig", "/etc/ld.so.cache", "/etc/localtime", "/etc/passwd"),
+    *("/etc/group", "/etc/nsswitch.conf", "/etc/ssl", "/etc/ca-certificates", "/etc/pki"),
+    *("/System", "/Library/Frameworks", "/nix/store"),
+)
+NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/services", "/etc/host.conf", "/etc/gai.conf")
+
+
+TASKS_PER_PROCESS = 4  # the kernel counts threads as processes
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much a program and all that it starts may use; None: no limit."""
+
+    processes: int | None = None
+    file_bytes: int | None = None
+    """How large one file may be."""
+
+
 class Bounds(msgspec.Struct, frozen=True):
-    """What a program may do. The system is there to read; all else is named."""
+    """What a program may do. It sees the programs and libraries of the system and what is named
+    here, and nothing else of the machine: no home, no store, no socket, no other process."""
 
     writable: tuple[str, ...] = ()
     """Folders and files that it may change."""
     readable: tuple[str, ...] = ()
-    """What it may read, and not change, although it is in a hidden or a writable place (Landlock
+    """What it may read, and not change, also inside of a hidden or a writable place (Landlock
     cannot take the right to change back)."""
     hidden: tuple[str, ...] = ()
-    """Folders and files that it does not see into: they are empty, or cannot be opened. With `/`
-    among them there is nothing but what is named readable or writable."""
+    """Folders and files inside of readable and writable ones that it does not see into: they are
+    empty, or cannot be opened."""
     worktree: str | None = None
-    """A git worktree that it may change, with as much of its repository as commits need: objects,
-    its own index and its own branch's folder, not the configurations and not the hooks."""
-    repository: str | None = None
-    """Whose worktree that is; without, it may change the files and cannot commit."""
+    """A folder that it may change: where it works."""
+    git: PrivateGit | None = None
+    """The private repository of that worktree; without, it cannot use git there."""
     network: bool = True
     terminal: bool = False
     """It is used at a terminal, and keeps that."""
     own_processes: bool = True
     """It sees no process but its own (Landlock: it sees them, and cannot signal them)."""
+    limits: Limits = Limits()
 
 
 class Wrapped(msgspec.Struct, frozen=True):
@@ -108,7 +140,7 @@ def _tried(kind: Kind, network: bool) -> tuple[str | None, bool]:
         os.mkdir(inside)
         os.mkdir(outside)
         bounds = Bounds(writable=(inside,), readable=(outside,), network=network)
-        words = ["/bin/sh", "-c", _PROBE, "probe", inside, outside]
+        words = ["/bin/sh", "-c", _PROBE, "probe", inside, outside, sys.executable]
         wrapped = _MAKERS[kind](words, bounds, temporary)
         try:
             done = subprocess.run(
@@ -125,7 +157,7 @@ def _tried(kind: Kind, network: bool) -> tuple[str | None, bool]:
         if done.returncode or not os.path.exists(os.path.join(inside, "in")):
             said = done.stderr.strip().rpartition("\n")[2]
             return said or f"it did not keep a program in bounds ({done.returncode})", False
-        return None, done.stdout.strip() == LINES_OF_LOOPBACK
+        return None, done.stdout.strip() == ONLY_LOOPBACK
 
 
 def wrap(
@@ -152,100 +184,136 @@ def wrap(
     return msgspec.structs.replace(made, lacks=[*made.lacks, said])
 
 
-class _Git(NamedTuple):
-    """What a worktree needs of its repository, and what is not kept by that."""
+class _Mount(NamedTuple):
+    """A place in the sandbox, and how bubblewrap fills it."""
 
-    writable: list[str]
-    readable: list[str]
-    lacks: list[str]
-
-
-def _git_of(bounds: Bounds, kind: Kind) -> _Git:
-    if bounds.worktree is None:
-        return _Git([], [], [])
-    if bounds.repository is None:
-        return _Git([os.path.realpath(bounds.worktree)], [], [])
-    # Not what is written in the worktree: an agent may have written it, to be let out.
-    found = known_checkout(bounds.repository, bounds.worktree)
-    if kind is Kind.LANDLOCK and has_own_configuration(found):
-        said = "It cannot commit: git reads a configuration there that it could write."
-        return _Git([found.folder], [found.common], [said])
-    branch = [*_branch_folders(found)]
-    lacks = [] if branch else ["It cannot commit: its branch is in no folder of its own."]
-    folders = [found.folder, found.own, os.path.join(found.common, "objects"), *branch]
-    return _Git(folders, [found.common, make_own_configuration(found)], lacks)
-
-
-def _branch_folders(found: Checkout) -> Iterator[str]:
-    branch = found.branch or ""
-    if "/" in branch:
-        for above in ("refs/heads", "logs/refs/heads"):
-            folder = os.path.join(found.common, above, os.path.dirname(branch))
-            os.makedirs(folder, exist_ok=True)
-            yield folder
+    place: str
+    words: tuple[str, ...]
+    is_empty: bool = False
+    """A folder without anything in it: it must not become a way to fill the memory."""
 
 
 def _bubblewrap(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
     os.makedirs(scratch, mode=0o700, exist_ok=True)
-    git = _git_of(bounds, Kind.BUBBLEWRAP)
-    bare = "/" in bounds.hidden
-    made = ["bwrap", "--die-with-parent", "--unshare-ipc"]
-    # Whoever is root inside must not be able to mount what was left out.
-    made += ["--cap-drop", "ALL"] if bare else ["--ro-bind", "/", "/"]
-    made += ["--dev", "/dev"]
+    # Without a capability, root cannot mount what was left out, nor make a device.
+    made = ["bwrap", "--die-with-parent", "--unshare-ipc", "--unshare-uts", "--cap-drop", "ALL"]
+    made += ["--dev", "/dev", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
+    made += ["--remount-ro", "/dev"]
     if bounds.own_processes:
-        made += ["--unshare-pid", "--proc", "/proc"]
+        made += ["--unshare-pid", "--proc", "/proc", *_closed_kernel_files()]
     if not bounds.network:
         made += ["--unshare-net"]
     if not bounds.terminal:
         made += ["--new-session"]
     made += ["--bind", os.path.realpath(scratch), "/tmp"]  # noqa: S108  that is the point of it
-    binds = [
+    readable = _readable(bounds)
+    mounts = [
         *(
-            (path, ["--tmpfs"] if os.path.isdir(path) else ["--ro-bind", "/dev/null"])
+            _Mount(path, ("--tmpfs",), True)
+            if os.path.isdir(path)
+            else _Mount(path, ("--ro-bind", "/dev/null"))
             for path in map(os.path.realpath, bounds.hidden)
-            if os.path.exists(path) and path != "/"
+            if os.path.exists(path)
         ),
-        *((path, ["--bind", path]) for path in map(os.path.realpath, bounds.writable)),
-        *((path, ["--bind", path]) for path in git.writable),
-        *((path, ["--ro-bind", path]) for path in git.readable),
-        *((path, ["--ro-bind", path]) for path in map(os.path.realpath, bounds.readable)),
+        *(_Mount(path, ("--bind", path)) for path in map(os.path.realpath, _writable(bounds))),
+        *_git_mounts(bounds),
+        *(_Mount(path, ("--ro-bind", path)) for path in map(os.path.realpath, readable)),
     ]
-    # What is inside of another one comes after it, so that the nearest word counts.
-    for path, how in sorted(binds, key=lambda bind: bind[0].count("/")):
-        made += [*how, path]
-    made += [*_other_names(bounds), "--remount-ro", "/"] if bare else []
-    return Wrapped([*made, "--", *words], {"TMPDIR": "/tmp"}, Kind.BUBBLEWRAP, git.lacks)  # noqa: S108
+    # A mount inside of another one comes after it.
+    for mount in sorted(mounts, key=lambda mount: mount.place.count("/")):
+        made += [*mount.words, mount.place]
+    for mount in mounts:
+        made += ["--remount-ro", mount.place] if mount.is_empty else []
+    made += [*_other_names((*_writable(bounds), *readable)), "--remount-ro", "/"]
+    launcher = _launcher(bounds, files=False)
+    return Wrapped([*made, "--", *launcher, *words], {"TMPDIR": "/tmp"}, Kind.BUBBLEWRAP, [])  # noqa: S108
 
 
-def _other_names(bounds: Bounds) -> Iterator[str]:
+def _closed_kernel_files() -> Iterator[str]:
+    for path in (f"/proc/{name}" for name in KERNEL_FILES):
+        if os.path.exists(path):
+            yield from ("--ro-bind", path, path)
+    for path in (f"/proc/{name}" for name in KERNEL_SECRETS):
+        if os.path.isdir(path):
+            yield from ("--tmpfs", path, "--remount-ro", path)
+        elif os.path.exists(path):
+            yield from ("--ro-bind", "/dev/null", path)
+
+
+def _git_mounts(bounds: Bounds) -> Iterator[_Mount]:
+    """The private repository in the place of the user's."""
+    if bounds.git is None:
+        return
+    private = bounds.git
+    yield _Mount(private.checkout.common, ("--bind", private.repository))
+    for number, folder in enumerate(private.objects):
+        yield _Mount(f"{SHARED}/{number}", ("--ro-bind", folder))
+    for folder in private.modules:
+        yield _Mount(folder, ("--ro-bind", folder))
+
+
+def _writable(bounds: Bounds) -> tuple[str, ...]:
+    return (*bounds.writable, *((bounds.worktree,) if bounds.worktree is not None else ()))
+
+
+def _readable(bounds: Bounds) -> list[str]:
+    """What is named, the system, and the Python of Corral, which the launcher needs."""
+    python = (sys.prefix, sys.base_prefix, str(Path(landlock.__file__).parents[2]))
+    named = (*SYSTEM, *(NETWORK if bounds.network else ()), *python, *bounds.readable)
+    return [path for path in dict.fromkeys(named) if os.path.exists(path)]
+
+
+def _launcher(bounds: Bounds, *, files: bool, **order: object) -> list[str]:
+    given = {
+        "files": files,
+        "write": [],
+        "hidden": [],
+        "readable": [],
+        "network": bounds.network,
+        "signals": not bounds.own_processes,
+        "processes": bounds.limits.processes,
+        "file_bytes": bounds.limits.file_bytes,
+    }
+    # By its file, without any package: whatever the environment says, it is this one.
+    return [sys.executable, "-I", "-S", landlock.__file__, json.dumps(given | order)]
+
+
+def _other_names(named: Iterable[str]) -> Iterator[str]:
     """Links, where what is named is really somewhere else (`/bin`, say)."""
-    named = (*bounds.writable, *bounds.readable)
     there = {os.path.realpath(path) for path in named}
     for path in sorted({*named} - there):
         if not any(path.startswith(f"{top}/") for top in there):
+            there.add(path)  # what is below it is seen through the link
             yield from ("--symlink", os.path.realpath(path), path)
 
 
 def _landlock(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
     os.makedirs(scratch, mode=0o700, exist_ok=True)
-    git = _git_of(bounds, Kind.LANDLOCK)
-    order = {
-        "write": [*bounds.writable, *git.writable, scratch],
-        "hidden": bounds.hidden,
-        "readable": [*bounds.readable, *git.readable],
-        "network": bounds.network,
-        "signals": not bounds.own_processes,
-    }
-    lacks = [*git.lacks]
-    if "/" not in bounds.hidden:
-        lacks.append("It can read /tmp; it writes what is temporary to TMPDIR.")
-    else:
-        lacks.append("It can talk to programs that listen at a socket in a folder.")
+    writable = [*_writable(bounds), scratch]
+    readable = _readable(bounds)
+    if bounds.git is not None:
+        writable.append(bounds.git.repository)
+        readable += [*bounds.git.objects, *bounds.git.modules]
+    for path in bounds.hidden:
+        for folder in writable:
+            if _is_in(path, folder):
+                raise Refused(
+                    f"Landlock cannot hide {path}, which is inside of {folder}. Install "
+                    "bubblewrap, or work in another folder.",
+                    path=path,
+                )
+    lacks = [*LANDLOCK_LACKS]
     if bounds.own_processes:
         lacks.append("It can see other processes.")
-    launcher = [sys.executable, "-P", "-m", "corral.adapters.landlock", json.dumps(order)]
+    shown = [each for path in readable for each in landlock.unhidden(path, bounds.hidden)]
+    order = {"write": writable, "hidden": ["/"], "readable": shown}
+    launcher = _launcher(bounds, files=True, **order)
     return Wrapped([*launcher, *words], {"TMPDIR": scratch}, Kind.LANDLOCK, lacks)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    real, top = os.path.realpath(path), os.path.realpath(folder)
+    return os.path.commonpath((real, top)) == top
 
 
 def _nothing(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from corral.adapters import exits, process
+from corral.adapters import exits, process, run_marks
 from corral.kernel.end import End
 
 if TYPE_CHECKING:
@@ -275,6 +275,7 @@ def _become(
             os.dup2(descriptor, number)
         _close_all_but(0, 1, 2, pipes.fail)
         _forget_signals()
+        run_marks.mark_process(f"CORRAL_RUN={env.get('CORRAL_RUN', '')}")
         os.execvpe(argv[0], argv, env)
     except (OSError, ValueError) as error:
         code = getattr(error, "errno", None) or errno.EINVAL

@@ -8,12 +8,13 @@ whatever it cannot do because it died, a recovery does.
 
 import os
 import select
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corral.adapters import process
+from corral.adapters import process, run_marks
 from corral.adapters.process import Identity
 from corral.keeper.attempt import LEFTOVER_GRACE_MS, Adopted, Attempt, CannotStart
 from corral.keeper.ender import Ender
@@ -231,8 +232,11 @@ class Keeper:
             self._attempt.close()
             self._attempt = Adopted(self._agent, self.folder, self.run.attempts)
             return self._watch()
-        self._end_leftovers()
+        survivors = self._end_leftovers()
+        unsure = not end.known and not run_marks.is_supported()
+        end = end._replace(survivors=survivors, unsure=unsure)
         self._drain()
+        self._plan.collect(self._hold.log)
         if self._streams is not None:
             self._streams.close()
         self._output.close()
@@ -312,6 +316,8 @@ class Keeper:
             moments.append(self._line.look_at)
         if self._voice.pause is not None:
             moments.append(now + self._voice.pause)
+        if self._plan.confinement is not None:
+            moments.append(self._plan.confinement.next_look)
         return min(moments) - now
 
     def _look_at_the_time(self) -> None:
@@ -340,8 +346,22 @@ class Keeper:
             self._begin_to_end()
         elif timeout_ms is not None and now >= self._began + timeout_ms / 1_000:
             self._hold.ask_to_stop(Stop.TIMED_OUT)
+        elif (reason := self._excess()) is not None:
+            self._grace_ms = 0
+            self._hold.ask_to_stop(Stop.INTERRUPTED, reason)
         elif idle_ms is not None:
             self._look_for_idleness(now, idle_ms / 1_000)
+
+    def _excess(self) -> str | None:
+        """Which limit of its sandbox the run exceeds. It is killed at once then: with the process
+        that made the sandbox all those inside die, however many they are."""
+        limits, agent = self._plan.confinement, self._agent
+        if limits is None or agent is None:
+            return None
+        reason = limits.excess(agent)
+        if reason is not None:
+            process.send(agent, signal.SIGKILL)
+        return reason
 
     def _look_for_idleness(self, now: float, patience: float) -> None:
         if self._streams is None or self._streams.source is None:
@@ -390,8 +410,8 @@ class Keeper:
         keys = self._plan.provider.exit_keys if self._launch.interactive else None
         return bool(keys) and self._streams.type_in(str(keys).encode())
 
-    def _end_leftovers(self) -> None:
-        """A run is over when nobody of it is left: whoever it left behind is ended too."""
+    def _end_leftovers(self) -> tuple[int, ...]:
+        """End the processes that the run left behind; returns the pids that could not be ended."""
         assert self._attempt is not None
         guard = self._attempt.guard
         left = process.family(None, self._mark, guard=guard)
@@ -399,9 +419,12 @@ class Keeper:
             killed = process.end_family(None, self._mark, grace_ms=LEFTOVER_GRACE_MS, guard=guard)
             found = {"processes": len(left), "killed": killed}
             self._hold.log("warn", "It left processes behind, which were ended.", found)
+        survivors = process.family(None, self._mark, guard=guard) if left else []
         self._attempt.close()
+        return tuple(survivor.pid for survivor in survivors)
 
     def _finish(self, end: End) -> Run:
+        self._plan.close()
         self._hold.end(end, self._output.bytes(), self._verdict)
         if self._line is not None:
             self._line.end({"exit_code": self.run.exit_code, "signal": self.run.signal})

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters import keepers
+from corral.adapters import keepers, run_marks
 from corral.adapters.redaction import clean_of_secrets
 from corral.config import make_private_folder, run_folder, write_private_file
 from corral.keeper.attempt import CannotStart
@@ -52,6 +52,7 @@ def main() -> int:
     if told is None:
         return 0
     order = msgspec.convert(told, Order)
+    run_marks.leave_run()  # a process of another run may have started it
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Whoever started us may ignore its children, and that is inherited; a keeper waits for its own.

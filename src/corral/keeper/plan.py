@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from corral.adapters.boxed.schema import Folder
     from corral.adapters.checkouts import Checkout
     from corral.adapters.providers.provider import Provider
+    from corral.keeper.confinement import Confinement
     from corral.library import Corral
 
-# Where agent CLIs keep their conversations and settings: they may write there from a sandbox too.
-CLI_FOLDERS = (".claude", ".claude.json", ".codex", ".gemini", ".qwen", ".copilot", ".cache")
 # Options that make an agent CLI, started by the user's own command line, tell in structured lines.
 STRUCTURED = frozenset({"stream-json", "--json"})
 # Of a prompt, so much says what it is about.
@@ -81,7 +80,10 @@ class Plan:
         started = self._start(resume=resume)
         if self._launch.is_boxed:
             return self._boxed(started)
-        return started if self._launch.sandbox in (None, "none") else self._kept_in(started)
+        if self.confinement is None:
+            return started
+        session = self._provider_session() if self._run.session_id else None
+        return self.confinement.wrap(started, self._checkout, session)
 
     def _boxed(self, started: Start) -> Start:
         """The same without network and with nothing in sight, spoken to by the session's files."""
@@ -114,29 +116,36 @@ class Plan:
         assert self._run.session_id is not None
         return self._store.gateway.prepare(self._run.session_id)
 
-    def _kept_in(self, started: Start) -> Start:
-        """The same inside of a sandbox: it may change its worktree, and what its CLI remembers."""
-        import msgspec
+    @cached_property
+    def confinement(self) -> "Confinement | None":
+        """The sandbox that keeps the run in its worktree; None without one. Boxed runs have a
+        sandbox of their own kind."""
+        if self._launch.is_boxed or self._launch.sandbox in (None, "none"):
+            return None
+        from corral.keeper.confinement import Confinement
 
-        from corral.adapters import sandbox
+        return Confinement(
+            self._store,
+            self._run,
+            self._launch,
+            self.folder,
+            self.provider.name,
+            self._project_setting,
+        )
 
-        assert self._launch.sandbox is not None
-        found = self._checkout
-        homes = [os.path.expanduser(f"~/{name}") for name in CLI_FOLDERS]
-        wrapped = sandbox.wrap(
-            started.args,
-            sandbox.Bounds(
-                worktree=found.folder,
-                repository=found.common,
-                writable=tuple(path for path in homes if os.path.exists(path)),
-                terminal=self._run.mode is Mode.PTY,
-            ),
-            scratch=str(self.folder / "scratch"),
-            kind=sandbox.Kind(self._launch.sandbox),
-        )
-        return msgspec.structs.replace(
-            started, args=wrapped.words, env=started.env | wrapped.environment
-        )
+    def _project_setting(self, name: str) -> Any:
+        return self._store.settings.get(name, project=self._run.project_id).value
+
+    def collect(self, log: Log) -> None:
+        """Take over what an attempt left in its sandbox, once all of its processes are dead."""
+        if self.confinement is not None:
+            session = self._provider_session() if self._run.session_id else None
+            self.confinement.collect(self._checkout, session, log)
+
+    def close(self) -> None:
+        """Delete what the sandbox needed; the run is over."""
+        if self.confinement is not None:
+            self.confinement.close(self._checkout)
 
     @cached_property
     def _checkout(self) -> "Checkout":
@@ -210,7 +219,8 @@ class Plan:
             allow=self._told.allow,
             deny=self._told.deny,
             tools=self._told.tools,
-            hooks=run.agent_id is not None and _is_apart(run.cwd),
+            # Lock hooks need the store, which is not visible in a sandbox.
+            hooks=run.agent_id is not None and self.confinement is None and _is_apart(run.cwd),
             extra=tuple(run.args),
         )
 
@@ -233,12 +243,14 @@ class Plan:
         # A token that a person had in the environment is a person's; a run acts as itself.
         withheld = (*OWN_VARIABLES, "CORRAL_TOKEN")
         kept = {name: value for name, value in os.environ.items() if name not in withheld}
+        kept["CORRAL_STORE"] = self._store.address
+        if self.confinement is not None:
+            kept = self.confinement.environment()
         kept |= start.env | self._launch.env | self.secrets
         kept["CORRAL_RUN"] = run.id
         if self.secrets:  # what it calls Corral with is kept without them
             before = kept.get("CORRAL_SECRETS", "").split(",")
             kept["CORRAL_SECRETS"] = ",".join(dict.fromkeys([*before, *self.secrets])).strip(",")
-        kept["CORRAL_STORE"] = self._store.address
         if run.session_id is not None:
             kept["CORRAL_SESSION"] = run.session_id
         if run.agent_id is not None:
@@ -364,7 +376,9 @@ class Plan:
         from corral.keeper.environment import describe
 
         found = describe() | {"git": self._git(), "provider_version": self._version()}
-        return found | {"sandbox": self._kept_by} if self._launch.is_boxed else found
+        if self.confinement is not None:
+            self._kept_by = {"kind": self._launch.sandbox, "lacks": self.confinement.lacks}
+        return found | {"sandbox": self._kept_by} if self._kept_by else found
 
     def _git(self) -> dict[str, Any] | None:
         """Where its work stands in git. What an agent left there must not come to be a program of

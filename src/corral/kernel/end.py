@@ -18,6 +18,10 @@ class End(NamedTuple):
     """Processor time of the process and of all below it that ended before."""
     peak_bytes: int | None = None
     """Most memory that one of these held."""
+    survivors: tuple[int, ...] = ()
+    """Processes of the run that could not be ended."""
+    unsure: bool = False
+    """Whether processes of the run may still be there that cannot be found."""
 
     @property
     def known(self) -> bool:

@@ -26,7 +26,7 @@ from corral.adapters import sandbox
 from corral.adapters.boxed.rows import Out, Outcome, Picture, Shown, Snapshot
 from corral.adapters.boxed.schema import OUTBOX, Folder
 from corral.adapters.channels.contract import File
-from corral.adapters.sandbox import Bounds, Kind, Wrapped
+from corral.adapters.sandbox import Bounds, Kind, Limits, Wrapped
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
 from corral.kernel.open_files import require_unused
@@ -44,14 +44,9 @@ if TYPE_CHECKING:
 
 INSIDE = "corral.adapters.boxed.inside"
 MEND_SECONDS = 20
+PROCESSES = 512  # that a boxed agent may have at once
 BUSY_MS = MINUTE
 """How long a file may be held by somebody after its run is over."""
-SYSTEM = (
-    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"),
-    *("/etc/alternatives", "/etc/gitconfig", "/etc/ld.so.cache", "/etc/localtime", "/etc/passwd"),
-    *("/etc/group", "/etc/nsswitch.conf", "/etc/ssl", "/etc/ca-certificates", "/etc/pki"),
-    *("/System", "/Library/Frameworks", "/nix/store"),
-)
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -202,25 +197,23 @@ def box(
     """
     kind = _kind(by)
     own = {folder.outside, folder.home} | ({work} if work is not None else set())
-    home = str(config.home())
-    hidden = [home, *_store_files(store)]
-    if kind is Kind.LANDLOCK and work is not None:
-        inner = [path for path in (*hidden, folder.top) if _is_in(path, work)]
-        if inner:
-            raise Refused(
-                f"Landlock cannot keep the agent from {inner[0]}, which is inside of its work "
-                "folder; install bubblewrap, or let it work elsewhere.",
-                path=inner[0],
-            )
-    python = [sys.prefix, sys.base_prefix, str(Path(corral.__file__).parent.parent)]
-    seen = [*SYSTEM, *python, *_programs(programs), *reads, folder.inside]
+    hidden = [str(config.home()), *_store_files(store)]
+    inner = [path for path in (*hidden, folder.top) if work is not None and _is_in(path, work)]
+    if kind is Kind.LANDLOCK and inner:
+        raise Refused(
+            f"Landlock cannot keep the agent from {inner[0]}, which is inside of its work "
+            "folder; install bubblewrap, or let it work elsewhere.",
+            path=inner[0],
+        )
+    seen = [*_programs(programs), *reads, folder.inside]
     return sandbox.wrap(
         words,
         Bounds(
             writable=tuple(sorted(own)),
             readable=tuple(dict.fromkeys(path for path in seen if os.path.exists(path))),
-            hidden=("/", *(path for path in hidden if work is not None and _is_in(path, work))),
+            hidden=tuple(path for path in inner if path != folder.top),
             network=False,
+            limits=Limits(processes=PROCESSES),
         ),
         scratch=scratch,
         kind=kind,

@@ -4,12 +4,14 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from corral.adapters import counts
-from corral.adapters.checks import run_check
+from corral.adapters.checks import Confined, run_check
 from corral.adapters.output.opening import open_regular
-from corral.adapters.sandbox import Kind, probe
+from corral.adapters.sandbox import TASKS_PER_PROCESS, Kind, Limits, probe
 from corral.db.database import Database
+from corral.db.tx import Tx
 from corral.library.identity import check_mark
 from corral.rooms.races.model import Attempt, Check, Race, Tally
 from corral.rooms.settings import ops as settings
@@ -36,6 +38,8 @@ def run_gates(database: Database, race: Race, top: str, attempt: Attempt | None)
             environment=given | check_mark(database),
             kept_in=top,
             by=keeper_of(race, attempt),
+            repository=race.repository,
+            confined=confined_to(database, race),
         )
         took = int((time.monotonic() - began) * 1_000)
         found.append(
@@ -68,6 +72,22 @@ def keeper_of(race: Race, attempt: Attempt | None) -> Kind:
         return Kind.NONE
     same = attempt.sandbox if attempt is not None else None
     return Kind(same) if same is not None else sandbox_of(race)
+
+
+def confined_to(database: Database, race: Race) -> Confined:
+    """What sandboxed set-up commands and checks of a race may use besides their worktree."""
+
+    def look(tx: Tx) -> Confined:
+        def setting(name: str) -> Any:
+            return settings.value(tx, f"sandbox.{name}", project=race.project_id)
+
+        limits = Limits(
+            processes=int(setting("processes")) * TASKS_PER_PROCESS,
+            file_bytes=int(setting("disk_bytes")),
+        )
+        return Confined(tuple(setting("reads")), bool(setting("network")), limits)
+
+    return database.read(look)
 
 
 def check_ms(database: Database, race: Race) -> int:

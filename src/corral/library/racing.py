@@ -17,7 +17,8 @@ from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
 from corral import config
-from corral.adapters import history, ports, process, worktrees
+from corral.adapters import history, ports, private_git, process, worktrees
+from corral.adapters.checkouts import checkout_of
 from corral.adapters.checks import run_check
 from corral.adapters.process import Identity, Standing
 from corral.adapters.redaction import clean_of_secrets
@@ -28,6 +29,7 @@ from corral.kernel.errors import Conflict, Held, Invalid, NotFound, Refused
 from corral.library import asking, judging
 from corral.library.gates import (
     check_ms,
+    confined_to,
     environment,
     keeper_of,
     place_in,
@@ -255,6 +257,8 @@ class Driver:
                     environment=environment(race, attempt, port) | check_mark(self._database),
                     kept_in=attempt.worktree,
                     by=keeper_of(race, attempt),
+                    repository=race.repository,
+                    confined=confined_to(self._database, race),
                 )
             except (Refused, OSError) as error:
                 self._fail(held, attempt, f"its set-up could not be run: {error}")
@@ -353,6 +357,7 @@ class Driver:
             return
         if not os.path.isdir(attempt.worktree):
             raise Refused(f"its worktree {attempt.worktree} is gone")
+        self._import_commits(race, attempt)
         message = f"{race.name}\n\nAttempt {attempt.number} of round {round.number} of {race.id}."
         saved = history.commit_all(race.repository, attempt.worktree, message)
         size = history.stat(race.repository, round.base_commit, saved.commit)
@@ -367,6 +372,16 @@ class Driver:
                 removed=size.removed,
             )
         )
+
+    def _import_commits(self, race: Race, attempt: Attempt) -> None:
+        """Import what a sandboxed attempt committed, where its supervisor died before it did. What
+        fails the check is left out: its files are committed as they are in the worktree."""
+        folder = str(config.run_folder(attempt.run_id) / "git") if attempt.run_id else ""
+        found = checkout_of(race.repository, attempt.worktree)
+        if found is not None and os.path.isdir(folder):
+            with suppress(Refused, Conflict):
+                private_git.import_commits(found, folder)
+            private_git.discard(found, folder)
 
     def _side_by_side(
         self, race: Race, attempts: Sequence[Attempt], act: Callable[[Attempt], T]

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from corral.adapters import exits, process
+from corral.adapters import exits, process, run_marks
 from corral.adapters.process import Identity, Standing
 from corral.config import run_folder
 from corral.kernel.end import End
@@ -127,8 +127,10 @@ class Recovery:
         gone = _WHEN_GONE[standing]
         if run.mode is Mode.RECORDED:
             return _found(run, self._give_up(run, gone))
-        if run.provider != "plain" and self._start_keeper(run, verdict=gone):
-            # What it said and spent last is in its stream, which only a keeper understands.
+        is_plain = run.provider == "plain" and self._runs.launch_of(run.id).sandbox is None
+        if not is_plain and self._start_keeper(run, verdict=gone):
+            # What it said and spent last is in its stream, and what it committed in a sandbox is in
+            # its private repository: only a keeper takes that over.
             return _found(run, self._wait_for_end(run))
         end = exits.wait_for(run_folder(run.id), run.attempts, run.pid or 0, PATIENCE)
         if end.reason is not None:
@@ -136,9 +138,19 @@ class Recovery:
         quick = ending.quick_failures(run.quick_failures, end, self._lasted(run))
         if self._goes_on(run, end, quick):
             return _found(run, self._let_go_on(run, end, gone.reason, quick))
-        now = self._runs.end(run, end) if end.known else self._give_up(run, gone)
-        # Only now that the run is over, and nobody can have started it again.
-        process.end_family(None, f"CORRAL_RUN={run.id}", grace_ms=LEFTOVER_GRACE_MS)
+        # Taken first: from here on no other process starts it again. Its processes are ended before
+        # the store says that it is over.
+        taken = self._take_over(run)
+        mark = f"CORRAL_RUN={run.id}"
+        process.end_family(None, mark, grace_ms=LEFTOVER_GRACE_MS)
+        survivors = tuple(survivor.pid for survivor in process.family(None, mark))
+        unsure = not end.known and not run_marks.is_supported()
+        if end.known:
+            now = self._runs.end(taken, end._replace(survivors=survivors))
+        else:
+            now = self._runs.give_up(
+                taken, verb=gone.verb, reason=gone.reason, survivors=survivors, unsure=unsure
+            )
         self._runs.after_end(now)
         return _found(run, now)
 
@@ -166,14 +178,7 @@ class Recovery:
         It is taken first: of two recoveries one goes on, and only then is whoever is left of the
         last attempt ended, who could not be told from the next one's by the run's mark.
         """
-        me = process.identify(os.getpid())
-        assert me is not None
-        taken = self._runs.take_over(
-            run,
-            owner=f"recovery:{me.host}:{me.pid}",
-            keeper_pid=me.pid,
-            keeper_token=me.start_token,
-        )
+        taken = self._take_over(run)
         process.end_family(None, f"CORRAL_RUN={run.id}", grace_ms=LEFTOVER_GRACE_MS)
         reason = ending.reason_of(end, None) if end.known else gone
         now = self._database.write(
@@ -181,6 +186,17 @@ class Recovery:
         )
         self._runs.start_queued()
         return now
+
+    def _take_over(self, run: Run) -> Run:
+        """Take a run whose supervisor is gone; Conflict when another process was first."""
+        me = process.identify(os.getpid())
+        assert me is not None
+        return self._runs.take_over(
+            run,
+            owner=f"recovery:{me.host}:{me.pid}",
+            keeper_pid=me.pid,
+            keeper_token=me.start_token,
+        )
 
     def _wait_for_end(self, run: Run) -> Run:
         """Wait until its new keeper has said how it ended, or goes on with the next attempt."""

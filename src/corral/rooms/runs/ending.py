@@ -9,6 +9,8 @@ QUICK_MS = 3 * SECOND
 QUICK_FAILURES = 3
 
 IDLE = "nothing happened any more"
+UNSURE = "its guard was killed, and processes that it started may still run"
+SHOWN_PIDS = 10
 
 # What is said of a stop where nobody said more.
 REASONS = {
@@ -21,7 +23,10 @@ _VERBS = {Stop.TIMED_OUT: "time_out", Stop.INTERRUPTED: "interrupt"}
 
 
 def verb_of(end: End, stop: Stop | None) -> str:
-    """The move that a run makes at its end: why it was stopped counts before how it ended."""
+    """The move that a run makes at its end: why it was stopped counts before how it ended. A run
+    with processes that are not known to be dead is not cancelled, completed or timed out."""
+    if end.survivors or end.unsure:
+        return "crash"
     if stop is not None:
         return _VERBS.get(stop, "cancel")
     # Some say only in words that they failed, and some are let go with a signal.
@@ -34,6 +39,11 @@ def verb_of(end: End, stop: Stop | None) -> str:
 
 def reason_of(end: End, stop_reason: str | None) -> str | None:
     """A few words on why it ended as it did; nothing where it simply ended well."""
+    if end.survivors:
+        pids = ", ".join(map(str, end.survivors[:SHOWN_PIDS]))
+        return f"{len(end.survivors)} of its processes could not be ended (pid {pids})"
+    if end.unsure:
+        return UNSURE
     if stop_reason is not None:
         return stop_reason
     if end.well or end.reason is not None:

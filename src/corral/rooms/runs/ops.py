@@ -193,16 +193,26 @@ def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
     return _close(tx, found, verb, how)
 
 
-def give_up(tx: Tx, run: Run, *, verb: str, reason: str) -> Run:
-    """End a run whose keeper is gone, as a recovery has proven; Held when it is not."""
+def give_up(
+    tx: Tx,
+    run: Run,
+    *,
+    verb: str,
+    reason: str,
+    survivors: tuple[int, ...] = (),
+    unsure: bool = False,
+) -> Run:
+    """End a run whose keeper is gone, as a recovery has proven; Held when it is not. `survivors`
+    are processes of it that could not be ended; `unsure`: there may be some."""
     found = sql.RUNS.hold(tx, run.id)
     if not found.is_live:
         return found
     if found.fence != run.fence:
         raise taken_over(run.id, yours=run.fence, found=found.fence, owner=found.owner)
-    if found.stop_kind is not None:
-        verb = ending.verb_of(End(), found.stop_kind)
-    return _close(tx, found, verb, End(reason=reason))
+    how = End(reason=reason, survivors=survivors, unsure=unsure)
+    if found.stop_kind is not None or survivors:
+        verb = ending.verb_of(how, found.stop_kind)
+    return _close(tx, found, verb, how)
 
 
 def _close(tx: Tx, run: Run, verb: str, how: End, *, output_bytes: int | None = None) -> Run:

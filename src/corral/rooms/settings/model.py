@@ -395,6 +395,46 @@ KNOWN: dict[str, Known] = {
     "gateway.sandbox_reads": Known(
         list[str], [], 0, 0, "Folders and files that a boxed agent may read besides."
     ),
+    "sandbox.reads": Known(
+        list[str],
+        [],
+        0,
+        0,
+        "Folders and files outside of its worktree that a sandboxed run may read.",
+        ("global", "project"),
+    ),
+    "sandbox.network": Known(
+        bool,
+        True,
+        0,
+        1,
+        "Whether a sandboxed run has the network, loopback included; its model usually needs it.",
+        ("global", "project"),
+    ),
+    "sandbox.processes": Known(
+        int,
+        512,
+        1,
+        100_000,
+        "Processes that a sandboxed run may have at once.",
+        ("global", "project"),
+    ),
+    "sandbox.memory_bytes": Known(
+        int,
+        8_192 * MEGABYTE,
+        MEGABYTE,
+        1_000_000 * MEGABYTE,
+        "Memory that the processes of a sandboxed run may use together.",
+        ("global", "project"),
+    ),
+    "sandbox.disk_bytes": Known(
+        int,
+        10_240 * MEGABYTE,
+        MEGABYTE,
+        1_000_000 * MEGABYTE,
+        "Disk space that a sandboxed run may use in addition to its worktree.",
+        ("global", "project"),
+    ),
     "messages.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a message of a channel is kept.", ("global",)
     ),

@@ -186,6 +186,10 @@ def show(app: App, race: str) -> None:
 @pass_app
 def wait(app: App, race: str, wait_ms: int | None) -> int:
     """Drive a race until somebody has to choose, or it is over."""
+    if os.environ.get("CORRAL_RUN") is None:
+        from corral.adapters import run_marks
+
+        run_marks.leave_run()  # started by a process of a run, in the background (`drivers.start`)
     return _end(app, watch(app, id_of(app, race), wait_ms))
 
 

@@ -1,0 +1,296 @@
+"""The home folder of a sandboxed run: copies of what its agent CLI needs, and nothing else.
+
+The real home is not visible in a sandbox. The run gets a folder of its own as `$HOME`, with copies
+of its CLI's login and settings, a `.gitconfig` with a name and an address, and symlinks to the
+user's toolchains, which are visible read-only. After the run only transcripts of its own session
+are written back. Settings, hooks, plugins, memory files and logins never are: they would steer the
+user's own CLI. A login that the CLI renews inside of the sandbox is lost with the folder.
+"""
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from corral.adapters import git
+from corral.adapters.leftovers import delete
+from corral.adapters.untrusted_files import UntrustedFile, walk_files
+
+MAX_COPY_BYTES = 64 << 20
+MAX_TRANSCRIPT_BYTES = 256 << 20
+MAX_TRANSCRIPTS = 1_000
+_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{7,99}")
+_TRANSCRIPT = re.compile(r"[^\x00]+\.(?:jsonl|json)")
+
+
+class CliFiles(NamedTuple):
+    """What an agent CLI keeps in the home folder, relative to it."""
+
+    copied: tuple[str, ...]
+    """Logins and settings: into the sandbox, never back."""
+    sessions: tuple[str, ...]
+    """Folders of transcripts: those of the run's session, in and back."""
+    variables: tuple[str, ...]
+    """Prefixes of environment variables that are meant for it."""
+
+
+def _below(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}" for name in names)
+
+
+_GEMINI = (
+    *("settings.json", "oauth_creds.json", "google_accounts.json", "installation_id", "state.json"),
+    *("trustedFolders.json", "GEMINI.md", "QWEN.md", "commands", "extensions"),
+)
+CLIS: dict[str, CliFiles] = {
+    "claude": CliFiles(
+        (
+            ".claude.json",
+            *_below(".claude", ".credentials.json", "settings.json", "settings.local.json"),
+            *_below(".claude", "CLAUDE.md", "agents", "commands", "skills", "plugins", "hooks"),
+            *_below(".claude", "output-styles", "rules"),
+        ),
+        (".claude/projects",),
+        ("ANTHROPIC_", "CLAUDE_"),
+    ),
+    "codex": CliFiles(
+        _below(".codex", "auth.json", "config.toml", "AGENTS.md", "prompts", "skills", "rules")
+        + _below(".codex", "hooks.json", "version.json", "installation_id"),
+        (".codex/sessions",),
+        ("OPENAI_", "CODEX_"),
+    ),
+    "gemini": CliFiles(_below(".gemini", *_GEMINI), (".gemini/tmp",), ("GEMINI_", "GOOGLE_")),
+    "qwen": CliFiles(
+        _below(".qwen", *_GEMINI),
+        (".qwen/tmp", ".qwen/projects"),
+        ("QWEN_", "OPENAI_", "DASHSCOPE_"),
+    ),
+    "copilot": CliFiles(
+        _below(".copilot", "config.json", "mcp-config.json", "settings.json", "agents", "skills"),
+        (".copilot/session-state", ".copilot/history-session-state"),
+        ("COPILOT_", "GH_TOKEN", "GITHUB_TOKEN"),
+    ),
+    "opencode": CliFiles(
+        (".config/opencode", ".local/share/opencode/auth.json"),
+        (".local/share/opencode/storage",),
+        ("OPENCODE_", "ANTHROPIC_", "OPENAI_"),
+    ),
+}
+_NONE = CliFiles((), (), ())
+
+# Where toolchains are that a user has installed for themselves: programs, no credentials.
+TOOLCHAINS = (
+    *(".nvm", ".fnm", ".volta", ".npm-global", ".npm-packages", ".bun/bin", ".deno/bin", ".asdf"),
+    *(".pyenv", ".rbenv", ".rustup", ".cargo/bin", ".goenv", "go/bin", "go/pkg/mod", ".sdkman"),
+    *(".local/bin", ".local/lib", ".proto", "miniconda3", "anaconda3", "miniforge3", ".linuxbrew"),
+    *(".local/share/" + name for name in ("claude", "fnm", "mise", "pipx", "pnpm", "uv")),
+)
+_PLAIN_VARIABLES = frozenset(
+    (
+        *("PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "COLORTERM", "TZ", "CI"),
+        *("NO_COLOR", "FORCE_COLOR", "EDITOR", "VIRTUAL_ENV", "PYTHONPATH", "NODE_PATH"),
+        *("NODE_OPTIONS", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR", "JAVA_HOME"),
+        *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "RUSTUP_HOME", "PYENV_ROOT", "GOPATH", "NVM_DIR"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
+        *("http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+    )
+)
+_ELSEWHERE = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_HOME", "QWEN_HOME")  # not in the sandbox
+
+
+def environment_of(provider: str, whole: Mapping[str, str]) -> dict[str, str]:
+    """The variables of an environment that a sandboxed program may have: those of the system, and
+    those that are meant for its CLI. All other tokens and sockets are left out."""
+    prefixes = ("LC_", *CLIS.get(provider, _NONE).variables)
+    return {
+        name: value
+        for name, value in whole.items()
+        if (name in _PLAIN_VARIABLES or name.startswith(prefixes)) and name not in _ELSEWHERE
+    }
+
+
+def toolchains(path: str, real_home: str) -> list[str]:
+    """The folders of programs outside of the system: on the PATH, or where toolchains are. Never
+    the home folder itself, nor a folder above it."""
+    home = os.path.realpath(real_home)
+    named = [os.path.join(home, name) for name in TOOLCHAINS]
+    named += [folder for folder in path.split(os.pathsep) if os.path.isabs(folder)]
+    found = [folder for folder in named if os.path.isdir(folder)]
+    return [folder for folder in dict.fromkeys(found) if _is_narrow(folder, home)]
+
+
+def _is_narrow(folder: str, home: str) -> bool:
+    real = os.path.realpath(folder)
+    return real != "/" and not f"{home}/".startswith(f"{real}/")
+
+
+def program_folders(words: list[str], real_home: str) -> list[str]:
+    """What a program and the scripts that its command names need beside themselves: the package of
+    a Node program, the environment of a Python one, else the file alone."""
+    first = shutil.which(words[0]) if words else None
+    named = [word for word in words if os.path.isabs(word) and os.path.isfile(word)]
+    found: list[str] = []
+    for path in (first, *named):
+        if path is None:
+            continue
+        real = os.path.realpath(path)
+        found += [path, real]
+        if "/node_modules/" in real:
+            found.append(real[: real.rindex("/node_modules/")] + "/node_modules")
+        for start in (path, real):
+            above = os.path.dirname(os.path.dirname(start))
+            if os.path.isfile(os.path.join(above, "pyvenv.cfg")):
+                found.append(above)
+    home = os.path.realpath(real_home)
+    return [path for path in dict.fromkeys(found) if _is_narrow(path, home)]
+
+
+def prepare(folder: str, provider: str, session: str | None, real_home: str) -> None:
+    """Make the home folder of a run, or complete the one of its last attempt."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    cli = CLIS.get(provider, _NONE)
+    left = MAX_COPY_BYTES
+    for name in cli.copied:
+        left -= _copy(os.path.join(real_home, name), os.path.join(folder, name), left)
+    if session is not None:
+        for name in cli.sessions:
+            top = os.path.join(real_home, name)
+            for path in _files_of(top, session):
+                target = os.path.join(folder, name, os.path.relpath(path, top))
+                _copy(path, target, MAX_TRANSCRIPT_BYTES)
+    for name in TOOLCHAINS:
+        real, link = os.path.join(real_home, name), os.path.join(folder, name)
+        if os.path.isdir(real) and not os.path.lexists(link):
+            os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
+            os.symlink(os.path.realpath(real), link)
+    _write_git_identity(folder, real_home)
+
+
+def _copy(source: str, target: str, most: int) -> int:
+    """Copy a file or a folder of the user, unless it is there already; returns the bytes."""
+    if os.path.lexists(target) or not os.path.exists(source):
+        return 0
+    if os.path.isdir(source):
+        copied = 0
+        for name in sorted(os.listdir(source)):
+            inner = os.path.join(source, name)
+            if not os.path.islink(inner) or os.path.isfile(inner):  # no cycles
+                copied += _copy(inner, os.path.join(target, name), most - copied)
+        return copied
+    size = os.stat(source).st_size
+    if size > most or not os.path.isfile(source):
+        return 0
+    os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+    with suppress(OSError):
+        shutil.copyfile(source, target)
+        os.chmod(target, 0o700 if os.stat(source).st_mode & stat.S_IXUSR else 0o600)
+    return size
+
+
+def _files_of(top: str, session: str) -> Iterator[str]:
+    """The transcripts of a session below one of the user's folders."""
+    for folder, _, names in os.walk(top):
+        for name in names:
+            path = os.path.join(folder, name)
+            if _is_of(os.path.relpath(path, top), session) and os.path.isfile(path):
+                yield path
+
+
+def _is_of(path: str, session: str) -> bool:
+    """Whether the path of a transcript names a session (gemini shortens the id to 8 letters)."""
+    if not _SESSION.fullmatch(session) or not _TRANSCRIPT.fullmatch(path):
+        return False
+    name = os.path.basename(path)
+    parts = path.split("/")
+    short = re.fullmatch(rf"session-.*-{re.escape(session[:8])}\.jsonl?", name) is not None
+    return session in name or session in parts[:-1] or short
+
+
+def _write_git_identity(folder: str, real_home: str) -> None:
+    path = os.path.join(folder, ".gitconfig")
+    if os.path.lexists(path):
+        return
+    lines = []
+    for key in ("name", "email"):
+        value = git.run("/", "config", "--global", f"user.{key}", environment={"HOME": real_home})
+        text = value.out.decode(errors="replace").strip()
+        if text and "\n" not in text:
+            escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+            lines.append(f'\t{key} = "{escaped}"\n')
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"[user]\n{''.join(lines)}" if lines else "")
+
+
+# -- afterwards ------------------------------------------------------------------------------------
+
+
+def write_back(folder: str, provider: str, session: str | None, real_home: str) -> list[str]:
+    """Copy the transcripts of a run's session into the real home; returns their paths there.
+
+    A file is new there, or continues the one that is there byte for byte; any other is skipped.
+    Symlinks, hard links and special files are skipped, and no symlink below the user's transcript
+    folder is followed.
+    """
+    if session is None or not _SESSION.fullmatch(session):
+        return []
+    written: list[str] = []
+    left = MAX_TRANSCRIPT_BYTES
+    for name in CLIS.get(provider, _NONE).sessions:
+        target = os.path.join(real_home, name)
+        for file in walk_files(os.path.join(folder, name), lambda path: _is_of(path, session)):
+            if len(written) >= MAX_TRANSCRIPTS or file.size > left:
+                continue
+            with suppress(OSError):
+                if _continue(file, target):
+                    left -= file.size
+                    written.append(os.path.join(target, file.path))
+    return written
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _continue(file: UntrustedFile, target: str) -> bool:
+    """Write a transcript below the user's folder, or append what is new to the one there."""
+    os.makedirs(target, mode=0o700, exist_ok=True)
+    opened = [os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+    try:
+        *folders, name = file.path.split("/")
+        for folder in folders:
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o700, dir_fd=opened[-1])
+            opened.append(os.open(folder, _FOLDER, dir_fd=opened[-1]))
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(name, flags, 0o600, dir_fd=opened[-1])
+        opened.append(descriptor)
+        known = os.fstat(descriptor)
+        if not stat.S_ISREG(known.st_mode) or known.st_nlink != 1 or known.st_size >= file.size:
+            return False
+        if not _starts_with(file.descriptor, descriptor, known.st_size):
+            return False
+        left = file.size - known.st_size
+        while left and (piece := os.read(file.descriptor, min(left, 1 << 20))):
+            os.write(descriptor, piece)
+            left -= len(piece)
+        return True
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _starts_with(new: int, old: int, size: int) -> bool:
+    """Whether a file begins with all of another one; both are read to there."""
+    while size:
+        piece = os.read(old, min(size, 1 << 20))
+        if not piece or os.read(new, len(piece)) != piece:
+            return False
+        size -= len(piece)
+    return True
+
+
+def discard(folder: str) -> None:
+    """Delete a private home, with the copies of logins in it."""
+    delete(folder)

@@ -1,0 +1,103 @@
+"""Reading files from a folder that a sandboxed program could write.
+
+Every path component is opened with O_NOFOLLOW relative to its parent's descriptor, so a symlink
+that the program planted is never followed, also when it is swapped in during the walk. Only
+regular files with one name are read: a hard link could be a name for a file outside of the folder.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+MAX_DEPTH = 32
+
+
+class UntrustedFile(NamedTuple):
+    path: str
+    """Relative to the folder, with slashes."""
+    size: int
+    descriptor: int
+    """Open for reading; the walk closes it."""
+
+
+def read_file(root: str, path: str, most: int) -> bytes | None:
+    """Read a file below `root`; None when it is missing, not a plain file, or larger than `most`
+    bytes."""
+    opened: list[int] = []
+    try:
+        opened.append(os.open(root, _FOLDER))
+        *folders, name = path.split("/")
+        for folder in folders:
+            opened.append(os.open(folder, _FOLDER, dir_fd=opened[-1]))
+        opened.append(os.open(name, _FILE, dir_fd=opened[-1]))
+        found = os.fstat(opened[-1])
+        if not is_plain(found) or found.st_size > most:
+            return None
+        with os.fdopen(opened.pop(), "rb") as file:
+            data = file.read(most + 1)
+        return data if len(data) <= most else None
+    except OSError:
+        return None
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def is_plain(found: os.stat_result) -> bool:
+    """Whether a file is a regular file with exactly one name."""
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+
+
+def walk_files(root: str, wanted: Callable[[str], bool]) -> Iterator[UntrustedFile]:
+    """Yield the plain files below `root` whose relative path is `wanted`, each opened.
+
+    Symlinks, pipes, sockets, devices and hard links are skipped. A missing `root` has no files.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        descriptor = os.open(root, _FOLDER)
+        try:
+            yield from _walk(descriptor, "", wanted, MAX_DEPTH)
+        finally:
+            os.close(descriptor)
+
+
+def _walk(
+    folder: int, prefix: str, wanted: Callable[[str], bool], depth: int
+) -> Iterator[UntrustedFile]:
+    with os.scandir(folder) as entries:
+        names = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+    for name, is_folder in names:
+        path = f"{prefix}{name}"
+        if not is_folder and not wanted(path):
+            continue
+        if is_folder and not depth:
+            continue
+        try:
+            descriptor = os.open(name, _FOLDER if is_folder else _FILE, dir_fd=folder)
+        except OSError:
+            continue
+        try:
+            if is_folder:
+                yield from _walk(descriptor, f"{path}/", wanted, depth - 1)
+            elif is_plain(found := os.fstat(descriptor)):
+                yield UntrustedFile(path, found.st_size, descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def copy_file(file: UntrustedFile, target: str, most: int) -> int:
+    """Copy a walked file to a new file; returns its size, raises OSError when it has grown over
+    `most` bytes."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    written = 0
+    with os.fdopen(os.open(target, flags, 0o600), "wb") as copy:
+        while piece := os.read(file.descriptor, 1 << 20):
+            written += len(piece)
+            if written > most:
+                raise OSError(f"{file.path} is larger than {most} bytes")
+            copy.write(piece)
+    return written

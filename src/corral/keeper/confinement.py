@@ -1,0 +1,202 @@
+"""A run that a sandbox keeps in its worktree: what it is given, how much it may use, and what is
+taken over from it afterwards."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from corral.adapters import private_git, private_home, process, sandbox
+from corral.adapters.leftovers import delete
+from corral.adapters.private_home import environment_of, program_folders, toolchains
+from corral.adapters.process import Identity
+from corral.keeper.voice import Log
+from corral.kernel.clock import DAY
+from corral.kernel.errors import CorralError
+from corral.rooms.runs.model import Launch, Mode, Run
+
+if TYPE_CHECKING:
+    from corral.adapters.checkouts import Checkout
+    from corral.adapters.providers.provider import Start
+    from corral.library import Corral
+
+HOME, GIT, SCRATCH = "home", "git", "scratch"
+TOKEN_MS = 30 * DAY  # longer than a run; the token is revoked when the run ends
+LOOK_SECONDS = 0.5
+DISK_SECONDS = 2.0
+DISK_SHARE = 20  # measuring the disk takes at most one of so many seconds
+NO_DAEMON = "http://127.0.0.1:9"  # nothing listens there: `corral` says that it is not reachable
+
+
+class Confinement:
+    """The sandbox of one run, for all of its attempts."""
+
+    def __init__(
+        self,
+        store: "Corral",
+        run: Run,
+        launch: Launch,
+        folder: Path,
+        provider: str,
+        setting: Callable[[str], Any],
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._kind = sandbox.Kind(str(launch.sandbox))
+        self._folder = folder
+        self._provider = provider
+        self._setting = setting
+        self._home = str(folder / HOME)
+        self._git = str(folder / GIT)
+        self._scratch = str(folder / SCRATCH)
+        self._real_home = os.path.expanduser("~")
+        self._token: str | None = None
+        self._next_look = self._next_disk = 0.0
+        self._disk_before: int | None = None
+        self._places: list[str] = []
+        self.lacks: list[str] = []
+
+    def wrap(self, started: "Start", found: "Checkout", session: str | None) -> "Start":
+        """The start of an attempt, inside of the sandbox."""
+        mounted = self._kind is sandbox.Kind.BUBBLEWRAP
+        private_home.prepare(self._home, self._provider, session, self._real_home)
+        private = private_git.prepare(found, self._git, mounted=mounted)
+        processes = int(self._setting("sandbox.processes"))
+        reads = [*self._setting("sandbox.reads")]
+        reads += toolchains(os.environ.get("PATH", os.defpath), self._real_home)
+        reads += program_folders(list(started.args), self._real_home)
+        wrapped = sandbox.wrap(
+            started.args,
+            sandbox.Bounds(
+                worktree=found.folder,
+                git=private,
+                writable=(self._home,),
+                readable=tuple(path for path in dict.fromkeys(reads) if os.path.exists(path)),
+                terminal=self._run.mode is Mode.PTY,
+                network=bool(self._setting("sandbox.network")),
+                limits=sandbox.Limits(
+                    processes=processes * sandbox.TASKS_PER_PROCESS,
+                    file_bytes=int(self._setting("sandbox.disk_bytes")),
+                ),
+            ),
+            scratch=self._scratch,
+            kind=self._kind,
+        )
+        self.lacks = wrapped.lacks
+        self._places = [found.folder, self._home, self._git, self._scratch]
+        self._disk_before = None
+        return msgspec.structs.replace(
+            started,
+            args=wrapped.words,
+            env=started.env | wrapped.environment | {"HOME": self._home},
+        )
+
+    def environment(self) -> dict[str, str]:
+        """What it has of the supervisor's environment, and how it reaches Corral: by the daemon,
+        with a token that acts for its agent alone. It learns nothing of the store itself."""
+        kept = environment_of(self._provider, os.environ)
+        return kept | {"CORRAL_STORE": NO_DAEMON} | self._reach()
+
+    def _reach(self) -> dict[str, str]:
+        from corral.adapters import daemons
+
+        run = self._run
+        daemon = daemons.find(self._store.db.url)
+        if daemon is None or run.agent_id is None or not self._setting("sandbox.network"):
+            return {}
+        if self._token is None:
+            with suppress(CorralError):
+                with suppress(CorralError):  # of an earlier supervisor of this run
+                    self._store.tokens.revoke(self._token_name)
+                scope = f"agent:{self._store.agents.get(run.agent_id).name}"
+                made = self._store.tokens.create(
+                    self._token_name, scope=scope, ttl_ms=TOKEN_MS, project=run.project_id
+                )
+                self._token = made.value
+        return {"CORRAL_STORE": daemon.url, "CORRAL_TOKEN": self._token} if self._token else {}
+
+    # -- limits ----------------------------------------------------------------------------------
+
+    @property
+    def next_look(self) -> float:
+        """When the limits are to be checked again, by the monotonic clock."""
+        return self._next_look
+
+    def excess(self, agent: Identity) -> str | None:
+        """Which limit the run has exceeded, in a sentence; None: none, as far as is known now."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return None
+        self._next_look = now + LOOK_SECONDS
+        used = process.usage(agent.pid)
+        if used is not None:
+            for what, amount in (
+                ("processes", used.processes),
+                ("memory_bytes", used.memory_bytes),
+            ):
+                most = int(self._setting(f"sandbox.{what}"))
+                if amount > most:
+                    return f"it exceeded sandbox.{what}: {amount} of {most}"
+        return self._disk_excess(now)
+
+    def _disk_excess(self, now: float) -> str | None:
+        if now < self._next_disk or not self._places:
+            return None
+        most = int(self._setting("sandbox.disk_bytes"))
+        before = self._disk_before or 0
+        used = _disk_usage(self._places, before + most)
+        took = time.monotonic() - now
+        self._next_disk = time.monotonic() + max(DISK_SECONDS, took * DISK_SHARE)
+        if self._disk_before is None:
+            self._disk_before = min(used, most)
+        elif used - before > most:
+            return f"it exceeded sandbox.disk_bytes: more than {most}"
+        return None
+
+    # -- afterwards ------------------------------------------------------------------------------
+
+    def collect(self, found: "Checkout", session: str | None, log: Log) -> None:
+        """Take over what an attempt left: its commits onto its own branch, and the transcripts of
+        its session. To be called when all of its processes are dead. Idempotent; what cannot be
+        taken over is logged, and its files stay in the worktree."""
+        try:
+            private_git.import_commits(found, self._git)
+        except (CorralError, OSError) as error:
+            log("warn", f"The commits it made could not be imported: {error}", None)
+        try:
+            private_home.write_back(self._home, self._provider, session, self._real_home)
+        except OSError as error:
+            log("warn", f"Its transcript could not be copied: {error}", None)
+
+    def close(self, found: "Checkout") -> None:
+        """Delete the private folders, with the copies of logins, and revoke the token."""
+        with suppress(OSError, CorralError):
+            private_git.discard(found, self._git)
+        for folder in (self._home, self._scratch):
+            with suppress(OSError):
+                delete(folder)
+        with suppress(CorralError):  # there is none where there was no daemon
+            self._store.tokens.revoke(self._token_name)
+        self._token = None
+
+    @property
+    def _token_name(self) -> str:
+        return f"run-{self._run.id.removeprefix('run_')}"
+
+
+def _disk_usage(places: list[str], most: int) -> int:
+    """The bytes on disk below some folders; counting ends above `most`."""
+    used = 0
+    waiting = [place for place in places if os.path.isdir(place)]
+    while waiting and used <= most:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    used += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+    return used

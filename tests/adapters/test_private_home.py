@@ -1,0 +1,157 @@
+"""The home folder of a sandboxed run: what is copied into it, and what comes back."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import private_home
+
+pytestmark = pytest.mark.usefixtures("plain_git")
+SESSION = "0b7f3c1e-1111-4222-8333-444455556666"
+OTHER = "99999999-1111-4222-8333-444455556666"
+PROJECT = ".claude/projects/-work-tree"
+
+
+def put(home: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+    return home
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    return put(
+        tmp_path / "real",
+        {
+            ".claude.json": "{}",
+            ".claude/.credentials.json": "login",
+            ".claude/settings.json": "settings",
+            ".claude/hooks/check.sh": "#!/bin/sh",
+            f"{PROJECT}/{SESSION}.jsonl": "one\n",
+            f"{PROJECT}/{OTHER}.jsonl": "private\n",
+            ".ssh/id_rsa": "key",
+            ".codex/auth.json": "another login",
+            ".nvm/bin/node": "program",
+            ".netrc": "password",
+        },
+    )
+
+
+@pytest.fixture
+def private(tmp_path: Path, real: Path) -> Path:
+    private_home.prepare(str(tmp_path / "private"), "claude", SESSION, str(real))
+    return tmp_path / "private"
+
+
+def test_a_cli_finds_its_own_files_and_nothing_else(private: Path) -> None:
+    found = {str(path.relative_to(private)) for path in private.rglob("*") if path.is_file()}
+    assert found == {
+        ".claude.json",
+        ".claude/.credentials.json",
+        ".claude/settings.json",
+        ".claude/hooks/check.sh",
+        f"{PROJECT}/{SESSION}.jsonl",
+        ".gitconfig",
+    }
+    assert (private / ".nvm").is_symlink(), "toolchains are shown where they are"
+
+
+def test_only_the_transcripts_of_its_session_come_back(private: Path, real: Path) -> None:
+    before = {path: path.read_text() for path in real.rglob("*") if path.is_file()}
+    put(
+        private,
+        {
+            ".claude/settings.json": "evil",
+            ".claude/settings.local.json": "evil",
+            ".claude/CLAUDE.md": "evil",
+            ".claude/hooks/check.sh": "evil",
+            ".claude.json": "evil",
+            ".bashrc": "evil",
+            f"{PROJECT}/{SESSION}.jsonl": "one\ntwo\n",
+            f"{PROJECT}/{SESSION}/subagents/agent-1.jsonl": "sub\n",
+            f"{PROJECT}/{OTHER}.jsonl": "private\nevil\n",
+            f"{PROJECT}/{SESSION}.sh": "evil",
+            ".claude/projects/-home-user/77777777-1111-4222-8333-444455556666.jsonl": "evil",
+        },
+    )
+    written = private_home.write_back(str(private), "claude", SESSION, str(real))
+    assert sorted(os.path.relpath(path, real) for path in written) == [
+        f"{PROJECT}/{SESSION}.jsonl",
+        f"{PROJECT}/{SESSION}/subagents/agent-1.jsonl",
+    ]
+    after = {path: path.read_text() for path in real.rglob("*") if path.is_file()}
+    own = real / PROJECT / f"{SESSION}.jsonl"
+    sub = real / PROJECT / SESSION / "subagents/agent-1.jsonl"
+    assert after == before | {own: "one\ntwo\n", sub: "sub\n"}
+
+
+@pytest.mark.parametrize("trick", ["symlink", "hard link", "pipe", "folder link", "rewritten"])
+def test_a_trick_at_write_back_writes_nothing(
+    tmp_path: Path, private: Path, real: Path, trick: str
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("one\nsecret\n")
+    file = private / PROJECT / f"{SESSION}.jsonl"
+    file.unlink()
+    if trick == "symlink":
+        file.symlink_to(victim)
+    elif trick == "hard link":
+        os.link(victim, file)
+    elif trick == "pipe":
+        os.mkfifo(file)
+    elif trick == "folder link":
+        (tmp_path / "away").mkdir()
+        (tmp_path / "away" / file.name).write_text("one\nevil\n")
+        file.parent.rmdir()
+        file.parent.symlink_to(tmp_path / "away")
+    else:
+        file.write_text("another beginning\n")
+    assert private_home.write_back(str(private), "claude", SESSION, str(real)) == []
+    assert (real / PROJECT / f"{SESSION}.jsonl").read_text() == "one\n"
+    assert victim.read_text() == "one\nsecret\n"
+
+
+def test_a_link_in_the_real_home_is_not_written_through(private: Path, real: Path) -> None:
+    """A run without a sandbox may have left one."""
+    target = real / PROJECT / f"{SESSION}.jsonl"
+    target.unlink()
+    target.symlink_to(real / ".claude/settings.json")
+    put(private, {f"{PROJECT}/{SESSION}.jsonl": "settings, and evil ones"})
+    assert private_home.write_back(str(private), "claude", SESSION, str(real)) == []
+    assert (real / ".claude/settings.json").read_text() == "settings"
+
+
+@pytest.mark.parametrize("session", [None, "", "../../..", "a/b", "*"])
+def test_a_session_id_that_is_none_brings_nothing_back(
+    private: Path, real: Path, session: str | None
+) -> None:
+    put(private, {f"{PROJECT}/{SESSION}.jsonl": "one\ntwo\n"})
+    assert private_home.write_back(str(private), "claude", session, str(real)) == []
+
+
+def test_only_variables_of_the_system_and_of_its_cli_go_on() -> None:
+    whole = {
+        "PATH": "/bin",
+        "LC_ALL": "C",
+        "ANTHROPIC_API_KEY": "its own",
+        "CLAUDE_CONFIG_DIR": "/elsewhere",
+        "OPENAI_API_KEY": "another's",
+        "GITHUB_TOKEN": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "SSH_AUTH_SOCK": "x",
+        "CORRAL_STORE": "postgresql://u:password@h/d",
+        "CORRAL_HOME": "x",
+        "XDG_RUNTIME_DIR": "x",
+    }
+    found = private_home.environment_of("claude", whole)
+    assert set(found) == {"PATH", "LC_ALL", "ANTHROPIC_API_KEY"}
+    assert set(private_home.environment_of("plain", whole)) == {"PATH", "LC_ALL"}
+
+
+def test_a_folder_on_the_path_is_shown_unless_it_is_the_home(tmp_path: Path, real: Path) -> None:
+    (real / "bin").mkdir()
+    path = os.pathsep.join([str(real), str(real / "bin"), str(tmp_path), "/", ".", "relative"])
+    shown = private_home.toolchains(path, str(real))
+    assert shown == [str(real / ".nvm"), str(real / "bin")]

@@ -1,0 +1,56 @@
+"""The mark on a run's processes that an empty environment and a new session do not take away."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from corral.adapters import run_marks
+
+pytestmark = pytest.mark.skipif(not run_marks.is_supported(), reason="Linux alone has it")
+ONE, TWO = "CORRAL_RUN=run_1", "CORRAL_RUN=run_2"
+
+
+def marks_after(script: str, *wanted: str, user: int | None = None) -> list[bool]:
+    """Which marks a process carries after a script, as another process reads them."""
+    code = f"from corral.adapters.run_marks import *\n{script}\nprint(flush=True); input()"
+    setuid = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        **setuid,  # type: ignore[call-overload]
+    ) as child:
+        child.stdout.readline()
+        found = [run_marks.is_marked(child.pid, mark) for mark in wanted]
+        child.communicate(b"\n")
+    assert child.returncode == 0
+    return found
+
+
+def test_a_process_has_the_mark_that_it_was_given() -> None:
+    assert marks_after("pass", ONE) == [False]
+    assert marks_after(f"mark_process({ONE!r})", ONE, TWO) == [True, False]
+
+
+def test_a_run_inside_of_a_run_has_its_own_mark_also_without_the_right_to_raise_it() -> None:
+    drop = "import os, resource; os.setgid(65534); os.setuid(65534)" if os.getuid() == 0 else "pass"
+    script = f"{drop}; mark_process({ONE!r}); leave_run(); mark_process({TWO!r})"
+    assert marks_after(script, ONE, TWO) == [False, True]
+    assert marks_after(f"{drop}; mark_process({ONE!r}); leave_run()", ONE, TWO) == [False, False]
+
+
+def test_a_child_with_an_empty_environment_in_another_session_keeps_it() -> None:
+    script = (
+        f"mark_process({ONE!r})\n"
+        "import os, sys\n"
+        "os.setsid() if os.getpid() != os.getpgid(0) else None\n"
+        "code = 'print(flush=True); input()'\n"
+        "os.execve(sys.executable, [sys.executable, '-S', '-c', code], {})"
+    )
+    assert marks_after(script, ONE) == [True]
+
+
+def test_what_cannot_be_read_has_no_mark() -> None:
+    assert not run_marks.is_marked(1 << 30, ONE)
