@@ -12,7 +12,9 @@ from corral.library.foreign.mapping import Member, Tool
 from corral.library.foreign.report import Taken
 from corral.library.foreign.taking import Part, Taking
 from corral.library.foreign.tools import check_is_of, tool_of
+from corral.library.pruning import count_imported
 from corral.rooms.runs import ops as runs
+from corral.rooms.settings import ops as settings
 
 OnRows = Callable[[int, int], object]
 MAX_SOURCE = 1_000
@@ -42,7 +44,10 @@ def bring(
                     check_is_of(foreign, tool, member.signature)
                     counter.total += 0 if member.partly else _rows_of(foreign)
                     taking.take(Part(foreign, member))
-            return taking.report()
+            report = taking.report()
+    report.retention = count_imported(database)
+    report.exempt = not database.read(lambda tx: settings.value(tx, "imports.retention"))
+    return report
 
 
 def _check_nobody_waits_too_long(database: Database, rows: int) -> None:

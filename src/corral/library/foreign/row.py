@@ -6,7 +6,7 @@ What is not as it should be is taken as far as it can be, kept as it was (`rest`
 
 import base64
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,6 +28,7 @@ class Row:
 
     __slots__ = (
         "_ids",
+        "_known_id",
         "_refs",
         "_values",
         "around",
@@ -54,6 +55,7 @@ class Row:
         around: Mapping[str, str] | None = None,
         home: Callable[[], str] = str,
         memo: dict[tuple[str, str], Any] | None = None,
+        known_id: str | None = None,
     ) -> None:
         self.key = found.key
         self._values = found.values
@@ -70,6 +72,7 @@ class Row:
         """What rows before it have told of others, within one database of a source."""
         self.around = {} if around is None else around
         """What is known of what the database belongs to."""
+        self._known_id = known_id
         self.rest: dict[str, Any] = {}
         self.troubles: list[str] = []
         self.read: set[str] = set()
@@ -85,6 +88,10 @@ class Row:
 
     def keep_all(self) -> None:
         for name in self._values:
+            self.keep(name)
+
+    def keep_columns(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
             self.keep(name)
 
     def keep_unread(self, hidden: set[str]) -> None:
@@ -246,6 +253,9 @@ class Row:
         return self._ids.get((table, key_of(key)))
 
     def new_id(self, prefix: str, at: int) -> str:
+        """An id for what the row becomes; the one that it had, where it is restored."""
+        if self._known_id is not None and self._known_id.startswith(f"{prefix}_"):
+            return self._known_id
         return past_id(prefix, at)
 
 
