@@ -111,6 +111,7 @@ def _prune_files(database: Database) -> None:
     that are."""
     from corral.adapters import attachments
     from corral.library import attaching, exchanging
+    from corral.library.foreign import attached_files
 
     keep_ms = database.read(lambda tx: settings.value(tx, "messages.keep_ms"))
     # Twice as long, because a message is kept while it waits, however old it is.
@@ -118,6 +119,7 @@ def _prune_files(database: Database) -> None:
     for folder in attaching.own_folders(database):
         attachments.forget(folder, before / 1_000)
     exchanging.forget(database)
+    attached_files.forget(database)
 
 
 def _prune_sessions(

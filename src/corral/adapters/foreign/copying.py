@@ -20,6 +20,11 @@ import apsw
 
 from corral.kernel.errors import Invalid, NotFound, Refused
 
+
+class Unreadable(Invalid):
+    """A source that is damaged, empty or no database."""
+
+
 MAGIC = b"SQLite format 3\0"
 _HEADER = 100
 _LOG_HEADER = 32
@@ -56,16 +61,16 @@ def _header(path: Path) -> bytes:
     except OSError as error:
         raise _unreadable(path, error) from None
     if not header:
-        raise Invalid(f"{path} is empty; give a database with something in it.", path=str(path))
+        raise Unreadable(f"{path} is empty; give a database with something in it.", path=str(path))
     if len(header) < _HEADER or not header.startswith(MAGIC):
-        raise Invalid(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
+        raise Unreadable(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
     return header
 
 
 def _refuse_endless(path: Path) -> None:
     """Nobody reads a pipe, a socket or a device, which have no end and may never begin."""
     if path.exists() and not path.is_file():
-        raise Invalid(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
+        raise Unreadable(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
 
 
 def _unreadable(path: Path, error: OSError) -> Refused:
@@ -108,8 +113,8 @@ def _locked(path: Path) -> Refused:
     )
 
 
-def damaged(path: Path, error: Exception) -> Invalid:
-    return Invalid(f"{path} is damaged ({error}); give a sound copy.", path=str(path))
+def damaged(path: Path, error: Exception) -> Unreadable:
+    return Unreadable(f"{path} is damaged ({error}); give a sound copy.", path=str(path))
 
 
 def _uri(path: Path) -> str:

@@ -10,10 +10,15 @@ from pathlib import Path
 
 from corral.library.foreign import things
 from corral.library.foreign.mapping import KEPT, KEY, SAME, Member, Table, Thing, Tool
-from corral.library.foreign.nanoclaw_sessions import ACKS, INBOUND, OUTBOUND
+from corral.library.foreign.nanoclaw_sessions import (
+    ACKS,
+    INBOUND,
+    OUTBOUND,
+    PROVIDERS,
+)
 from corral.library.foreign.row import Row
 
-_PROVIDERS = {name: name for name in ("claude", "codex", "opencode", "copilot", "gemini", "qwen")}
+_PROVIDERS = {name: name for name in PROVIDERS}
 _MODES = {"shared": "shared", "per-thread": "thread", "agent-shared": "agent"}
 
 
@@ -130,7 +135,7 @@ def _question(row: Row) -> Iterable[Thing]:
         {
             "id": row.new_id("qst", at),
             "asker": f"session:{session}",
-            "text": f"question {row.key[:80]}; its words are in a letter of its session",
+            "text": f"question {row.key[:80]}; the message that asked it is not in the source",
             "options": "[]",
             "free": 1,
             "answerers": "[]",
@@ -142,6 +147,16 @@ def _question(row: Row) -> Iterable[Thing]:
             "ended_at": row.now,
         },
     )
+
+
+def _question_of_message(row: Row) -> Iterable[Thing]:
+    question = row.id_of("pending_questions", row.plain_text("question_id"))
+    if question is not None:
+        yield Thing(SAME, {"table": "questions", "id": question})
+
+
+def _own_question(row: Row) -> Iterator[tuple[str, str]]:
+    yield "pending_questions", row.plain_text("question_id")
 
 
 _SESSIONS = Table(
@@ -238,6 +253,14 @@ _CENTRAL = (
         },
         _question,
         refs={"session_id": "sessions"},
+    ),
+    Table(
+        "pending_questions",
+        ("message_out_id",),
+        {"question_id": "questions.id"},
+        _question_of_message,
+        links=_own_question,
+        part="pending_questions.message_out_id",
     ),
 )
 

@@ -9,6 +9,11 @@ from collections.abc import Iterable, Iterator
 from corral.adapters.foreign.database import key_of
 from corral.library.foreign import things
 from corral.library.foreign.mapping import KEPT, KEY, Table, Thing
+from corral.library.foreign.nanoclaw_turns import (
+    INCOMING_TURNS,
+    OUTGOING_TURNS,
+    QUESTION_TEXTS,
+)
 from corral.library.foreign.row import Row
 
 _IN = {
@@ -18,6 +23,7 @@ _IN = {
     "failed": "dead",
 }
 _OUT = {"delivered": "done", "failed": "dead"}
+PROVIDERS = ("claude", "codex", "opencode", "copilot", "gemini", "qwen")
 _WAITED = "it was still waiting when it was imported from nanoclaw"
 MAX_BODY = 1 << 20
 
@@ -181,6 +187,17 @@ def _value(row: Row) -> Iterable[Thing]:
     text = row.text("value") or ""
     values = {"session_id": session, "name": name, "value": things.json_of(text)}
     yield Thing("session_state", values | {"updated_at": row.born("updated_at")})
+    if text and (provider := _provider_of(name)):
+        yield Thing("provider_sessions", {"id": session, "provider": provider, "name": text[:400]})
+
+
+def _provider_of(key: str) -> str | None:
+    """Whose conversation a key of the session's state names: its only one at first, later one for
+    each provider."""
+    if key == "sdk_session_id":
+        return "claude"
+    kind, _, provider = key.partition(":")
+    return provider if kind == "continuation" and provider in PROVIDERS else None
 
 
 _BODY = "letters.body"
@@ -213,6 +230,7 @@ INBOUND = (
         _incoming,
         links=_own_session,
     ),
+    INCOMING_TURNS,
     Table(
         "delivered",
         ("message_out_id",),
@@ -265,12 +283,14 @@ OUTBOUND = (
         _outgoing,
         links=_own_session_and_place,
     ),
+    OUTGOING_TURNS,
+    QUESTION_TEXTS,
     Table(
         "session_state",
         ("key",),
         {
             "key": "session_state.name",
-            "value": "session_state.value",
+            "value": "session_state.value, sessions.provider_session",
             "updated_at": "session_state.updated_at",
         },
         _value,

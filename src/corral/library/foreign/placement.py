@@ -17,6 +17,7 @@ from corral.rooms.charges import taking as charges
 from corral.rooms.gateway import taking as gateway
 from corral.rooms.groups import taking as groups
 from corral.rooms.projects import taking as projects
+from corral.rooms.questions import taking as questions
 from corral.rooms.races import taking as races
 from corral.rooms.search import ops as search
 from corral.rooms.sessions import taking as sessions
@@ -96,6 +97,8 @@ _SPECIAL: dict[str, Callable[[Tx, list[dict[str, Any]]], Any]] = {
     "edges": tasks.take_in_edges,
     "posts": groups.take_in_posts,
     "projects": projects.take_in,
+    "provider_sessions": sessions.take_in_provider_sessions,
+    "question_texts": questions.take_in_texts,
     "retros": sessions.take_in_retros,
     "turns": sessions.take_in_turns,
     "wirings": gateway.take_in_wirings,

@@ -57,6 +57,8 @@ class Taken(msgspec.Struct):
     """Tables and columns that nobody here knows; their content is kept as it was."""
     left_out: list[str] = []
     """Tables, views and columns that the tool derives from its others, as an index of words."""
+    skipped: list[str] = []
+    """Files of the source that could not be read, or not to their end, and why."""
     retention: list[Pruned] = []
     """Imported rows, of this and earlier imports, that retention would delete now: they are
     exempt while the setting `imports.retention` is off, and deleted while it is on."""

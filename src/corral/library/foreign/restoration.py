@@ -24,7 +24,17 @@ _NAMED_BY: dict[str, tuple[str, str | None]] = {
     "touches": ("seq", "tch"),
 }
 _WITH_PARENT = frozenset(
-    ("choices", "edges", "grants", "log_lines", "members", "retros", "session_state", "turns")
+    (
+        "choices",
+        "edges",
+        "grants",
+        "log_lines",
+        "members",
+        "question_texts",
+        "retros",
+        "session_state",
+        "turns",
+    )
 )
 
 

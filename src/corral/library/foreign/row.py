@@ -17,6 +17,7 @@ from corral.kernel.clock import DAY
 from corral.kernel.errors import CorralError
 from corral.kernel.ids import past_id
 from corral.kernel.text import MAX_NAME, MAX_TEXT, abridged, encode_json
+from corral.library.foreign.attached_files import FileCopies
 from corral.rooms.charges.ops import MOST_TOKENS
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ class Row:
     """One row, as a mapping sees it."""
 
     __slots__ = (
+        "_files",
         "_ids",
         "_known_id",
         "_refs",
@@ -56,6 +58,7 @@ class Row:
         home: Callable[[], str] = str,
         memo: dict[tuple[str, str], Any] | None = None,
         known_id: str | None = None,
+        files: FileCopies | None = None,
     ) -> None:
         self.key = found.key
         self._values = found.values
@@ -73,6 +76,7 @@ class Row:
         self.around = {} if around is None else around
         """What is known of what the database belongs to."""
         self._known_id = known_id
+        self._files = files
         self.rest: dict[str, Any] = {}
         self.troubles: list[str] = []
         self.read: set[str] = set()
@@ -120,7 +124,7 @@ class Row:
             text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
         if len(value) > most:
             self.keep(name, f"is longer than the {most:,} bytes that fit; it is kept whole beside")
-            text = _cut(text, most)
+            text = abridged_bytes(text, most)
         return text or None
 
     def plain_text(self, name: str) -> str:
@@ -129,6 +133,16 @@ class Row:
         if isinstance(value, bytes):
             return value.decode("utf-8", "backslashreplace").replace("\0", "\\0")
         return "" if value is None else str(value)
+
+    def quiet_text(self, name: str) -> str:
+        """The text of a column that another pass over the table reports on; never None."""
+        return self.plain_text(name).replace("\\0", "\N{REPLACEMENT CHARACTER}")
+
+    def quiet_moment(self, name: str) -> int:
+        """A moment of a column that another pass over the table reports on; now if unknown."""
+        value = self._values.get(name)
+        at = moment_of(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+        return self.now if at is None or at > self.now + DAY else at
 
     def words(self, name: str, otherwise: str, *, most: int = MAX_TEXT) -> str:
         """Text, or other words where there is none."""
@@ -258,6 +272,12 @@ class Row:
             return self._known_id
         return past_id(prefix, at)
 
+    def copy_file(self, given: str, session_id: str) -> dict[str, Any]:
+        """Copy a file that lies beside the source, and describe it; see `FileCopies.copy`."""
+        if self._files is None:
+            return {"name": given, "path": None, "reason": "files are not copied here"}
+        return self._files.copy(self.folder, given, session_id)
+
 
 def plain(value: Value) -> Any:
     """A value as JSON can hold it, from which it can be made again."""
@@ -283,7 +303,8 @@ def _number(value: Value) -> float | None:
     return value
 
 
-def _cut(text: str, most: int) -> str:
+def abridged_bytes(text: str, most: int) -> str:
+    """Text of at most so many bytes."""
     short = abridged(text, most)
     while len(short.encode()) > most:
         short = abridged(text, len(short) * 3 // 4)

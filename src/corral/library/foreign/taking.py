@@ -7,6 +7,7 @@ source that has grown takes what is new, and what was deleted here since is rest
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,6 +16,8 @@ from corral.adapters.foreign.database import Foreign, Found
 from corral.adapters.redaction import Redaction, clean_of_secrets
 from corral.db.intake import Placed
 from corral.db.tx import Tx
+from corral.kernel.errors import CorralError
+from corral.library.foreign.attached_files import FileCopies
 from corral.library.foreign.mapping import (
     KEPT,
     KEY,
@@ -31,6 +34,8 @@ from corral.library.foreign.restoration import Restoration
 from corral.library.foreign.row import Row, plain
 from corral.rooms.imports import ops as imports
 from corral.rooms.projects import ops as projects_here
+from corral.rooms.sessions import ops as sessions
+from corral.rooms.sessions.taking import order_turns
 
 MOST_IDS = 20_000
 _BETWEEN = "\n\n"
@@ -52,8 +57,15 @@ class Taking:
     """One import, in an open transaction."""
 
     def __init__(
-        self, tx: Tx, tool: Tool, source: str, *, on_rows: Callable[[int], object]
+        self,
+        tx: Tx,
+        tool: Tool,
+        source: str,
+        *,
+        on_rows: Callable[[int], object],
+        files: FileCopies | None = None,
     ) -> None:
+        self._files = files
         self._tx = tx
         self._tool = tool
         self._source = source
@@ -65,6 +77,7 @@ class Taking:
         self._home_id: str | None = None
         self._again: set[str] = set()
         self._inside = ""
+        self._session: tuple[str, int] | None = None
         self._memo: dict[tuple[str, str], Any] = {}
         self._placement = Placement(tx)
         self._restoration = Restoration(tx)
@@ -75,10 +88,12 @@ class Taking:
         """All tables of a database of the source."""
         tables = part.member.tables
         if part.inside != self._inside:
+            self._end_session()
             self._inside = part.inside
             self._memo.clear()
         if part.member.owner is not None:
             self._stand_in(part, part.member.owner)
+            self._begin_session(part)
         known = {*(table.name for table in tables), *part.member.also}
         for table in tables:
             if table.name in part.foreign.tables:
@@ -93,7 +108,27 @@ class Taking:
             self._take_table(part, Table(name, (), {}))
         self._report.left_out += part.foreign.derived
 
+    def skip(self, path: Path, error: CorralError) -> None:
+        """Report a file that could not be read, or not to its end."""
+        self._report.skipped.append(f"{path}: {error.message}")
+
+    def _begin_session(self, part: Part) -> None:
+        """Remember how many turns the session of a database has before the import adds its own."""
+        if self._session is not None:
+            return
+        place = imports.Part(self._tool.name, self._source, "sessions")
+        known = imports.known(self._tx, place, [part.inside]).get(part.inside)
+        if known is not None and known.id is not None:
+            self._session = (known.id, sessions.get(self._tx, known.id).turns)
+
+    def _end_session(self) -> None:
+        """Merge what two files tell of a session, by time."""
+        if self._session is not None:
+            order_turns(self._tx, self._session[0], after=self._session[1])
+            self._session = None
+
     def report(self) -> Taken:
+        self._end_session()
         report = self._report
         report.tables = list(self._tables.values())
         report.troubles = self._notes.all()
@@ -211,6 +246,7 @@ class Taking:
             home=lambda: self._home(part),
             memo=self._memo,
             known_id=known.id if known else None,
+            files=self._files,
         )
 
     def _home(self, part: Part) -> str:
@@ -224,7 +260,8 @@ class Taking:
         values = part.member.owner_values
         key = values[owner.key[0]]
         place = imports.Part(self._tool.name, self._source, owner.origin)
-        if key not in imports.known(self._tx, place, [key]):
+        known = imports.known(self._tx, place, [key])
+        if key not in known or self._restoration.missing(known):
             told = self._tables.setdefault(owner.origin, TableTaken(owner.origin, became={}))
             found = Found(key, False, {name: text.encode() for name, text in values.items()})
             self._take_piece(Part(part.foreign, Member(*part.member[:3])), owner, [found], told)

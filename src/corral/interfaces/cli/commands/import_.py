@@ -85,6 +85,7 @@ def _told(taken: Any) -> list[str]:
     ):
         if names:
             lines.append(f"{words}: {', '.join(names)}.")
+    lines += [f"Not imported: {each}" for each in taken.skipped]
     lines += _retention(taken)
     if taken.secrets:
         lines.append(f"Something that looks like a secret was blanked in {taken.secrets:,} rows.")
