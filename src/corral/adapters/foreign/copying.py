@@ -33,6 +33,7 @@ PAUSE = 0.025
 # The clock of a file system ticks this seldom: a younger time may hide a second write.
 _TICK_NS = 20_000_000
 BUSY_MS = 5_000
+_SPARE = 64 * 1024 * 1024
 
 
 def copy_of(path: Path, folder: Path) -> Path:
@@ -40,12 +41,29 @@ def copy_of(path: Path, folder: Path) -> Path:
     header = _header(path)
     for end in ("-wal", "-journal"):
         _refuse_endless(_beside(path, end))
+    _require_space(path, folder)
     target = folder / "copy.db"
     if header[18:20] == b"\x02\x02" or _beside(path, "-wal").exists():
         _copy_files(path, target, "-wal")
     else:
         _copy_whole(path, target)
     return target
+
+
+def _require_space(path: Path, folder: Path) -> None:
+    """Refuse a source whose copy would fill the disk; a sparse file counts with its whole size."""
+    size = sum(
+        each.stat().st_size
+        for each in (path, _beside(path, "-wal"), _beside(path, "-journal"))
+        if each.exists()
+    )
+    free = shutil.disk_usage(folder).free
+    if size + _SPARE > free:
+        raise Refused(
+            f"Cannot copy {path} to {folder}: it has {size:,} bytes, and {free:,} are free. Free "
+            "disk space, or set TMPDIR to a larger disk.",
+            path=str(path),
+        )
 
 
 def _header(path: Path) -> bytes:
