@@ -16,7 +16,7 @@ from corral.library.foreign.nanoclaw_sessions import (
     OUTBOUND,
     PROVIDERS,
 )
-from corral.library.foreign.row import Row
+from corral.library.foreign.row import Row, valid_name
 
 _PROVIDERS = {name: name for name in PROVIDERS}
 _MODES = {"shared": "shared", "per-thread": "thread", "agent-shared": "agent"}
@@ -24,7 +24,7 @@ _MODES = {"shared": "shared", "per-thread": "thread", "agent-shared": "agent"}
 
 def _agent(row: Row) -> Iterable[Thing]:
     folder = row.text("folder", most=1_000)
-    name = things.name_of(row.words("name", ""), f"agent-{row.key[:12]}")
+    name = row.name("name", f"agent-{valid_name(row.key[:12], 'x')}")
     return things.agent(
         row,
         name,
@@ -58,6 +58,7 @@ def _place(row: Row) -> Iterable[Thing]:
     channel = row.id_of("messaging_groups.channel_type", kind or "")
     platform_id = row.line("platform_id", most=400)
     if channel is None or platform_id is None:
+        row.explain("it names no channel or no chat")
         return
     at = row.born("created_at")
     yield Thing(
@@ -93,6 +94,7 @@ def _own_place(row: Row) -> Iterator[tuple[str, str]]:
 def _wiring(row: Row) -> Iterable[Thing]:
     place, agent = row.ref("messaging_group_id"), row.ref("agent_group_id")
     if place is None or agent is None:
+        row.explain("its chat or its agent is not there")
         return
     at = row.born("created_at")
     yield things.removed(
@@ -128,6 +130,7 @@ def _session(row: Row) -> Iterable[Thing]:
 def _question(row: Row) -> Iterable[Thing]:
     session = row.ref("session_id")
     if session is None:
+        row.explain("its session is not there")
         return
     at = row.born("created_at")
     yield Thing(

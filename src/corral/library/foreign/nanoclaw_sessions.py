@@ -158,6 +158,7 @@ def _destination(row: Row) -> Iterable[Thing]:
     agent = row.id_of("agent_groups", row.around.get("agent_group_id", ""))
     name = row.line("name")
     if place is None or agent is None or name is None or session is None:
+        row.explain("what it names is no chat that is known here")
         return
     yield Thing(
         "destinations",
@@ -183,6 +184,7 @@ def _value(row: Row) -> Iterable[Thing]:
     session = _session_of(row)
     name = row.line("key")
     if session is None or name is None:
+        row.explain("it has no name")
         return
     text = row.text("value") or ""
     values = {"session_id": session, "name": name, "value": things.json_of(text)}
@@ -207,6 +209,7 @@ ACKS = Table(
     ("message_id",),
     {"message_id": KEY, "status": "letters.state", "status_changed": "letters.ended_at"},
     _ack,
+    why="it says how the message that it names ended, and is stored with that",
 )
 
 INBOUND = (
@@ -241,6 +244,7 @@ INBOUND = (
             "delivered_at": "letters.ended_at",
         },
         _delivery,
+        why="it says how the message that it names ended, and is stored with that",
     ),
     Table(
         "destinations",
@@ -260,6 +264,7 @@ INBOUND = (
         "session_routing",
         ("id",),
         {"id": KEY, "channel_type": KEPT, "platform_id": KEPT, "thread_id": KEPT},
+        why="the place of the session's answers is stored with the session",
     ),
 )
 

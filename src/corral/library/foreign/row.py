@@ -6,6 +6,7 @@ What is not as it should be is taken as far as it can be, kept as it was (`rest`
 
 import base64
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -90,6 +91,11 @@ class Row:
             if why:
                 self.troubles.append(f"{name} {why}")
 
+    def explain(self, why: str) -> None:
+        """Report why a row becomes nothing, unless that was said already."""
+        if not self.troubles:
+            self.troubles.append(why)
+
     def keep_all(self) -> None:
         for name in self._values:
             self.keep(name)
@@ -151,7 +157,18 @@ class Row:
     def line(self, name: str, *, most: int = MAX_NAME) -> str | None:
         """A name: text of one line."""
         text = self.text(name, most=most)
-        return " ".join(text.split()) or None if text else None
+        line = " ".join(text.split()) if text else None
+        if line != text:
+            self.keep(name, "has line breaks or further blanks; it became one line")
+        return line or None
+
+    def name(self, name: str, otherwise: str, *, most: int = MAX_TEXT) -> str:
+        """A name as agents and groups may have it; the original is kept where it must change."""
+        text = self.text(name, most=most) or ""
+        made = valid_name(text, otherwise)
+        if text and made != text:
+            self.keep(name, "has characters that a name here cannot have, or is too long")
+        return made
 
     def whole(self, name: str, *, least: int = -_MOST, most: int = _MOST) -> int | None:
         """A whole number within bounds."""
@@ -164,6 +181,14 @@ class Row:
             return None
         return int(number)
 
+    def whole_or(self, name: str, otherwise: int, *, least: int) -> int:
+        """A whole number; another one where there is none, which is reported."""
+        number = self.whole(name, least=least)
+        if number is None:
+            self.troubles.append(f"{name} is missing or wrong; {otherwise} is assumed")
+            return otherwise
+        return number
+
     def tokens(self, name: str) -> int:
         """A number of tokens that can be charged; 0 where none is told."""
         return self.whole(name, least=0, most=MOST_TOKENS) or 0
@@ -172,8 +197,12 @@ class Row:
         self.read.add(name)
         value = self._values.get(name)
         if isinstance(value, bytes):
-            return value.strip().lower() in (b"1", b"true", b"yes")
-        return bool(value)
+            value = {b"1": 1, b"true": 1, b"yes": 1, b"0": 0, b"false": 0, b"no": 0, b"": 0}.get(
+                value.strip().lower(), value
+            )
+        if value not in (None, 0, 1):
+            self.keep(name, "is neither yes nor no")
+        return bool(value) and not isinstance(value, bytes)
 
     def micros(self, name: str) -> int | None:
         """Dollars as micro-dollars; nothing, which is these tools' default, is not known."""
@@ -190,7 +219,7 @@ class Row:
         """A moment, whether in seconds, milliseconds or as text; None where there is none."""
         self.read.add(name)
         value = self._values.get(name)
-        if value in (None, b"", 0):
+        if value in (None, b""):
             return None
         given = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         at = moment_of(given)
@@ -200,6 +229,14 @@ class Row:
         if at > self.now + DAY:
             self.keep(name, "is in the future")
             return self.now
+        return at
+
+    def end(self, name: str, start: int) -> int | None:
+        """The moment at which something ended; not before it began."""
+        at = self.moment(name)
+        if at is not None and at < start:
+            self.keep(name, "is before its start; the start counts as its end")
+            return start
         return at
 
     def born(self, name: str) -> int:
@@ -222,6 +259,8 @@ class Row:
         except CorralError:
             self.keep(name, "is JSON that cannot be stored")
             return otherwise
+        if kind is not object and msgspec.to_builtins(found) != msgspec.json.decode(raw):
+            self.keep(name, "has parts that have no place here; it is kept whole beside")
         return found
 
     def choice(self, name: str, known: Mapping[str, str], otherwise: str) -> str:
@@ -231,7 +270,11 @@ class Row:
         if meant is None:
             if word:
                 self.keep(name, "has a value that nobody knows")
+            elif otherwise:
+                self.troubles.append(f"{name} is missing; {otherwise} is assumed")
             return otherwise
+        if meant != word:
+            self.keep(name)
         return meant
 
     def key_of(self, *names: str) -> str:
@@ -277,6 +320,15 @@ class Row:
         if self._files is None:
             return {"name": given, "path": None, "reason": "files are not copied here"}
         return self._files.copy(self.folder, given, session_id)
+
+
+_UNFIT = re.compile(r"[\s:/\x00-\x1f\x7f\ufffd]+")
+
+
+def valid_name(text: str, otherwise: str) -> str:
+    """A name as agents may have it, and as it stands in mailboxes."""
+    name = _UNFIT.sub("-", text).strip("-")[:80]
+    return f"a-{name}" if name.startswith("agt_") else name or otherwise
 
 
 def plain(value: Value) -> Any:

@@ -105,7 +105,7 @@ class Taking:
             return
         for name in sorted({*part.foreign.tables} - known):
             self._unknown(part.foreign.name_of(name))
-            self._take_table(part, Table(name, (), {}))
+            self._take_table(part, Table(name, (), {}, why="the table is not known here"))
         self._report.left_out += part.foreign.derived
 
     def skip(self, path: Path, error: CorralError) -> None:
@@ -197,7 +197,7 @@ class Taking:
         ]
         self._look_up(table, [row for _, row, _, _ in rows])
         made = [
-            Made(key, row, self._made(table, row, twin), digest, key in gone)
+            Made(key, row, make_things(table, row, twin), digest, key in gone)
             for key, row, digest, twin in rows
         ]
         if table.part:
@@ -281,29 +281,6 @@ class Taking:
                 if found.id is not None:
                     self._ids[other, key] = found.id
 
-    def _made(self, table: Table, row: Row, twin: bool) -> list[Thing]:
-        if twin and not table.part:
-            row.troubles.append("the row has no key, or one that another row has too")
-        things = list(table.make(row)) if table.make else []
-        if not things and not table.part:
-            row.keep_all()
-        for name, home in table.homes.items():
-            if home == NOT_TAKEN:
-                row.rest.pop(name, None)
-                if row.has(name):
-                    row.troubles.append(f"{name} is not taken: it may be a secret")
-            elif home == KEPT and not table.part:
-                row.keep(name)
-        if not table.part:
-            row.keep_unread(
-                {
-                    name
-                    for name, home in table.homes.items()
-                    if home == NOT_TAKEN or (home == KEY and row.plain_text(name) == row.key)
-                }
-            )
-        return things
-
     def _change(self, place: imports.Part, key: str, found: Found, digest: str) -> None:
         whole = {name: plain(value) for name, value in found.values.items() if value is not None}
         for table in self._tool.tables:
@@ -377,6 +354,32 @@ class Taking:
             each.row.troubles.append(placed.why)
         if each.restored and placed.id:
             self._restoration.restored.add(placed.id)
+
+
+def make_things(table: Table, row: Row, twin: bool) -> list[Thing]:
+    """What a row becomes. Every value that the things do not hold is in `row.rest` afterwards."""
+    if twin and not table.part:
+        row.troubles.append("the row has no key, or one that another row has too")
+    things = list(table.make(row)) if table.make else []
+    if not things and not table.part:
+        row.keep_all()
+        row.explain(table.why or "it lacks what a row here needs")
+    for name, home in table.homes.items():
+        if home == NOT_TAKEN:
+            row.rest.pop(name, None)
+            if row.has(name):
+                row.troubles.append(f"{name} is not taken: it may be a secret")
+        elif home == KEPT and not table.part:
+            row.keep(name)
+    if not table.part:
+        row.keep_unread(
+            {
+                name
+                for name, home in table.homes.items()
+                if home == NOT_TAKEN or (home == KEY and row.plain_text(name) == row.key)
+            }
+        )
+    return things
 
 
 def _parents(table: Table, row: Row) -> Iterator[tuple[str, str]]:
