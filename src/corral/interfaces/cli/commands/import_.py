@@ -19,6 +19,12 @@ def _bring(app: App, source: str, folder: str | None) -> None:
         f"{brought.turns:,} turns and {brought.charges:,} charges from {brought.sessions:,} of "
         f"{brought.files:,} transcripts.{own}"
     )
+    if brought.left_out:
+        counts = ", ".join(f"{rows:,} {kind}" for kind, rows in sorted(brought.left_out.items()))
+        told += f"\nNothing was taken of these lines and blocks: {counts}."
+    if brought.unreadable:
+        named = ", ".join(brought.unreadable[:3])
+        told += f"\n{len(brought.unreadable):,} files are no transcript or unreadable: {named}"
     app.say(told if brought.files else "There are no transcripts in that folder.", brought)
 
 
