@@ -164,8 +164,11 @@ agent tool. PATH is the file, or a folder in which it lies where the tool says; 
 - **Times** may count seconds, milliseconds or finer, or be texts, in one column: a number's size
   tells which. A moment in the future counts as now.
 
-Ended things are forgotten here after the time that the settings say (`corral setting list`),
-counted from their own end: raise those before an import of old data that is to be kept longer.
+- **Retention does not delete imported data.** The `keep_ms` settings apply only to data that Corral
+  made. The report says how many imported rows retention would delete otherwise. To apply it, run
+  `corral setting set imports.retention true`.
+- **A second import restores** what became of a row and was deleted here since, under the same id.
+  Parts of something (turns, log lines, members, tool grants) come back only together with it.
 
 Below, every table and column of each tool and its home here. `origins.row_id` means that the row is
 known by it; several columns are named where it stands in both."""

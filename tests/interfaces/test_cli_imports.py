@@ -77,3 +77,19 @@ def test_what_was_brought_in_can_be_looked_at(cli: Cli, tmp_path: Path) -> None:
     assert "of another tool, without a repository" in told
     assert not re.search(r"from [ ;]|from$|\(\)", told, re.M), "no empty places"
     assert json.loads(cli("ps", "--json").out) == [], "nothing runs"
+
+
+def test_the_report_says_what_retention_would_delete_and_how_to_decide(
+    cli: Cli, tmp_path: Path
+) -> None:
+    path = foreign.make_agent_yes(tmp_path)
+    foreign.change(path, "UPDATE runs SET started_at = 1500000000, ended_at = 1500000060")
+    first = cli("import", "agent-yes", str(path))
+    assert "exempt from retention" in first.out
+    assert "4 runs" in first.out
+    assert "corral setting set imports.retention true" in first.out
+    assert cli("setting", "set", "imports.retention", "true").code == 0
+    cli("db", "prune")
+    again = cli("import", "agent-yes", str(path)).out
+    assert "4 of those had been deleted here and were restored" in again
+    assert "corral setting set imports.retention false" in again

@@ -163,6 +163,7 @@ def test_nothing_of_nanoclaw_is_in_force(store: Corral, tmp_path: Path) -> None:
     assert (session.state, session.agent_id) == ("open", agent.id)
     assert session.reply_to == f"place:{places['chat:7'].id}"
     assert store.sessions.state(session.id) == {"sdk_session_id": "abc"}
+    assert (session.provider, session.provider_session) == ("claude", "abc")
     came = rows(
         store,
         "SELECT state, body FROM letters WHERE mailbox = :mailbox ORDER BY seq",

@@ -90,6 +90,7 @@ def test_nul_bytes_invalid_utf8_and_long_texts_are_kept_to_the_byte(
         "message: content holds NUL bytes",
         "message: content is longer than the 4,194,304 bytes that fit; it is kept whole beside",
         "message: content is not valid UTF-8",
+        "setting: settings of the tool mean nothing here",
     ]
     turns = dict(rows(store, "SELECT number, content FROM turns"))
     assert (turns[3], turns[5]) == ("a\N{REPLACEMENT CHARACTER}b", "a\N{REPLACEMENT CHARACTER}b")
@@ -246,3 +247,70 @@ def _columns(file: Any) -> dict[str, list[str]]:
         for name in names
         if name not in ("messaging_groups", "agent_groups")
     }
+
+
+def project_row(**columns: Any) -> dict[str, Any]:
+    return foreign.AGENT_YES_ROWS["projects"][0] | columns
+
+
+def test_values_of_a_project_that_is_registered_already_are_kept_and_reported(
+    store: Corral, tmp_path: Path
+) -> None:
+    (tmp_path / "shop").mkdir()
+    store.projects.register(tmp_path / "shop", command="mine")
+    given = project_row(dir=str(tmp_path / "shop"), cmd="theirs", prompt="their prompt")
+    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, {"projects": [given]})
+    taken = store.imports.take("agent-yes", path)
+    rest = rest_of(store, "1")
+    assert (rest["cmd"], rest["prompt"], rest["last_run_at"]) == (
+        "theirs",
+        "their prompt",
+        given["last_run_at"],
+    )
+    assert any("registered here already" in each for each in told(taken))
+
+
+def test_a_directory_that_occurs_twice_keeps_the_values_of_both(
+    store: Corral, tmp_path: Path
+) -> None:
+    schema = foreign.AGENT_YES.replace("dir TEXT NOT NULL UNIQUE", "dir TEXT NOT NULL")
+    both = [project_row(id=1, cmd="first"), project_row(id=2, cmd="second", prompt="other")]
+    path = foreign.make(tmp_path / "s.db", schema, {"projects": both})
+    store.imports.take("agent-yes", path)
+    assert store.projects.by_dir(both[0]["dir"]).command == "first"
+    assert (rest_of(store, "2")["cmd"], rest_of(store, "2")["prompt"]) == ("second", "other")
+
+
+def test_a_name_that_is_changed_is_kept_as_it_was(store: Corral, tmp_path: Path) -> None:
+    store.agents.create("Taken", command="cat")
+    path = foreign.make_agents(tmp_path)
+    base = foreign.AGENTS_ROWS["Agent"][0]
+    spaced, taken_name = {"id": "g2", "name": "My Agent"}, {"id": "g3", "name": "Taken"}
+    foreign.grow(path, {"Agent": [base | spaced, base | taken_name]})
+    taken = store.imports.take("agents", path)
+    assert {agent.name for agent in store.agents.list().items} >= {"My-Agent", "Taken-2"}
+    assert rest_of(store, "g2")["name"] == "My Agent"
+    assert rest_of(store, "g3")["name"] == "Taken"
+    assert any("a number was added" in each for each in told(taken))
+
+
+def test_an_end_before_its_start_and_a_time_of_zero_are_kept_and_reported(
+    store: Corral, tmp_path: Path
+) -> None:
+    path = agent_yes(tmp_path, {"ended_at": 1_500_000_000}, {"ended_at": 0})
+    taken = store.imports.take("agent-yes", path)
+    kept = [row.rest for row in store.imports.origins().items if row.part == "runs"]
+    assert kept == [{"ended_at": 1_500_000_000}, {"ended_at": 0}]
+    assert told(taken) == {
+        "runs: ended_at is before its start; the start counts as its end": 1,
+        "runs: ended_at is no moment": 1,
+    }
+
+
+def test_every_word_for_a_state_is_kept_where_ours_is_another(
+    store: Corral, tmp_path: Path
+) -> None:
+    path = foreign.make_multishot(tmp_path)
+    foreign.change(path, "UPDATE rounds SET status = 'selecting'")
+    store.imports.take("multishot", path)
+    assert rest_of(store, "o1")["status"] == "selecting"

@@ -254,6 +254,7 @@ def test_totals_of_days_runs_and_sessions_go_and_those_since_ever_stay(
 def test_which_files_were_imported_is_known_from_the_last_news_on(
     store: Corral, clock: SetClock
 ) -> None:
+    store.settings.set("imports.retention", True)
     store.imports._begin("claude", "/srv/old.jsonl", Head("one", title="old"))
     clock.advance(2 * YEAR)
     store.imports._begin("claude", "/srv/new.jsonl", Head("two", title="new"))

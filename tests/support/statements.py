@@ -43,5 +43,5 @@ def _of_retention(value: object) -> Iterator[tuple[str, Statement]]:
         for name in ("count", "forget"):
             yield from ((f".{name}{part}", each) for part, each in _inside(getattr(value, name)))
     elif isinstance(value, Scoped):
-        names = ("all", "of_one", "of_others")
-        yield from ((f".{name}", getattr(value, name)) for name in names)
+        for (scope, imported), each in value.variants.items():
+            yield f".{scope}[{imported}]", each

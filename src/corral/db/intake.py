@@ -6,7 +6,7 @@ different columns. Rows that have a state come in through `db/moves.py`.
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,15 @@ from corral.db.statement import Row, Statement
 from corral.db.tx import Tx
 
 _CASTS = {"integer": "CAST({} AS {{integer}})", "json": "CAST({} AS {{json}})"}
+
+
+class Placed(NamedTuple):
+    """Where an imported row ended up."""
+
+    id: str | None
+    """The id of the row here; None: another row has its place, and nothing was written."""
+    why: str = ""
+    """Why not all of its values were stored: the row existed already, or was changed to fit."""
 
 
 def put_many(

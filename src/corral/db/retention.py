@@ -15,36 +15,55 @@ Key = int | str
 
 
 class Whose(NamedTuple):
-    """Whose rows are meant: those of one project, or everybody's but those of some projects, which
-    have their own time."""
+    """Which rows a retention rule applies to: those of one project, or all but those of some
+    projects, which have their own rule; and whether imported rows are among them."""
 
     project: str | None = None
     but: tuple[str, ...] = ()
+    imported: bool | None = False
+    """False: only rows that Corral made. True: only imported rows. None: both."""
 
 
 EVERYBODY = Whose()
+_IMPORTED = {False: " AND {} IS NULL", True: " AND {} IS NOT NULL", None: ""}
 
 
 class Scoped:
-    """A statement in which `{whose}` stands for the condition that rows are of whoever is meant;
-    `project` is the column that tells their project."""
+    """A statement in which `{whose}` stands for the condition that selects the rows of a `Whose`.
 
-    def __init__(self, text: str, *, project: str | None = "project_id") -> None:
-        def of(condition: str) -> Statement:
-            return Statement(text.replace("{whose}", condition))
+    `project` is the column with a row's project. `imported` is the column that is null in rows that
+    Corral made; None where the table has no imported rows.
+    """
 
-        self.all = of("TRUE")
-        self.of_one = of(f"{project} = :project") if project else self.all
-        self.of_others = (
-            of(f"({project} IS NULL OR NOT {project} {{is_listed}})") if project else self.all
-        )
+    def __init__(
+        self,
+        text: str,
+        *,
+        project: str | None = "project_id",
+        imported: str | None = "imported_at",
+    ) -> None:
+        scopes = {
+            "all": "TRUE",
+            "of_one": f"{project} = :project" if project else "TRUE",
+            "of_others": f"({project} IS NULL OR NOT {project} {{is_listed}})"
+            if project
+            else "TRUE",
+        }
+        # In a table without imported rows, a request for only those selects nothing.
+        origins = _IMPORTED if imported else {False: "", True: " AND FALSE", None: ""}
+        self.variants = {
+            (scope, choice): Statement(text.replace("{whose}", condition + origin.format(imported)))
+            for scope, condition in scopes.items()
+            for choice, origin in origins.items()
+        }
 
     def run(self, tx: Tx, whose: Whose, **params: Any) -> list[Row]:
         if whose.project is not None:
-            return tx.run(self.of_one, project=whose.project, **params)
+            return tx.run(self.variants["of_one", whose.imported], project=whose.project, **params)
         if whose.but:
-            return tx.run(self.of_others, keys_=encode_rows(whose.but), **params)
-        return tx.run(self.all, **params)
+            others = self.variants["of_others", whose.imported]
+            return tx.run(others, keys_=encode_rows(whose.but), **params)
+        return tx.run(self.variants["all", whose.imported], **params)
 
     def value(self, tx: Tx, whose: Whose, **params: Any) -> Any:
         """The first column of the first row, or None."""
@@ -66,8 +85,9 @@ class Retention:
     `setting` names how many milliseconds; `over` is the condition on a row that ended before
     `:before`, and `born` the column with the moment at which it was made; None where the key does
     not rise with it. `project` is the column with the project that a row belongs to, which may have
-    chosen a time of its own; None where rows belong to none. Of numbered rows (`key="seq"`) the
-    newest always stays, because its number must not be given out again.
+    chosen a time of its own; None where rows belong to none. `imported` is the column that is null
+    in rows that Corral made; None where the table has no imported rows. Of numbered rows
+    (`key="seq"`) the newest always stays, because its number must not be given out again.
     """
 
     def __init__(
@@ -79,6 +99,7 @@ class Retention:
         over: str,
         key: str = "id",
         project: str | None = None,
+        imported: str | None = None,
     ) -> None:
         self.table = table
         self.setting = setting
@@ -96,8 +117,8 @@ class Retention:
                 WHERE {key} > :after ORDER BY {key} LIMIT :limit
             ) AS oldest
         """)
-        self.count = Scoped(f"SELECT count(*) {old}", project=project)
-        self.forget = Scoped(f"DELETE {old} RETURNING {key}", project=project)
+        self.count = Scoped(f"SELECT count(*) {old}", project=project, imported=imported)
+        self.forget = Scoped(f"DELETE {old} RETURNING {key}", project=project, imported=imported)
 
     def prune(
         self,

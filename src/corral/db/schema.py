@@ -40,6 +40,7 @@ class TableDoc(NamedTuple):
 
 _TABLE = re.compile(r"CREATE TABLE (\w+) \(\n(.*)\n\)", re.S)
 _COLUMN = re.compile(r"    (\w+) (\{\w+\}|[A-Z]+)([^-]*?)\s*(?:-- (.*))?$")
+_ADDED = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (\w+) (\{\w+\}|[A-Z]+)\s*(.*)", re.S)
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)")
 _DROPPED = re.compile(r"DROP INDEX (\w+)")
 
@@ -52,6 +53,8 @@ def tables() -> list[TableDoc]:
         for statement in split_statements(migration.text):
             if match := _TABLE.search(statement):
                 found[match[1]] = _table(match[1], statement[: match.start()], match[2])
+            elif match := _ADDED.search(statement):
+                found[match[1]].columns.append(_added(match, statement[: match.start()], found))
             elif (match := _INDEX.search(statement)) and match[1] in found:
                 found[match[1]].indexes.append(" ".join(statement[match.start() :].split()))
             elif match := _DROPPED.search(statement):
@@ -60,9 +63,21 @@ def tables() -> list[TableDoc]:
     return list(found.values())
 
 
-def _table(name: str, above: str, body: str) -> TableDoc:
+def _comment(above: str) -> str:
     paragraph = above.strip().rpartition("\n\n")[2]
-    comment = " ".join(line.removeprefix("-- ") for line in paragraph.splitlines())
+    return " ".join(line.removeprefix("-- ") for line in paragraph.splitlines())
+
+
+def _added(match: re.Match[str], above: str, tables: dict[str, TableDoc]) -> ColumnDoc:
+    """A column that a later migration added. One comment serves several ALTERs in a row."""
+    _, name, type, extra = match.groups()
+    known = (column for table in tables.values() for column in table.columns)
+    doc = _comment(above) or next((c.doc for c in known if c.name == name and c.doc), "")
+    return ColumnDoc(name, f"{type.strip('{}').lower()} {extra.lower()}".strip(), doc)
+
+
+def _table(name: str, above: str, body: str) -> TableDoc:
+    comment = _comment(above)
     columns: list[ColumnDoc] = []
     rules: list[str] = []
     for line in body.splitlines():

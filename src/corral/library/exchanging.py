@@ -79,7 +79,7 @@ def prepare(database: "Database", session: str) -> Folder:
     folder = folder_of(session)
     for path in (folder.top, folder.inside, folder.outside, folder.home):
         config.make_private_folder(Path(path))
-    config.write_private_file(Path(folder.mark), _mark_of(database))
+    config.write_private_file(Path(folder.mark), mark_of(database))
     _hand_over_files(database, session, folder)
     picture = database.read(lambda tx: boxes.picture(tx, session, folder))
     talk = database.read(lambda tx: talking.talk_of(tx, session))
@@ -137,14 +137,14 @@ def _write_command(folder: Folder) -> None:
     path.chmod(0o700)
 
 
-def _mark_of(database: "Database") -> str:
+def mark_of(database: "Database") -> str:
     """By which a folder is known as this store's: several may share a home."""
     return sha256(database.address.encode()).hexdigest()
 
 
 def forgotten(database: "Database") -> Iterator[Path]:
     """The folders of sessions of this store that it has forgotten."""
-    mark = _mark_of(database)
+    mark = mark_of(database)
     for path in sorted((config.home() / "boxed").glob("ses_*")):
         try:
             own = Path(Folder(str(path)).mark).read_text(encoding="utf-8") == mark

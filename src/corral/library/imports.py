@@ -1,3 +1,4 @@
+from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -5,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from corral.adapters.transcripts.omissions import count_omissions
 from corral.kernel.errors import Invalid, NotFound
 from corral.library.operation import Room, read, write
 from corral.rooms.imports import ops
@@ -28,6 +30,11 @@ class Brought(msgspec.Struct, frozen=True):
     charges: int
     own: int
     """Conversations that Corral ran itself and has already."""
+    left_out: dict[str, int] = {}
+    """Lines and blocks of which nothing was taken, by their kind: notes of the CLI to itself,
+    thinking, images, work of sub-agents."""
+    unreadable: list[str] = []
+    """Files that are no transcript, or could not be read."""
 
 
 class Imports(Room):
@@ -59,11 +66,14 @@ class Imports(Room):
         reader = import_module(f"corral.adapters.transcripts.{source}")
         files = [*reader.files(where)]
         counts = {"sessions": 0, "turns": 0, "charges": 0, "own": 0}
+        left_out: Counter[str] = Counter()
+        unreadable: Any = []
         for number, path in enumerate(files, 1):
-            self._bring_file(source, reader, path, counts)
+            if not self._bring_file(source, reader, path, counts, left_out):
+                unreadable.append(str(path))
             if on_file is not None:
                 on_file(number, len(files))
-        return Brought(source, len(files), **counts)
+        return Brought(source, len(files), **counts, left_out=dict(left_out), unreadable=unreadable)
 
     def take(
         self,
@@ -83,23 +93,34 @@ class Imports(Room):
 
         return bring(self._database, tool, Path(path), source, on_rows)
 
-    def _bring_file(self, source: str, reader: Any, path: Path, counts: dict[str, int]) -> None:
+    def _bring_file(
+        self,
+        source: str,
+        reader: Any,
+        path: Path,
+        counts: dict[str, int],
+        left_out: Counter[str],
+    ) -> bool:
+        """Import what is new in a file; False: it cannot be read, or is no transcript."""
         try:
             head = reader.head(path)
         except OSError:
-            return  # gone, or not ours to read
+            return False
         if head is None:
-            return
+            return False
         before = self._begin(source, str(path.absolute()), head)
         if before is None:
             counts["own"] += 1
-            return
-        after = self._bring_rest(reader, path, before)
+            return True
+        offsets: set[int] = set()
+        after = self._bring_rest(reader, path, before, offsets)
+        left_out += count_omissions(path, before.read_bytes, after.read_bytes, offsets)
         counts["sessions"] += after.read_bytes > before.read_bytes
         counts["turns"] += after.turns - before.turns
         counts["charges"] += after.charges - before.charges
+        return True
 
-    def _bring_rest(self, reader: Any, path: Path, imported: Import) -> Import:
+    def _bring_rest(self, reader: Any, path: Path, imported: Import, offsets: set[int]) -> Import:
         items: Any = []
         for item in reader.read(path, offset=imported.read_bytes):
             # What one line says stays together: the next piece begins behind a whole line.
@@ -107,6 +128,7 @@ class Imports(Room):
                 imported = self._take(imported, items, read_bytes=items[-1].offset)
                 items = []
             items.append(item)
+            offsets.add(item.offset)
         if items:
             imported = self._take(imported, items, read_bytes=items[-1].offset)
         return imported

@@ -1,4 +1,7 @@
-"""Forgetting what is old: what a setting says of a table, or a project for its own rows of it."""
+"""Retention: delete what is older than a setting allows, or a project's own choice of it.
+
+Imported rows are exempt until the setting `imports.retention` is switched on.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -44,7 +47,9 @@ from corral.rooms.tokens import ops as tokens
 
 def prune(database: Database, *, dry_run: bool) -> list[Pruned]:
     """Forget what is old, table by table; a dry run counts just what a real one would forget."""
-    pruned = [each for kept in KEPT for each in _prune(database, kept, dry_run)]
+    with_imported = database.read(lambda tx: settings.value(tx, "imports.retention"))
+    imported = None if with_imported else False
+    pruned = [each for kept in KEPT for each in _prune(database, kept, dry_run, imported)]
     if not dry_run:
         from corral.library.outputs import Outputs
 
@@ -54,21 +59,34 @@ def prune(database: Database, *, dry_run: bool) -> list[Pruned]:
         # The rows are gone everywhere; the files go on their own machine.
         while Outputs(database).clear_deleted():
             pass
-        for _ in _prune(database, outputs.DELETED_KEPT, dry_run):
+        for _ in _prune(database, outputs.DELETED_KEPT, dry_run, imported):
             pass
         _prune_files(database)
         scratch.sweep()
     return pruned
 
 
-def _prune(database: Database, kept: "Retention | Kept", dry_run: bool) -> Iterator[Pruned]:
+def count_imported(database: Database) -> list[Pruned]:
+    """Count the imported rows that retention would delete now if they were not exempt."""
+    counted = [
+        each
+        for kept in KEPT
+        if kept.table not in ("imports", "origins")
+        for each in _prune(database, kept, dry_run=True, imported=True)
+    ]
+    return [each for each in counted if each.rows]
+
+
+def _prune(
+    database: Database, kept: "Retention | Kept", dry_run: bool, imported: bool | None
+) -> Iterator[Pruned]:
     keep_ms = database.read(lambda tx: settings.value(tx, kept.setting))
     own = database.read(lambda tx: settings.of_projects(tx, kept.setting))
     chosen: dict[str, int] = own if kept.by_project else {}
-    rest = Whose(but=tuple(chosen))
+    rest = Whose(but=tuple(chosen), imported=imported)
     yield Pruned(kept.table, _walk(database, kept, rest, keep_ms, dry_run), keep_ms)
     for project, own_ms in chosen.items():
-        rows = _walk(database, kept, Whose(project), own_ms, dry_run)
+        rows = _walk(database, kept, Whose(project, imported=imported), own_ms, dry_run)
         yield Pruned(kept.table, rows, own_ms, project)
 
 
@@ -93,6 +111,7 @@ def _prune_files(database: Database) -> None:
     that are."""
     from corral.adapters import attachments
     from corral.library import attaching, exchanging
+    from corral.library.foreign import attached_files
 
     keep_ms = database.read(lambda tx: settings.value(tx, "messages.keep_ms"))
     # Twice as long, because a message is kept while it waits, however old it is.
@@ -100,6 +119,7 @@ def _prune_files(database: Database) -> None:
     for folder in attaching.own_folders(database):
         attachments.forget(folder, before / 1_000)
     exchanging.forget(database)
+    attached_files.forget(database)
 
 
 def _prune_sessions(

@@ -21,6 +21,11 @@ import apsw
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.open_files import require_unused
 
+
+class Unreadable(Invalid):
+    """A source that is damaged, empty or no database."""
+
+
 MAGIC = b"SQLite format 3\0"
 _HEADER = 100
 _LOG_HEADER = 32
@@ -29,6 +34,7 @@ PAUSE = 0.025
 # The clock of a file system ticks this seldom: a younger time may hide a second write.
 _TICK_NS = 20_000_000
 BUSY_MS = 5_000
+_SPARE = 64 * 1024 * 1024
 
 
 def copy_of(path: Path, folder: Path) -> Path:
@@ -36,12 +42,29 @@ def copy_of(path: Path, folder: Path) -> Path:
     header = _header(path)
     for end in ("-wal", "-journal"):
         _refuse_endless(_beside(path, end))
+    _require_space(path, folder)
     target = folder / "copy.db"
     if header[18:20] == b"\x02\x02" or _beside(path, "-wal").exists():
         _copy_files(path, target, "-wal")
     else:
         _copy_whole(path, target)
     return target
+
+
+def _require_space(path: Path, folder: Path) -> None:
+    """Refuse a source whose copy would fill the disk; a sparse file counts with its whole size."""
+    size = sum(
+        each.stat().st_size
+        for each in (path, _beside(path, "-wal"), _beside(path, "-journal"))
+        if each.exists()
+    )
+    free = shutil.disk_usage(folder).free
+    if size + _SPARE > free:
+        raise Refused(
+            f"Cannot copy {path} to {folder}: it has {size:,} bytes, and {free:,} are free. Free "
+            "disk space, or set TMPDIR to a larger disk.",
+            path=str(path),
+        )
 
 
 def _header(path: Path) -> bytes:
@@ -59,16 +82,16 @@ def _header(path: Path) -> bytes:
     except OSError as error:
         raise _unreadable(path, error) from None
     if not header:
-        raise Invalid(f"{path} is empty; give a database with something in it.", path=str(path))
+        raise Unreadable(f"{path} is empty; give a database with something in it.", path=str(path))
     if len(header) < _HEADER or not header.startswith(MAGIC):
-        raise Invalid(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
+        raise Unreadable(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
     return header
 
 
 def _refuse_endless(path: Path) -> None:
     """Nobody reads a pipe, a socket or a device, which have no end and may never begin."""
     if path.exists() and not path.is_file():
-        raise Invalid(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
+        raise Unreadable(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
 
 
 def _unreadable(path: Path, error: OSError) -> Refused:
@@ -111,8 +134,8 @@ def _locked(path: Path) -> Refused:
     )
 
 
-def damaged(path: Path, error: Exception) -> Invalid:
-    return Invalid(f"{path} is damaged ({error}); give a sound copy.", path=str(path))
+def damaged(path: Path, error: Exception) -> Unreadable:
+    return Unreadable(f"{path} is damaged ({error}); give a sound copy.", path=str(path))
 
 
 def _uri(path: Path) -> str:

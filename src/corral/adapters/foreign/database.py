@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from corral.adapters.foreign.copying import copy_of, damaged
+from corral.adapters.foreign.copying import Unreadable, copy_of, damaged
 from corral.scratch import scratch_folder
+from corral.untrusted import MAX_SECONDS, harden
 
 Value = int | float | bytes | None
 # A piece of rows is over when it has so many, or so many bytes: memory does not grow with a source.
@@ -45,6 +46,12 @@ def opened(path: Path) -> Iterator["Foreign"]:
             raise damaged(path, error) from None
         try:
             yield Foreign(path, connection)
+        except apsw.InterruptError as error:
+            raise Unreadable(
+                f"Cannot read {path}: a single row takes longer than {MAX_SECONDS:.0f} s. Copy the "
+                "data into a new database without constraints and computed columns.",
+                path=str(path),
+            ) from error
         except apsw.Error as error:
             raise damaged(path, error) from error
         finally:
@@ -57,33 +64,46 @@ class Foreign:
     def __init__(self, path: Path, connection: apsw.Connection) -> None:
         self.path = path
         self._connection = connection
-        found = connection.execute("PRAGMA quick_check(1)").fetchall()
-        if found != [("ok",)]:
-            raise apsw.CorruptError(str(found[0][0]) if found else "unknown damage")
+        self._limit = harden(connection)
         self._encoding = _WIDE.get(str(connection.pragma("encoding")))
         self.tables: dict[str, tuple[str, ...]] = {}
         """The columns of each table, under its name in small letters."""
         self.derived: list[str] = []
-        """Virtual tables and what belongs to them: made from the others."""
+        """Views, virtual tables and what belongs to these, and generated columns: they are computed
+        from the other data, by code in the schema, and not read."""
         self._names: dict[str, str] = {}
-        listed = "SELECT name, type FROM pragma_table_list WHERE schema = 'main' ORDER BY name"
-        for name, kind in ((str(a), str(b)) for a, b in connection.execute(listed).fetchall()):
-            if kind in ("virtual", "shadow"):
+        # Not pragma_table_list: it compiles every view and connects every virtual table.
+        listed = (
+            "SELECT name, type, rootpage FROM sqlite_schema"
+            " WHERE type IN ('table', 'view') ORDER BY name"
+        )
+        found = [(str(a), str(b), c) for a, b, c in connection.execute(listed).fetchall()]
+        virtual = [name for name, kind, page in found if kind == "table" and not page]
+        for name, kind, page in found:
+            if name.startswith("sqlite_"):
+                continue
+            if kind == "view" or not page or _is_shadow(name, virtual):
                 self.derived.append(name)
-            elif kind == "table" and not name.startswith("sqlite_"):
-                self._names[name.lower()] = name
-                self.tables[name.lower()] = tuple(
-                    str(column)
-                    for (column,) in connection.execute(
-                        "SELECT name FROM pragma_table_info(?)", (name,)
-                    )
-                )
+            else:
+                self._add_table(name)
+
+    def _add_table(self, name: str) -> None:
+        """Check the pages of a table and list its columns, without those that are generated."""
+        self._limit.restart()
+        found = self._connection.execute(f"PRAGMA quick_check({_quoted(name)})").fetchall()
+        if found != [("ok",)]:
+            raise apsw.CorruptError(str(found[0][0]) if found else "unknown damage")
+        self._names[name.lower()] = name
+        columns = self._connection.execute(f"PRAGMA table_xinfo({_quoted(name)})").fetchall()
+        self.tables[name.lower()] = tuple(str(row[1]) for row in columns if not row[6])
+        self.derived += [f"{name}.{row[1]}" for row in columns if row[6]]
 
     def name_of(self, table: str) -> str:
         """The table's name as the source spells it."""
         return self._names[table]
 
     def count(self, table: str) -> int:
+        self._limit.restart()
         sql = f"SELECT count(*) FROM {_quoted(self._names[table])}"
         found: Any = self._connection.execute(sql).fetchall()
         return int(found[0][0])
@@ -107,7 +127,9 @@ class Foreign:
         lowered = [column.lower() for column in columns]
         piece: dict[str, Found] = {}
         size = 0
+        self._limit.restart()
         for row in self._connection.execute(sql):
+            self._limit.restart()
             told = [*map(self._in_utf8, row[1:])]
             values = dict(zip(lowered, told[len(keys) :], strict=True))
             found = _found(values, told[: len(keys)], row[0], twins)
@@ -147,8 +169,19 @@ class Foreign:
             f"SELECT min({place}), {listed} FROM {_quoted(self._names[table])}"
             f" GROUP BY {listed} HAVING count(*) > 1"
         )
+        self._limit.restart()
         found: Any = self._connection.execute(sql)
         return {_key_of([*map(self._in_utf8, row[1:])]): int(row[0]) for row in found}
+
+
+# Tables that FTS and R-Tree make for a virtual table, by the end of their names.
+_FTS = {"config", "content", "data", "docsize", "idx", "segdir", "segments", "stat"}
+_SHADOWS = _FTS | {"node", "parent", "rowid"}
+
+
+def _is_shadow(name: str, virtual: Sequence[str]) -> bool:
+    owner, _, end = name.rpartition("_")
+    return end in _SHADOWS and owner in virtual
 
 
 def _found(

@@ -22,7 +22,7 @@ def _project(row: Row) -> Iterable[Thing]:
     at = row.born("created_at")
     yield things.project(
         row,
-        row.text("dir", most=4_096),
+        "dir",
         at,
         command=row.text("cmd"),
         prompt=row.text("prompt"),
@@ -43,7 +43,7 @@ def _run(row: Row) -> Iterable[Thing]:
         row,
         at,
         state,
-        row.moment("ended_at"),
+        row.end("ended_at", at),
         project_id=row.ref("project_id"),
         pid=row.whole("pid", least=0),
         exit_code=code,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from corral.library.foreign import things
 from corral.library.foreign.mapping import KEPT, KEY, Table, Thing, Tool
-from corral.library.foreign.row import Row
+from corral.library.foreign.row import Row, valid_name
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
 _ENDS = {
@@ -28,7 +28,7 @@ MAX_CONTENT = 4 * 1024 * 1024
 
 def _agent(row: Row) -> Iterable[Thing]:
     at = row.born("createdat")
-    name = things.name_of(row.words("name", ""), f"agent-{row.key[:8]}")
+    name = row.name("name", f"agent-{valid_name(row.key[:8], 'x')}")
     agent, version = things.agent(
         row,
         name,
@@ -44,6 +44,7 @@ def _agent(row: Row) -> Iterable[Thing]:
 def _tool(row: Row) -> Iterable[Thing]:
     agent, tool = row.ref("agentid"), row.line("toolname")
     if agent is None or tool is None:
+        row.explain("it names no agent or no tool")
         return
     allowed = int(row.flag("enabled"))
     values = {"agent_id": agent, "tool": tool, "allowed": allowed}
@@ -64,6 +65,7 @@ def _session(row: Row) -> Iterable[Thing]:
 def _message(row: Row) -> Iterable[Thing]:
     session = row.ref("sessionid")
     if session is None:
+        row.explain("its session is not there")
         return
     role = row.choice("role", _ROLES, "system")
     words = row.text("content", most=MAX_CONTENT) or ""
@@ -80,7 +82,7 @@ def _run(row: Row) -> Iterable[Thing]:
         row,
         at,
         state,
-        row.moment("completedat"),
+        row.end("completedat", at),
         session_id=session,
         tokens=tokens or None,
         cost_micros=cost,
@@ -95,6 +97,7 @@ def _run(row: Row) -> Iterable[Thing]:
 def _log(row: Row) -> Iterable[Thing]:
     run = row.ref("runid")
     if run is None:
+        row.explain("its run is not there")
         return
     level = row.choice("level", _LEVELS, "info")
     metadata = row.json("metadata", object, None)
@@ -199,7 +202,12 @@ TOOL = Tool(
             _log,
             refs={"runid": "run"},
         ),
-        Table("setting", ("key",), {"key": KEPT, "value": KEPT}),
+        Table(
+            "setting",
+            ("key",),
+            {"key": KEPT, "value": KEPT},
+            why="settings of the tool mean nothing here",
+        ),
     ),
     around=_around,
 )

@@ -1,18 +1,23 @@
 """An import from end to end: find the databases, look whose they are, take them in."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+from corral.adapters.foreign.copying import Unreadable
 from corral.adapters.foreign.database import Foreign, opened
 from corral.db.database import Database
-from corral.kernel.errors import Refused
+from corral.kernel.errors import CorralError, NotFound, Refused
 from corral.kernel.text import clean_text
+from corral.library.foreign.attached_files import FileCopies, folder_of
 from corral.library.foreign.mapping import Member, Tool
 from corral.library.foreign.report import Taken
 from corral.library.foreign.taking import Part, Taking
 from corral.library.foreign.tools import check_is_of, tool_of
+from corral.library.pruning import count_imported
 from corral.rooms.runs import ops as runs
+from corral.rooms.settings import ops as settings
 
 OnRows = Callable[[int, int], object]
 MAX_SOURCE = 1_000
@@ -29,20 +34,64 @@ def bring(
     main = tool.around(given) if tool.around and given.is_dir() else given
     members = list(_members(tool, main))
     called = clean_text(source or str(main.resolve()), "The name", most=MAX_SOURCE)
+    most = int(database.read(lambda tx: settings.value(tx, "gateway.max_file_bytes")))
+    files = FileCopies(folder_of(database), most)
+    skipped: list[tuple[Path, CorralError]] = []
     with ExitStack() as open_files:
-        first = open_files.enter_context(opened(members[0].path))
-        check_is_of(first, tool, members[0].signature)
-        counter = _Counter(on_rows, _rows_of(first))
+        first, *others = _readable(open_files, tool, members, skipped)
+        counter = _Counter(on_rows, _rows_of(first.foreign))
         _check_nobody_waits_too_long(database, counter.total)
         with database.transaction() as tx:
-            taking = Taking(tx, tool, called, on_rows=counter)
-            taking.take(Part(first, members[0]))
-            for member in members[1:]:
-                with opened(member.path) as foreign:
-                    check_is_of(foreign, tool, member.signature)
-                    counter.total += 0 if member.partly else _rows_of(foreign)
-                    taking.take(Part(foreign, member))
-            return taking.report()
+            taking = Taking(tx, tool, called, on_rows=counter, files=files)
+            taking.take(first)
+            for member in others:
+                _take_member(taking, tool, member, counter)
+            for path, error in skipped:
+                taking.skip(path, error)
+            report = taking.report()
+    report.retention = count_imported(database)
+    report.exempt = not database.read(lambda tx: settings.value(tx, "imports.retention"))
+    return report
+
+
+def _readable(
+    open_files: ExitStack,
+    tool: Tool,
+    members: Sequence[Member],
+    skipped: list[tuple[Path, CorralError]],
+) -> tuple[Any, ...]:
+    """Open the first database that can be read; give it, and the members behind it.
+
+    A tool's main database must be readable. A damaged file of one session is skipped, unless it is
+    all there is.
+    """
+    for place, member in enumerate(members):
+        try:
+            foreign = open_files.enter_context(opened(member.path))
+            check_is_of(foreign, tool, member.signature)
+        except CorralError as error:
+            if not member.inside or place == len(members) - 1:
+                raise
+            skipped.append((member.path, error))
+        else:
+            return (Part(foreign, member), *members[place + 1 :])
+    raise AssertionError("a source has at least one database")
+
+
+def _take_member(taking: Taking, tool: Tool, member: Member, counter: "_Counter") -> None:
+    """Import a further database of the source. One that is empty or damaged is reported; the rows
+    before the damage are kept."""
+    try:
+        with opened(member.path) as foreign:
+            try:
+                check_is_of(foreign, tool, member.signature)
+            except CorralError as error:
+                taking.skip(member.path, error)
+                return
+            counter.total += 0 if member.partly else _rows_of(foreign)
+            taking.take(Part(foreign, member))
+    except (Unreadable, NotFound, Refused) as error:
+        taking.skip(member.path, error)
 
 
 def _check_nobody_waits_too_long(database: Database, rows: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from corral.library.foreign import things
 from corral.library.foreign.mapping import KEPT, KEY, SAME, Table, Thing
-from corral.library.foreign.row import Row
+from corral.library.foreign.row import Row, valid_name
 from corral.rooms.plans.model import Step
 
 _SENDERS = {
@@ -28,12 +28,21 @@ MAX_CONTENT = 4 * 1024 * 1024
 def called(agent_id: str) -> str:
     """The name here of an agent that is known there by its id."""
     short = agent_id[:13] if _UUID.fullmatch(agent_id) else agent_id
-    return f"flightdeck-{things.name_of(short, 'unknown')}"
+    return f"flightdeck-{valid_name(short, 'unknown')}"
 
 
 def mailbox(row: Row, name: str) -> str:
-    """The mailbox of whoever a column names by id."""
-    return mailbox_of(row.line(name) or "unknown")
+    """The mailbox of the agent or person that a column names by id; the whole id is kept."""
+    id = row.line(name) or "unknown"
+    found = mailbox_of(id)
+    if not names_whole(found, id):
+        row.keep(name)
+    return found
+
+
+def names_whole(mailbox: str, id: str) -> bool:
+    """Whether the mailbox of an agent or a person still has the whole id."""
+    return mailbox in (f"user:{id}", f"agent:flightdeck-{id}")
 
 
 def mailbox_of(id: str) -> str:
@@ -50,7 +59,7 @@ def project_of_lead(row: Row) -> Iterator[tuple[str, str]]:
 
 def _project(row: Row) -> Iterable[Thing]:
     at = row.born("created_at")
-    made = things.project(row, row.text("cwd", most=4_096), at)
+    made = things.project(row, "cwd", at)
     made.values["name"] = row.line("name") or made.values["name"]
     made.values["state"] = row.choice("status", _PROJECTS, "archived")
     made.values["updated_at"] = row.moment("updated_at") or at
@@ -58,7 +67,10 @@ def _project(row: Row) -> Iterable[Thing]:
 
 
 def _role(row: Row) -> Iterable[Thing]:
-    name = things.name_of(row.key, "role")
+    name = valid_name(row.key, "role")
+    row.read.add("id")
+    if name != row.plain_text("id"):
+        row.keep("id", "has characters that a name here cannot have, or is too long")
     return things.agent(
         row,
         name,
@@ -95,7 +107,7 @@ def _session(row: Row) -> Iterable[Thing]:
         agent_id=row.ref("lead_id"),
         provider_session=row.line("session_id", most=400),
     )
-    made.values["closed_at"] = row.moment("ended_at") or row.now
+    made.values["closed_at"] = row.end("ended_at", at) or row.now
     yield made
 
 
@@ -128,9 +140,12 @@ def _conversation(row: Row) -> Iterable[Thing]:
 def _message(row: Row) -> Iterable[Thing]:
     session = row.ref("conversation_id")
     if session is None:
+        row.explain("its conversation is not there")
         return
     sender = row.plain_text("sender")
     role = row.choice("sender", _SENDERS, "system")
+    if len(sender) > 200:
+        row.keep("sender")
     meta = {"sender": sender[:200], "from_role": row.line("from_role")}
     words = row.text("content", most=MAX_CONTENT) or ""
     yield things.turn(session, role, words, row.born("timestamp"), meta=things.json_of(meta))
@@ -162,6 +177,7 @@ def _activity(row: Row) -> Iterable[Thing]:
 def _plan(row: Row) -> Iterable[Thing]:
     agent = row.ref("agent_id")
     if agent is None:
+        row.explain("its agent is not there")
         return
     steps = row.json("plan_json", list[Step], [])
     at = row.born("updated_at")
@@ -177,6 +193,7 @@ def _charge(row: Row) -> Iterable[Thing]:
         "cost_micros": row.micros("cost_usd"),
     }
     if not any(figures.values()):
+        row.explain("it has no tokens and no cost")
         return
     row.read.add("lead_id")
     yield things.charge(
@@ -371,5 +388,10 @@ TABLES = (
         _retro,
         links=session_of_lead,
     ),
-    Table("settings", ("key",), {"key": KEPT, "value": KEPT}),
+    Table(
+        "settings",
+        ("key",),
+        {"key": KEPT, "value": KEPT},
+        why="settings of the tool mean nothing here",
+    ),
 )

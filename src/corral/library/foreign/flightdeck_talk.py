@@ -4,13 +4,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from corral.library.foreign import things
-from corral.library.foreign.flightdeck_crew import mailbox, mailbox_of
+from corral.library.foreign.flightdeck_crew import mailbox, mailbox_of, names_whole
 from corral.library.foreign.mapping import KEPT, KEY, Table, Thing
 from corral.library.foreign.row import Row
 
+MAX_SIGN = 64
+MAX_KEY = 200
+
 
 def _group(row: Row) -> Iterable[Thing]:
-    name = things.name_of(row.words("name", "group", most=80), "group")
+    name = row.name("name", "group")
     roles = row.json("roles", list[str], [])
     yield things.group(
         row,
@@ -52,9 +55,15 @@ def _post(row: Row) -> Iterable[Thing]:
     words = row.text("content") or ""
     yield Thing("posts", {"id": id, "group_id": group, "author": author, "text": words, "at": at})
     for sign, members in row.json("reactions", dict[str, list[str]], {}).items():
+        if len(sign) > MAX_SIGN:
+            row.keep("reactions", f"has a sign of more than {MAX_SIGN} characters; it was cut")
         for member in members:
             who = mailbox_of(member)
-            yield Thing("reactions", {"post_id": id, "sign": sign[:64], "member": who, "at": at})
+            if not names_whole(who, member):
+                row.keep("reactions")
+            yield Thing(
+                "reactions", {"post_id": id, "sign": sign[:MAX_SIGN], "member": who, "at": at}
+            )
 
 
 def _memory(row: Row) -> Iterable[Thing]:
@@ -73,15 +82,23 @@ def _of_project(row: Row, **columns: Any) -> Iterable[Thing]:
     """A note of a project; of one that is not there it is a note of nobody, not of everyone."""
     project = row.ref("project_id")
     if project is None and row.plain_text("project_id"):
+        row.explain("its project is not there")
         return
     category = row.line("category") or "general"
+    own = row.line("key")
+    if own is None:
+        row.troubles.append("key is missing; that of the row is used")
+        own = row.key
+    if len(f"{category}/{own}") > MAX_KEY:
+        row.keep("category")
+        row.keep("key", "is too long; it was cut")
     yield things.note(
         row,
         f"project:{project}" if project else "everyone",
         row.born("created_at"),
         project_id=project,
         category=category,
-        key=f"{category}/{row.line('key') or row.key}"[:200],
+        key=f"{category}/{own}"[:MAX_KEY],
         **columns,
     )
 

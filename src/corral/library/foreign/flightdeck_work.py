@@ -47,6 +47,8 @@ def _task(row: Row) -> Iterable[Thing]:
     lead = row.line("lead_id", most=100) or ""
     reason = row.text("failure_reason")
     if state == "paused" and found != "paused":
+        if reason is not None:
+            row.keep("failure_reason")
         reason = f"it was {found[:40] or 'pending'} when it was imported from flightdeck"
     project = row.ref("project_id")
     if project is None:
@@ -66,7 +68,7 @@ def _task(row: Row) -> Iterable[Thing]:
         agent_id=row.ref("assigned_agent_id"),
         reason=reason,
         started_at=row.moment("started_at"),
-        ended_at=row.moment("completed_at") if state != "paused" else None,
+        ended_at=row.end("completed_at", at) if state != "paused" else None,
     )
     if state == "paused":
         row.keep("completed_at")
@@ -97,14 +99,16 @@ def _needed(row: Row) -> Iterator[tuple[str, str]]:
 def _delegation(row: Row) -> Iterable[Thing]:
     agent = row.ref("agent_id")
     if agent is None:
+        row.explain("its agent is not there")
         return
     state = row.choice("status", _DELEGATIONS, "expired")
     result = row.json("result", object, None)
+    at = row.born("created_at")
     yield things.delegation(
         row,
-        row.born("created_at"),
+        at,
         state,
-        row.moment("completed_at"),
+        row.end("completed_at", at),
         from_mailbox="user:flightdeck",
         to_agent_id=agent,
         to_mailbox=mailbox(row, "agent_id"),
@@ -135,9 +139,9 @@ def _touch(row: Row) -> Iterable[Thing]:
             "project_id": project or row.home(),
             "path": row.words("file_path", ".", most=2_000),
             "owner": mailbox(row, "agent_id"),
-            "count": row.whole("touch_count", least=1) or 1,
+            "count": row.whole_or("touch_count", 1, least=1),
             "first_at": at,
-            "last_at": row.moment("last_touched_at") or at,
+            "last_at": row.end("last_touched_at", at) or at,
         },
     )
 
@@ -145,6 +149,8 @@ def _touch(row: Row) -> Iterable[Thing]:
 def _decision(row: Row) -> Iterable[Thing]:
     state = row.choice("status", _DECISIONS, "recorded")
     by_itself = row.flag("auto_approved")
+    if state == "recorded":
+        row.keep("confirmed_at")
     yield things.decision(
         row,
         row.born("created_at"),
@@ -161,10 +167,12 @@ def _decision(row: Row) -> Iterable[Thing]:
 def _timer(row: Row) -> Iterable[Thing]:
     at = row.born("created_at")
     state = row.choice("status", _TIMERS, "paused")
-    seconds = row.whole("delay_seconds", least=1) or 60
+    seconds = row.whole_or("delay_seconds", 60, least=1)
     fire_at = row.moment("fire_at") or at
     again = row.flag("repeat")
     label = row.line("label")
+    if not again:
+        row.keep("delay_seconds")
     body = {"label": label, "message": row.text("message")}
     yield things.schedule(
         row,

@@ -42,6 +42,8 @@ class Table(NamedTuple):
     make: Make | None = None
     refs: Mapping[str, str] = {}
     links: Callable[[Row], Iterable[tuple[str, str]]] | None = None
+    why: str = ""
+    """Why its rows become nothing here, where that is so for all of them."""
     part: str = ""
     """Its name among the origins, where a table is gone through a second time for one column."""
 

@@ -52,6 +52,7 @@ def _race(row: Row) -> Iterable[Thing]:
 def _round(row: Row) -> Iterable[Thing]:
     race = row.ref("run_id")
     if race is None:
+        row.explain("its race is not there")
         return
     at = row.born("created_at")
     state = row.choice("status", _ROUNDS, "abandoned")
@@ -61,7 +62,7 @@ def _round(row: Row) -> Iterable[Thing]:
             "id": row.new_id("rnd", at),
             "race_id": race,
             "project_id": row.home(),
-            "number": row.whole("round_number", least=1) or 1,
+            "number": row.whole_or("round_number", 1, least=1),
             "state": state,
             "base_commit": "",
             "prompt": row.words("base_prompt", ""),
@@ -78,11 +79,12 @@ def _round(row: Row) -> Iterable[Thing]:
 def _run(row: Row) -> Iterable[Thing]:
     state = row.choice("status", _ATTEMPTS, "cancelled")
     reason = row.text("error_message") or (_LIVE if state == "cancelled" else None)
+    at = row.born("created_at")
     yield from things.run(
         row,
-        row.born("created_at"),
+        at,
         state,
-        row.moment("completed_at"),
+        row.end("completed_at", at),
         prompt=row.text("variation_prompt"),
         project_id=row.home(),
         reason=reason,
@@ -92,6 +94,7 @@ def _run(row: Row) -> Iterable[Thing]:
 def _attempt(row: Row) -> Iterable[Thing]:
     round_id = row.ref("round_id")
     if round_id is None:
+        row.explain("its round is not there")
         return
     at = row.born("created_at")
     state = row.choice("status", _ATTEMPTS, "cancelled")
@@ -101,7 +104,7 @@ def _attempt(row: Row) -> Iterable[Thing]:
         {
             "id": row.new_id("att", at),
             "round_id": round_id,
-            "number": row.whole("agent_number", least=1) or 1,
+            "number": row.whole_or("agent_number", 1, least=1),
             "state": state,
             "variation": variation,
             "prompt": variation or "",
@@ -113,7 +116,7 @@ def _attempt(row: Row) -> Iterable[Thing]:
             "reason": row.text("error_message") or (_LIVE if state == "cancelled" else None),
             "created_at": at,
             "started_at": at,
-            "ended_at": row.moment("completed_at") or row.now,
+            "ended_at": row.end("completed_at", at) or row.now,
             "cleaned_at": row.now,
         },
     )
@@ -149,6 +152,7 @@ def _own_round(row: Row) -> Iterator[tuple[str, str]]:
 def _output(row: Row) -> Iterable[Thing]:
     run = row.ref("agent_id")
     if run is None:
+        row.explain("its agent is not there")
         return
     at = row.born("timestamp")
     words = row.text("content") or ""
@@ -245,7 +249,12 @@ TOOL = Tool(
             _output,
             refs={"agent_id": "agents.run"},
         ),
-        Table("credentials", ("key",), {"key": KEPT, "value": NOT_TAKEN, "updated_at": KEPT}),
+        Table(
+            "credentials",
+            ("key",),
+            {"key": KEPT, "value": NOT_TAKEN, "updated_at": KEPT},
+            why="credentials are not imported",
+        ),
     ),
     around=_around,
 )

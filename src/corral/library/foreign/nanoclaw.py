@@ -10,16 +10,21 @@ from pathlib import Path
 
 from corral.library.foreign import things
 from corral.library.foreign.mapping import KEPT, KEY, SAME, Member, Table, Thing, Tool
-from corral.library.foreign.nanoclaw_sessions import ACKS, INBOUND, OUTBOUND
-from corral.library.foreign.row import Row
+from corral.library.foreign.nanoclaw_sessions import (
+    ACKS,
+    INBOUND,
+    OUTBOUND,
+    PROVIDERS,
+)
+from corral.library.foreign.row import Row, valid_name
 
-_PROVIDERS = {name: name for name in ("claude", "codex", "opencode", "copilot", "gemini", "qwen")}
+_PROVIDERS = {name: name for name in PROVIDERS}
 _MODES = {"shared": "shared", "per-thread": "thread", "agent-shared": "agent"}
 
 
 def _agent(row: Row) -> Iterable[Thing]:
     folder = row.text("folder", most=1_000)
-    name = things.name_of(row.words("name", ""), f"agent-{row.key[:12]}")
+    name = row.name("name", f"agent-{valid_name(row.key[:12], 'x')}")
     return things.agent(
         row,
         name,
@@ -53,6 +58,7 @@ def _place(row: Row) -> Iterable[Thing]:
     channel = row.id_of("messaging_groups.channel_type", kind or "")
     platform_id = row.line("platform_id", most=400)
     if channel is None or platform_id is None:
+        row.explain("it names no channel or no chat")
         return
     at = row.born("created_at")
     yield Thing(
@@ -88,6 +94,7 @@ def _own_place(row: Row) -> Iterator[tuple[str, str]]:
 def _wiring(row: Row) -> Iterable[Thing]:
     place, agent = row.ref("messaging_group_id"), row.ref("agent_group_id")
     if place is None or agent is None:
+        row.explain("its chat or its agent is not there")
         return
     at = row.born("created_at")
     yield things.removed(
@@ -123,6 +130,7 @@ def _session(row: Row) -> Iterable[Thing]:
 def _question(row: Row) -> Iterable[Thing]:
     session = row.ref("session_id")
     if session is None:
+        row.explain("its session is not there")
         return
     at = row.born("created_at")
     yield Thing(
@@ -130,7 +138,7 @@ def _question(row: Row) -> Iterable[Thing]:
         {
             "id": row.new_id("qst", at),
             "asker": f"session:{session}",
-            "text": f"question {row.key[:80]}; its words are in a letter of its session",
+            "text": f"question {row.key[:80]}; the message that asked it is not in the source",
             "options": "[]",
             "free": 1,
             "answerers": "[]",
@@ -142,6 +150,16 @@ def _question(row: Row) -> Iterable[Thing]:
             "ended_at": row.now,
         },
     )
+
+
+def _question_of_message(row: Row) -> Iterable[Thing]:
+    question = row.id_of("pending_questions", row.plain_text("question_id"))
+    if question is not None:
+        yield Thing(SAME, {"table": "questions", "id": question})
+
+
+def _own_question(row: Row) -> Iterator[tuple[str, str]]:
+    yield "pending_questions", row.plain_text("question_id")
 
 
 _SESSIONS = Table(
@@ -238,6 +256,14 @@ _CENTRAL = (
         },
         _question,
         refs={"session_id": "sessions"},
+    ),
+    Table(
+        "pending_questions",
+        ("message_out_id",),
+        {"question_id": "questions.id"},
+        _question_of_message,
+        links=_own_question,
+        part="pending_questions.message_out_id",
     ),
 )
 

@@ -9,6 +9,11 @@ from collections.abc import Iterable, Iterator
 from corral.adapters.foreign.database import key_of
 from corral.library.foreign import things
 from corral.library.foreign.mapping import KEPT, KEY, Table, Thing
+from corral.library.foreign.nanoclaw_turns import (
+    INCOMING_TURNS,
+    OUTGOING_TURNS,
+    QUESTION_TEXTS,
+)
 from corral.library.foreign.row import Row
 
 _IN = {
@@ -18,6 +23,7 @@ _IN = {
     "failed": "dead",
 }
 _OUT = {"delivered": "done", "failed": "dead"}
+PROVIDERS = ("claude", "codex", "opencode", "copilot", "gemini", "qwen")
 _WAITED = "it was still waiting when it was imported from nanoclaw"
 MAX_BODY = 1 << 20
 
@@ -152,6 +158,7 @@ def _destination(row: Row) -> Iterable[Thing]:
     agent = row.id_of("agent_groups", row.around.get("agent_group_id", ""))
     name = row.line("name")
     if place is None or agent is None or name is None or session is None:
+        row.explain("what it names is no chat that is known here")
         return
     yield Thing(
         "destinations",
@@ -177,10 +184,22 @@ def _value(row: Row) -> Iterable[Thing]:
     session = _session_of(row)
     name = row.line("key")
     if session is None or name is None:
+        row.explain("it has no name")
         return
     text = row.text("value") or ""
     values = {"session_id": session, "name": name, "value": things.json_of(text)}
     yield Thing("session_state", values | {"updated_at": row.born("updated_at")})
+    if text and (provider := _provider_of(name)):
+        yield Thing("provider_sessions", {"id": session, "provider": provider, "name": text[:400]})
+
+
+def _provider_of(key: str) -> str | None:
+    """Whose conversation a key of the session's state names: its only one at first, later one for
+    each provider."""
+    if key == "sdk_session_id":
+        return "claude"
+    kind, _, provider = key.partition(":")
+    return provider if kind == "continuation" and provider in PROVIDERS else None
 
 
 _BODY = "letters.body"
@@ -190,6 +209,7 @@ ACKS = Table(
     ("message_id",),
     {"message_id": KEY, "status": "letters.state", "status_changed": "letters.ended_at"},
     _ack,
+    why="it says how the message that it names ended, and is stored with that",
 )
 
 INBOUND = (
@@ -213,6 +233,7 @@ INBOUND = (
         _incoming,
         links=_own_session,
     ),
+    INCOMING_TURNS,
     Table(
         "delivered",
         ("message_out_id",),
@@ -223,6 +244,7 @@ INBOUND = (
             "delivered_at": "letters.ended_at",
         },
         _delivery,
+        why="it says how the message that it names ended, and is stored with that",
     ),
     Table(
         "destinations",
@@ -242,6 +264,7 @@ INBOUND = (
         "session_routing",
         ("id",),
         {"id": KEY, "channel_type": KEPT, "platform_id": KEPT, "thread_id": KEPT},
+        why="the place of the session's answers is stored with the session",
     ),
 )
 
@@ -265,12 +288,14 @@ OUTBOUND = (
         _outgoing,
         links=_own_session_and_place,
     ),
+    OUTGOING_TURNS,
+    QUESTION_TEXTS,
     Table(
         "session_state",
         ("key",),
         {
             "key": "session_state.name",
-            "value": "session_state.value",
+            "value": "session_state.value, sessions.provider_session",
             "updated_at": "session_state.updated_at",
         },
         _value,

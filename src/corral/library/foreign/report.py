@@ -4,6 +4,8 @@ from collections import Counter
 
 import msgspec
 
+from corral.library.store import Pruned
+
 
 class TableTaken(msgspec.Struct):
     """What became of one table."""
@@ -16,6 +18,8 @@ class TableTaken(msgspec.Struct):
     """Rows that an earlier import brought in."""
     changed: int = 0
     """Of those, rows that are other than they were: kept beside, as they are there now."""
+    restored: int = 0
+    """Of those, rows that became something which was deleted here since: it is there again."""
     kept: int = 0
     """New rows that became nothing here and are kept as they were."""
     became: dict[str, int] = {}
@@ -41,6 +45,7 @@ class Taken(msgspec.Struct):
     new: int = 0
     known: int = 0
     changed: int = 0
+    restored: int = 0
     kept: int = 0
     secrets: int = 0
     """Rows out of which something was taken that looks like a secret."""
@@ -51,7 +56,14 @@ class Taken(msgspec.Struct):
     unknown: list[str] = []
     """Tables and columns that nobody here knows; their content is kept as it was."""
     left_out: list[str] = []
-    """Tables that the tool makes from its others, as an index of words."""
+    """Tables, views and columns that the tool derives from its others, as an index of words."""
+    skipped: list[str] = []
+    """Files of the source that could not be read, or not to their end, and why."""
+    retention: list[Pruned] = []
+    """Imported rows, of this and earlier imports, that retention would delete now: they are
+    exempt while the setting `imports.retention` is off, and deleted while it is on."""
+    exempt: bool = True
+    """Whether `imports.retention` is off."""
 
 
 class Notes:

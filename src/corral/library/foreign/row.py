@@ -6,7 +6,8 @@ What is not as it should be is taken as far as it can be, kept as it was (`rest`
 
 import base64
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from corral.kernel.clock import DAY
 from corral.kernel.errors import CorralError
 from corral.kernel.ids import past_id
 from corral.kernel.text import MAX_NAME, MAX_TEXT, abridged, encode_json
+from corral.library.foreign.attached_files import FileCopies
 from corral.rooms.charges.ops import MOST_TOKENS
 
 T = TypeVar("T")
@@ -27,7 +29,9 @@ class Row:
     """One row, as a mapping sees it."""
 
     __slots__ = (
+        "_files",
         "_ids",
+        "_known_id",
         "_refs",
         "_values",
         "around",
@@ -54,6 +58,8 @@ class Row:
         around: Mapping[str, str] | None = None,
         home: Callable[[], str] = str,
         memo: dict[tuple[str, str], Any] | None = None,
+        known_id: str | None = None,
+        files: FileCopies | None = None,
     ) -> None:
         self.key = found.key
         self._values = found.values
@@ -70,6 +76,8 @@ class Row:
         """What rows before it have told of others, within one database of a source."""
         self.around = {} if around is None else around
         """What is known of what the database belongs to."""
+        self._known_id = known_id
+        self._files = files
         self.rest: dict[str, Any] = {}
         self.troubles: list[str] = []
         self.read: set[str] = set()
@@ -83,8 +91,17 @@ class Row:
             if why:
                 self.troubles.append(f"{name} {why}")
 
+    def explain(self, why: str) -> None:
+        """Report why a row becomes nothing, unless that was said already."""
+        if not self.troubles:
+            self.troubles.append(why)
+
     def keep_all(self) -> None:
         for name in self._values:
+            self.keep(name)
+
+    def keep_columns(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
             self.keep(name)
 
     def keep_unread(self, hidden: set[str]) -> None:
@@ -113,7 +130,7 @@ class Row:
             text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
         if len(value) > most:
             self.keep(name, f"is longer than the {most:,} bytes that fit; it is kept whole beside")
-            text = _cut(text, most)
+            text = abridged_bytes(text, most)
         return text or None
 
     def plain_text(self, name: str) -> str:
@@ -123,6 +140,16 @@ class Row:
             return value.decode("utf-8", "backslashreplace").replace("\0", "\\0")
         return "" if value is None else str(value)
 
+    def quiet_text(self, name: str) -> str:
+        """The text of a column that another pass over the table reports on; never None."""
+        return self.plain_text(name).replace("\\0", "\N{REPLACEMENT CHARACTER}")
+
+    def quiet_moment(self, name: str) -> int:
+        """A moment of a column that another pass over the table reports on; now if unknown."""
+        value = self._values.get(name)
+        at = moment_of(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+        return self.now if at is None or at > self.now + DAY else at
+
     def words(self, name: str, otherwise: str, *, most: int = MAX_TEXT) -> str:
         """Text, or other words where there is none."""
         return self.text(name, most=most) or otherwise
@@ -130,7 +157,18 @@ class Row:
     def line(self, name: str, *, most: int = MAX_NAME) -> str | None:
         """A name: text of one line."""
         text = self.text(name, most=most)
-        return " ".join(text.split()) or None if text else None
+        line = " ".join(text.split()) if text else None
+        if line != text:
+            self.keep(name, "has line breaks or further blanks; it became one line")
+        return line or None
+
+    def name(self, name: str, otherwise: str, *, most: int = MAX_TEXT) -> str:
+        """A name as agents and groups may have it; the original is kept where it must change."""
+        text = self.text(name, most=most) or ""
+        made = valid_name(text, otherwise)
+        if text and made != text:
+            self.keep(name, "has characters that a name here cannot have, or is too long")
+        return made
 
     def whole(self, name: str, *, least: int = -_MOST, most: int = _MOST) -> int | None:
         """A whole number within bounds."""
@@ -143,6 +181,14 @@ class Row:
             return None
         return int(number)
 
+    def whole_or(self, name: str, otherwise: int, *, least: int) -> int:
+        """A whole number; another one where there is none, which is reported."""
+        number = self.whole(name, least=least)
+        if number is None:
+            self.troubles.append(f"{name} is missing or wrong; {otherwise} is assumed")
+            return otherwise
+        return number
+
     def tokens(self, name: str) -> int:
         """A number of tokens that can be charged; 0 where none is told."""
         return self.whole(name, least=0, most=MOST_TOKENS) or 0
@@ -151,8 +197,12 @@ class Row:
         self.read.add(name)
         value = self._values.get(name)
         if isinstance(value, bytes):
-            return value.strip().lower() in (b"1", b"true", b"yes")
-        return bool(value)
+            value = {b"1": 1, b"true": 1, b"yes": 1, b"0": 0, b"false": 0, b"no": 0, b"": 0}.get(
+                value.strip().lower(), value
+            )
+        if value not in (None, 0, 1):
+            self.keep(name, "is neither yes nor no")
+        return bool(value) and not isinstance(value, bytes)
 
     def micros(self, name: str) -> int | None:
         """Dollars as micro-dollars; nothing, which is these tools' default, is not known."""
@@ -169,7 +219,7 @@ class Row:
         """A moment, whether in seconds, milliseconds or as text; None where there is none."""
         self.read.add(name)
         value = self._values.get(name)
-        if value in (None, b"", 0):
+        if value in (None, b""):
             return None
         given = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         at = moment_of(given)
@@ -179,6 +229,14 @@ class Row:
         if at > self.now + DAY:
             self.keep(name, "is in the future")
             return self.now
+        return at
+
+    def end(self, name: str, start: int) -> int | None:
+        """The moment at which something ended; not before it began."""
+        at = self.moment(name)
+        if at is not None and at < start:
+            self.keep(name, "is before its start; the start counts as its end")
+            return start
         return at
 
     def born(self, name: str) -> int:
@@ -201,6 +259,8 @@ class Row:
         except CorralError:
             self.keep(name, "is JSON that cannot be stored")
             return otherwise
+        if kind is not object and msgspec.to_builtins(found) != msgspec.json.decode(raw):
+            self.keep(name, "has parts that have no place here; it is kept whole beside")
         return found
 
     def choice(self, name: str, known: Mapping[str, str], otherwise: str) -> str:
@@ -210,7 +270,11 @@ class Row:
         if meant is None:
             if word:
                 self.keep(name, "has a value that nobody knows")
+            elif otherwise:
+                self.troubles.append(f"{name} is missing; {otherwise} is assumed")
             return otherwise
+        if meant != word:
+            self.keep(name)
         return meant
 
     def key_of(self, *names: str) -> str:
@@ -246,7 +310,25 @@ class Row:
         return self._ids.get((table, key_of(key)))
 
     def new_id(self, prefix: str, at: int) -> str:
+        """An id for what the row becomes; the one that it had, where it is restored."""
+        if self._known_id is not None and self._known_id.startswith(f"{prefix}_"):
+            return self._known_id
         return past_id(prefix, at)
+
+    def copy_file(self, given: str, session_id: str) -> dict[str, Any]:
+        """Copy a file that lies beside the source, and describe it; see `FileCopies.copy`."""
+        if self._files is None:
+            return {"name": given, "path": None, "reason": "files are not copied here"}
+        return self._files.copy(self.folder, given, session_id)
+
+
+_UNFIT = re.compile(r"[\s:/\x00-\x1f\x7f\ufffd]+")
+
+
+def valid_name(text: str, otherwise: str) -> str:
+    """A name as agents may have it, and as it stands in mailboxes."""
+    name = _UNFIT.sub("-", text).strip("-")[:80]
+    return f"a-{name}" if name.startswith("agt_") else name or otherwise
 
 
 def plain(value: Value) -> Any:
@@ -273,7 +355,8 @@ def _number(value: Value) -> float | None:
     return value
 
 
-def _cut(text: str, most: int) -> str:
+def abridged_bytes(text: str, most: int) -> str:
+    """Text of at most so many bytes."""
     short = abridged(text, most)
     while len(short.encode()) > most:
         short = abridged(text, len(short) * 3 // 4)

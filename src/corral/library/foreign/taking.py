@@ -1,23 +1,23 @@
 """Bringing another tool's database in: one transaction, a piece at a time, each row once.
 
 What a row became stands in `origins`, under the tool, the source, the table and the row's own key
-there. A row that stands there is not brought in again, so a second import changes nothing and one
-of a source that has grown takes what is new.
+there. A row that stands there is not brought in again, so a second import changes nothing, one of a
+source that has grown takes what is new, and what was deleted here since is restored.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from corral.adapters.foreign.database import Foreign, Found
 from corral.adapters.redaction import Redaction, clean_of_secrets
-from corral.db.intake import put_many
-from corral.db.moves import StateTable
-from corral.db.moves_many import import_many
+from corral.db.intake import Placed
 from corral.db.tx import Tx
-from corral.library.catalogue import declared
+from corral.kernel.errors import CorralError
+from corral.library.foreign.attached_files import FileCopies
 from corral.library.foreign.mapping import (
     KEPT,
     KEY,
@@ -28,19 +28,14 @@ from corral.library.foreign.mapping import (
     Thing,
     Tool,
 )
+from corral.library.foreign.placement import Made, Placement
 from corral.library.foreign.report import Notes, TableTaken, Taken
+from corral.library.foreign.restoration import Restoration
 from corral.library.foreign.row import Row, plain
-from corral.rooms.agents import taking as agents
-from corral.rooms.charges import taking as charges
-from corral.rooms.gateway import taking as gateway
-from corral.rooms.groups import taking as groups
 from corral.rooms.imports import ops as imports
 from corral.rooms.projects import ops as projects_here
-from corral.rooms.projects import taking as projects
-from corral.rooms.races import taking as races
-from corral.rooms.search import ops as search
-from corral.rooms.sessions import taking as sessions
-from corral.rooms.tasks import taking as tasks
+from corral.rooms.sessions import ops as sessions
+from corral.rooms.sessions.taking import order_turns
 
 MOST_IDS = 20_000
 _BETWEEN = "\n\n"
@@ -58,21 +53,19 @@ class Part(NamedTuple):
         return self.member.inside
 
 
-class Made(NamedTuple):
-    """A row, what it becomes, and its hash."""
-
-    key: str
-    row: Row
-    things: list[Thing]
-    digest: str
-
-
 class Taking:
     """One import, in an open transaction."""
 
     def __init__(
-        self, tx: Tx, tool: Tool, source: str, *, on_rows: Callable[[int], object]
+        self,
+        tx: Tx,
+        tool: Tool,
+        source: str,
+        *,
+        on_rows: Callable[[int], object],
+        files: FileCopies | None = None,
     ) -> None:
+        self._files = files
         self._tx = tx
         self._tool = tool
         self._source = source
@@ -84,8 +77,10 @@ class Taking:
         self._home_id: str | None = None
         self._again: set[str] = set()
         self._inside = ""
+        self._session: tuple[str, int] | None = None
         self._memo: dict[tuple[str, str], Any] = {}
-        self._states = {table.table: table for table in declared(StateTable).values()}
+        self._placement = Placement(tx)
+        self._restoration = Restoration(tx)
         # Two imports of one source at the same time would each find the other's rows missing.
         tx.serialize(f"import:{tool.name}:{source}")
 
@@ -93,10 +88,12 @@ class Taking:
         """All tables of a database of the source."""
         tables = part.member.tables
         if part.inside != self._inside:
+            self._end_session()
             self._inside = part.inside
             self._memo.clear()
         if part.member.owner is not None:
             self._stand_in(part, part.member.owner)
+            self._begin_session(part)
         known = {*(table.name for table in tables), *part.member.also}
         for table in tables:
             if table.name in part.foreign.tables:
@@ -108,10 +105,30 @@ class Taking:
             return
         for name in sorted({*part.foreign.tables} - known):
             self._unknown(part.foreign.name_of(name))
-            self._take_table(part, Table(name, (), {}))
+            self._take_table(part, Table(name, (), {}, why="the table is not known here"))
         self._report.left_out += part.foreign.derived
 
+    def skip(self, path: Path, error: CorralError) -> None:
+        """Report a file that could not be read, or not to its end."""
+        self._report.skipped.append(f"{path}: {error.message}")
+
+    def _begin_session(self, part: Part) -> None:
+        """Remember how many turns the session of a database has before the import adds its own."""
+        if self._session is not None:
+            return
+        place = imports.Part(self._tool.name, self._source, "sessions")
+        known = imports.known(self._tx, place, [part.inside]).get(part.inside)
+        if known is not None and known.id is not None:
+            self._session = (known.id, sessions.get(self._tx, known.id).turns)
+
+    def _end_session(self) -> None:
+        """Merge what two files tell of a session, by time."""
+        if self._session is not None:
+            order_turns(self._tx, self._session[0], after=self._session[1])
+            self._session = None
+
     def report(self) -> Taken:
+        self._end_session()
         report = self._report
         report.tables = list(self._tables.values())
         report.troubles = self._notes.all()
@@ -122,9 +139,11 @@ class Taking:
             report.new += table.new
             report.known += table.known
             report.changed += table.changed
+            report.restored += table.restored
             report.kept += table.kept
-        if report.new or report.changed:
+        if report.new or report.changed or report.restored:
             data = {"source": self._source, "new": report.new, "changed": report.changed}
+            data |= {"restored": report.restored} if report.restored else {}
             self._tx.note("import", "bring", self._tool.name, data=data)
         return report
 
@@ -161,10 +180,11 @@ class Taking:
         known = imports.known(self._tx, place, [key for key, _ in keyed])
         told.rows += len(piece)
         told.known += len(known)
+        gone = self._gone(part, table, keyed, known)
         new = []
         for key, found in keyed:
             digest = _digest(found)
-            if key not in known:
+            if key not in known or key in gone:
                 new.append((key, found, digest))
             elif known[key].digest != digest:
                 self._change(place, key, found, digest)
@@ -172,19 +192,49 @@ class Taking:
         if not new:
             return
         rows = [
-            (key, self._row(part, table, found), digest, found.twin) for key, found, digest in new
+            (key, self._row(part, table, found, known.get(key)), digest, found.twin)
+            for key, found, digest in new
         ]
         self._look_up(table, [row for _, row, _, _ in rows])
         made = [
-            Made(key, row, self._made(table, row, twin), digest) for key, row, digest, twin in rows
+            Made(key, row, make_things(table, row, twin), digest, key in gone)
+            for key, row, digest, twin in rows
         ]
         if table.part:
             made = [each for each in made if each.things or each.row.troubles]
-        told.new += len(made)
+        if gone:
+            imports.forget_origins(self._tx, place, sorted(gone))
+        told.restored += sum(each.restored for each in made)
+        told.new += sum(not each.restored for each in made)
         self._blank_secrets(made)
-        self._write(place, made, told)
+        self._write(place, table, made, told)
 
-    def _row(self, part: Part, table: Table, found: Found) -> Row:
+    def _gone(
+        self,
+        part: Part,
+        table: Table,
+        keyed: Sequence[tuple[str, Found]],
+        known: Mapping[str, imports.Known],
+    ) -> set[str]:
+        """The keys of known rows that are imported again, because what they became is gone."""
+        gone = self._restoration.missing(known)
+        if not self._restoration.restored:
+            return gone
+        rows = {
+            key: self._row(part, table, found)
+            for key, found in keyed
+            if key in known and key not in gone
+        }
+        self._look_up(table, [*rows.values()])
+        for key, row in rows.items():
+            parents = (self._ids.get(each, "") for each in _parents(table, row))
+            if self._restoration.goes_with(known[key], parents):
+                gone.add(key)
+        return gone
+
+    def _row(
+        self, part: Part, table: Table, found: Found, known: imports.Known | None = None
+    ) -> Row:
         return Row(
             found,
             table.refs,
@@ -195,6 +245,8 @@ class Taking:
             around=part.member.owner_values,
             home=lambda: self._home(part),
             memo=self._memo,
+            known_id=known.id if known else None,
+            files=self._files,
         )
 
     def _home(self, part: Part) -> str:
@@ -208,7 +260,8 @@ class Taking:
         values = part.member.owner_values
         key = values[owner.key[0]]
         place = imports.Part(self._tool.name, self._source, owner.origin)
-        if key not in imports.known(self._tx, place, [key]):
+        known = imports.known(self._tx, place, [key])
+        if key not in known or self._restoration.missing(known):
             told = self._tables.setdefault(owner.origin, TableTaken(owner.origin, became={}))
             found = Found(key, False, {name: text.encode() for name, text in values.items()})
             self._take_piece(Part(part.foreign, Member(*part.member[:3])), owner, [found], told)
@@ -217,10 +270,7 @@ class Taking:
         """The ids here of all rows that these name, in one question for each table."""
         wanted: dict[str, set[str]] = {}
         for row in rows:
-            for name, other in table.refs.items():
-                if (key := row.names(name)) is not None:
-                    wanted.setdefault(other, set()).add(key)
-            for other, key in table.links(row) if table.links else ():
+            for other, key in _parents(table, row):
                 wanted.setdefault(other, set()).add(key)
         if len(self._ids) > MOST_IDS:
             self._ids.clear()
@@ -230,29 +280,6 @@ class Taking:
             for key, found in imports.known(self._tx, place, asked).items() if asked else ():
                 if found.id is not None:
                     self._ids[other, key] = found.id
-
-    def _made(self, table: Table, row: Row, twin: bool) -> list[Thing]:
-        if twin and not table.part:
-            row.troubles.append("the row has no key, or one that another row has too")
-        things = list(table.make(row)) if table.make else []
-        if not things and not table.part:
-            row.keep_all()
-        for name, home in table.homes.items():
-            if home == NOT_TAKEN:
-                row.rest.pop(name, None)
-                if row.has(name):
-                    row.troubles.append(f"{name} is not taken: it may be a secret")
-            elif home == KEPT and not table.part:
-                row.keep(name)
-        if not table.part:
-            row.keep_unread(
-                {
-                    name
-                    for name, home in table.homes.items()
-                    if home == NOT_TAKEN or (home == KEY and row.plain_text(name) == row.key)
-                }
-            )
-        return things
 
     def _change(self, place: imports.Part, key: str, found: Found, digest: str) -> None:
         whole = {name: plain(value) for name, value in found.values.items() if value is not None}
@@ -285,22 +312,23 @@ class Taking:
             if _BETWEEN.join(_texts([each])) != before:
                 self._report.secrets += 1
 
-    def _write(self, place: imports.Part, made: Sequence[Made], told: TableTaken) -> None:
+    def _write(
+        self, place: imports.Part, of: Table, made: Sequence[Made], told: TableTaken
+    ) -> None:
         ids: dict[str, str | None] = {}
         # What a row becomes first of all, then what belongs to that.
         for table, group in _grouped((each, each.things[0]) for each in made if each.things):
-            written = self._put(table, [thing.values for _, thing in group])
-            for (each, _), id in zip(group, written, strict=True):
-                ids[each.key] = id
-                if id is None:
-                    each.row.keep_all()
-                    each.row.troubles.append(f"its place among the {table} here is taken")
-                elif table != SAME:
-                    told.became[table] = told.became.get(table, 0) + 1
+            for (each, _), placed in zip(group, self._placement.put(table, group), strict=True):
+                ids[each.key] = placed.id
+                self._tell_first(each, table, placed, told)
         further = ((each, thing) for each in made for thing in each.things[1:])
         for table, group in _grouped(pair for pair in further if ids[pair[0].key] is not None):
-            self._put(table, [thing.values for _, thing in group])
-            told.became[table] = told.became.get(table, 0) + len(group)
+            for (each, _), placed in zip(group, self._placement.put(table, group), strict=True):
+                if placed.id is not None:
+                    told.became[table] = told.became.get(table, 0) + 1
+                elif not each.restored:
+                    each.row.keep_columns(_columns_in(of, table))
+                    each.row.troubles.append(f"a second place among the {table} here is taken")
         origins = []
         for each in made:
             id = ids.get(each.key)
@@ -313,63 +341,59 @@ class Taking:
             origins.append(_origin(each, id))
         imports.add_origins(self._tx, place, origins)
 
-    def _put(self, table: str, rows: list[dict[str, Any]]) -> Sequence[str | None]:
-        if table == SAME:
-            return [row["id"] for row in rows]
-        if (special := _SPECIAL.get(table)) is not None:
-            return special(self._tx, rows) or [""] * len(rows)
-        if table in self._states:
-            written = import_many(self._tx, self._states[table], rows)
-            if table == "notes":
-                self._make_findable(rows, written)
-            return written
-        keys = _KEYS.get(table)
-        if keys is None:
-            put_many(self._tx, table, rows)
-            return [""] * len(rows)
-        put = put_many(self._tx, table, rows, unless="anything", returned=", ".join(keys))
-        left = {tuple(row) for row in put}
-        # Of two that would be one, the first is it.
-        return [_taken_out(left, tuple(row[key] for key in keys)) for row in rows]
-
-    def _make_findable(self, rows: list[dict[str, Any]], ids: Sequence[str | None]) -> None:
-        for row, id in zip(rows, ids, strict=True):
-            if id is not None:
-                project, at = row.get("project_id"), row["created_at"]
-                search.add(self._tx, "note", id, 0, project, at, row["text"])
+    def _tell_first(self, each: Made, table: str, placed: Placed, told: TableTaken) -> None:
+        """Report where the first thing that a row becomes was stored, if it was."""
+        if placed.id is None:
+            each.row.keep_all()
+            each.row.troubles.append(f"its place among the {table} here is taken")
+            return
+        if table != SAME:
+            told.became[table] = told.became.get(table, 0) + 1
+        if placed.why:
+            each.row.keep_all()
+            each.row.troubles.append(placed.why)
+        if each.restored and placed.id:
+            self._restoration.restored.add(placed.id)
 
 
-_SPECIAL: dict[str, Callable[[Tx, list[dict[str, Any]]], Any]] = {
-    "agents": agents.take_in,
-    "agent_versions": agents.take_in_versions,
-    "attempts": races.take_in_attempts,
-    "charges": charges.take_in,
-    "choices": races.take_in_winners,
-    "destinations": gateway.take_in_destinations,
-    "edges": tasks.take_in_edges,
-    "posts": groups.take_in_posts,
-    "projects": projects.take_in,
-    "retros": sessions.take_in_retros,
-    "turns": sessions.take_in_turns,
-    "wirings": gateway.take_in_wirings,
-}
+def make_things(table: Table, row: Row, twin: bool) -> list[Thing]:
+    """What a row becomes. Every value that the things do not hold is in `row.rest` afterwards."""
+    if twin and not table.part:
+        row.troubles.append("the row has no key, or one that another row has too")
+    things = list(table.make(row)) if table.make else []
+    if not things and not table.part:
+        row.keep_all()
+        row.explain(table.why or "it lacks what a row here needs")
+    for name, home in table.homes.items():
+        if home == NOT_TAKEN:
+            row.rest.pop(name, None)
+            if row.has(name):
+                row.troubles.append(f"{name} is not taken: it may be a secret")
+        elif home == KEPT and not table.part:
+            row.keep(name)
+    if not table.part:
+        row.keep_unread(
+            {
+                name
+                for name, home in table.homes.items()
+                if home == NOT_TAKEN or (home == KEY and row.plain_text(name) == row.key)
+            }
+        )
+    return things
 
-# What names a row of those tables, of which there may be one already.
-_KEYS = {
-    "grants": ("agent_id", "tool"),
-    "members": ("group_id", "member"),
-    "plans": ("subject",),
-    "reactions": ("post_id", "sign", "member"),
-    "session_state": ("session_id", "name"),
-    "touches": ("project_id", "path", "owner"),
-}
+
+def _parents(table: Table, row: Row) -> Iterator[tuple[str, str]]:
+    """The rows of other tables that a row names: their table and key."""
+    for name, other in table.refs.items():
+        if (key := row.names(name)) is not None:
+            yield other, key
+    if table.links is not None:
+        yield from table.links(row)
 
 
-def _taken_out(left: set[tuple[Any, ...]], key: tuple[Any, ...]) -> str | None:
-    if key not in left:
-        return None
-    left.discard(key)
-    return str(key[0])
+def _columns_in(table: Table, home: str) -> set[str]:
+    """The columns of another tool's table that are stored in one of Corral's tables."""
+    return {name for name, homes in table.homes.items() if f"{home}." in homes}
 
 
 def _grouped(

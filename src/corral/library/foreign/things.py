@@ -5,32 +5,28 @@ no schedule puts anything, no channel is listened to.
 """
 
 import os
-import re
 from typing import Any
 
 import msgspec
 
 from corral.kernel.text import encode_json
 from corral.library.foreign.mapping import Thing
-from corral.library.foreign.row import Row
-
-_UNFIT = re.compile(r"[\s:/\x00-\x1f\x7f\ufffd]+")
+from corral.library.foreign.row import Row, valid_name
 
 
-def name_of(text: str, otherwise: str) -> str:
-    """A name as agents may have it, and as it stands in mailboxes."""
-    name = _UNFIT.sub("-", text).strip("-")[:80]
-    return f"a-{name}" if name.startswith("agt_") else name or otherwise
-
-
-def project(row: Row, dir: str | None, at: int, **columns: Any) -> Thing:
+def project(row: Row, column: str, at: int, **columns: Any) -> Thing:
     """A project; where its directory is not known, or relative, it is looked for by the source."""
+    dir = row.text(column, most=4_096)
     if dir is None or not os.path.isabs(dir):
-        row.troubles.append("its directory is not told in full; one beside the database stands")
-        dir = os.path.join(row.folder, dir or _UNFIT.sub("-", row.key))
+        row.keep(column)
+        row.troubles.append(f"{column} is no absolute path; a folder beside the database stands")
+        dir = os.path.join(row.folder, dir or valid_name(row.key, "project"))
+    real = os.path.realpath(dir)
+    if real != dir:
+        row.keep(column)
     values = {
         "id": row.new_id("prj", at),
-        "dir": os.path.realpath(dir),
+        "dir": real,
         "name": os.path.basename(dir.rstrip("/")) or dir,
         "state": "active",
         "created_at": at,
@@ -119,7 +115,7 @@ def run(
         "output_bytes": 0,
         "created_at": at,
         "started_at": at,
-        "ended_at": max(at, ended_at) if ended_at else row.now,
+        "ended_at": ended_at or row.now,
     } | columns
     launch = {
         "run_id": id,

@@ -56,6 +56,7 @@ def check_is_of(foreign: Foreign, tool: Tool, signature: Mapping[str, Sequence[s
 
 def _fits(foreign: Foreign, signature: Mapping[str, Sequence[str]]) -> bool:
     return all(
-        {*columns} <= {column.lower() for column in foreign.tables.get(table, ())}
+        table in foreign.tables
+        and {*columns} <= {column.lower() for column in foreign.tables[table]}
         for table, columns in signature.items()
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from corral.db.intake import put_many
+from corral.db.intake import Placed, put_many
 from corral.db.moves_many import encode_rows, import_many
 from corral.db.tx import Tx
 from corral.rooms.agents import sql
@@ -15,14 +15,18 @@ from corral.rooms.agents.model import Content, Limits
 _CONTENT = ("role", "provider", "model", "command", "instructions", "workspace")
 
 
-def take_in(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str | None]:
+def take_in(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[Placed]:
     """Keep agents; one whose name is taken gets a number behind it."""
+    given = [row["name"] for row in rows]
     wanted = encode_rows([row["name"] for row in rows])
     taken = {name for (name,) in tx.run(sql.NAMES_TAKEN, keys_=wanted)}
     for row in rows:
         row["name"] = _free(tx, row["name"], taken)
         taken.add(row["name"])
-    return import_many(tx, sql.AGENTS, rows)
+    return [
+        Placed(id, "" if row["name"] == name else "its name is taken here; a number was added")
+        for id, row, name in zip(import_many(tx, sql.AGENTS, rows), rows, given, strict=True)
+    ]
 
 
 def _free(tx: Tx, name: str, taken: set[str]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from corral.adapters.providers.facts import Used
 from corral.db.lookup import no_such
+from corral.db.moves_many import encode_rows
 from corral.db.statement import Query
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY, day_of
@@ -98,6 +99,12 @@ def add(
         data={"run": run_id, "tokens": charge.tokens, "cost_micros": charge.cost_micros},
     )
     return charge
+
+
+def mark_imported(tx: Tx, ids: Sequence[str]) -> None:
+    """Exempt charges from retention, because they were imported."""
+    keys = encode_rows([number_of("chg", id) for id in ids])
+    tx.run(sql.MARK_IMPORTED, now=tx.now, keys_=keys)
 
 
 def _check(used: Used) -> Figures:

@@ -19,6 +19,10 @@ ADD = Query(
 """,
 )
 
+MARK_IMPORTED = Statement("""
+    UPDATE charges SET imported_at = :now WHERE seq {is_numbered}
+""")
+
 SEEN = Statement("""
     SELECT 1 FROM charges
     WHERE coalesce(run_id, session_id, '') = :owner AND key = :key AND key IS NOT NULL
@@ -151,6 +155,7 @@ KEPT = Retention(
     over="at < :before",
     key="seq",
     project="project_id",
+    imported="imported_at",
 )
 
 # What everything, a project, an agent or a model has cost since ever is never forgotten.

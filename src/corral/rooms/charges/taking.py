@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corral.adapters.providers.facts import Used
+from corral.db.intake import put_many
 from corral.db.tx import Tx
 from corral.rooms.charges import ops, sql
+from corral.rooms.charges.model import Source
 
 _OF = ("run_id", "session_id", "project_id", "agent_id", "provider", "at")
 
@@ -14,11 +16,37 @@ def take_in(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Charge what another program counted, on the days on which it was used."""
     ids = []
     for row in rows:
-        figures = {name: value for name, value in row.items() if name not in _OF}
+        figures = {name: value for name, value in row.items() if name not in (*_OF, "imported_at")}
         used = Used(**{"model": None, **figures})
         charge = ops.add(tx, used, **{name: row[name] for name in _OF if name in row})
         ids.append(charge.id if charge else "")
+    ops.mark_imported(tx, [id for id in ids if id])
     return ids
+
+
+def restore(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Add charges again that retention has deleted. Totals still count them, so they stay.
+
+    The charges of a run that was deleted stayed, and are not added again.
+    """
+    ids = []
+    for row in rows:
+        run = row.get("run_id")
+        there = ops.list_charges(tx, run=run, limit=1).items if run else []
+        ids += [there[0].id] if there else _add_again(tx, [row])
+    return ids
+
+
+def _add_again(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
+    whole = [{**_NOTHING, **row, "source": _source(row)} for row in rows]
+    return [f"chg_{seq}" for (seq,) in sorted(put_many(tx, "charges", whole, returned="seq"))]
+
+
+_NOTHING = dict.fromkeys(("input", "output", "cache_read", "cache_write", "reasoning"), 0)
+
+
+def _source(row: Mapping[str, Any]) -> str | None:
+    return None if row.get("cost_micros") is None else Source.PROVIDER
 
 
 def take_totals(tx: Tx, scope: str, summed: Mapping[tuple[str, str], Mapping[str, int]]) -> int:

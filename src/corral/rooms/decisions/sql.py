@@ -25,4 +25,5 @@ KEPT = Retention(
     born="created_at",
     over="(ended_at < :before OR state = 'recorded' AND created_at < :before)",
     project="project_id",
+    imported="imported_at",
 )

@@ -48,4 +48,5 @@ KEPT = Retention(
     born="at",
     over="at < :before",
     project="project_id",
+    imported="imported_at",
 )

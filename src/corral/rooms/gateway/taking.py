@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from corral.db.intake import Placed
 from corral.db.moves_many import encode_rows, import_many
 from corral.db.tx import Tx
 from corral.rooms.gateway import sql
@@ -17,10 +18,13 @@ def take_in_wirings(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str | None]:
     return import_many(tx, sql.WIRINGS, rows)
 
 
-def take_in_destinations(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str | None]:
-    """Keep destinations; of one that the agent has or had already, the id of that."""
-    ids: list[str | None] = []
+def take_in_destinations(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[Placed]:
+    """Keep destinations. One that the agent has or had already is not changed."""
+    placed = []
     for row in rows:
         known = tx.value(sql.DESTINATION_TO, agent=row["agent_id"], place=row["place_id"])
-        ids.append(known or import_many(tx, sql.DESTINATIONS, [row])[0])
-    return ids
+        if known is not None:
+            placed.append(Placed(known, "the agent has a destination to that place already"))
+        else:
+            placed.append(Placed(import_many(tx, sql.DESTINATIONS, [row])[0]))
+    return placed

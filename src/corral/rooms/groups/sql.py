@@ -221,6 +221,7 @@ POSTS_KEPT = Retention(
     born="at",
     over="at < :before",
     project="(SELECT groups.project_id FROM groups WHERE groups.id = posts.group_id)",
+    imported="imported_at",
 )
 
 # They go with their post, before it does.
@@ -234,6 +235,7 @@ REACTIONS_KEPT = Retention(
     project="""(
         SELECT groups.project_id FROM posts JOIN groups ON groups.id = posts.group_id
         WHERE posts.id = reactions.post_id)""",
+    imported="imported_at",
 )
 
 MAKE_ROOM = Statement("UPDATE groups SET posts = posts + :count WHERE id = :id RETURNING posts")

@@ -13,6 +13,8 @@ class Import(msgspec.Struct, frozen=True):
     turns: int
     charges: int
     updated_at: int
+    charged_until: int = 0
+    """Up to this offset, its usage was charged by an import of a session that was deleted since."""
 
 
 class Origin(msgspec.Struct, frozen=True):

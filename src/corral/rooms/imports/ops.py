@@ -12,7 +12,7 @@ from corral.adapters.transcripts.transcript import Head, Item
 from corral.db.intake import put_many
 from corral.db.moves_many import encode_rows
 from corral.db.tx import Tx
-from corral.kernel.errors import Conflict
+from corral.kernel.errors import Conflict, NotFound
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text
 from corral.rooms.charges import ops as charges
@@ -20,7 +20,7 @@ from corral.rooms.imports import sql
 from corral.rooms.imports.model import Import, Origin
 from corral.rooms.projects import ops as projects
 from corral.rooms.sessions import ops as sessions
-from corral.rooms.sessions.model import NewTurn
+from corral.rooms.sessions.model import NewTurn, Session
 
 KEPT = sql.KEPT
 ORIGINS_KEPT = sql.ORIGINS_KEPT
@@ -37,24 +37,51 @@ def begin(tx: Tx, source: str, path: str, head: Head) -> Import | None:
     # Two that begin with one conversation would both open a session for it.
     tx.serialize(f"provider:{source}:{head.session}")
     found = tx.one(sql.BY_PATH, source=source, path=path)
+    if found is not None and not _exists(tx, found.session_id):
+        return _begin_again(tx, found, head)
     if found is not None:
         # Once Corral itself goes on with it, its turns come from the run, and not a second time.
         latest = sessions.last(tx, found.session_id).items
         return None if any(turn.run_id for turn in latest) else found
     if sessions.by_provider(tx, source, head.session) is not None:
         return None
+    session = _open_session(tx, source, head, tx.new_id("ses"))
+    return tx.one(sql.ADD, source=source, path=path, session_id=session.id, now=tx.now)
+
+
+def _exists(tx: Tx, session_id: str) -> bool:
+    try:
+        sessions.get(tx, session_id)
+    except NotFound:
+        return False
+    return True
+
+
+def _begin_again(tx: Tx, known: Import, head: Head) -> Import | None:
+    """Restore a session that was deleted, under its own id. Its usage is not charged twice: the
+    totals still count it."""
+    tx.run(sql.FORGET_FILE, source=known.source, path=known.path)
+    session = _open_session(tx, known.source, head, known.session_id)
+    added = tx.one(sql.ADD, source=known.source, path=known.path, session_id=session.id, now=tx.now)
+    if added is None:
+        return None
+    return msgspec.structs.replace(added, charged_until=known.read_bytes)
+
+
+def _open_session(tx: Tx, source: str, head: Head, id: str) -> Session:
     there = head.cwd is not None and os.path.isdir(head.cwd)
     project = projects.register(tx, head.cwd) if head.cwd and there else None
-    session = sessions.begin(
+    return sessions.begin(
         tx,
+        id=id,
         agent_id=None,
         project_id=project.id if project else None,
         title=head.title,
         provider=source,
         provider_session=head.session,
         created_at=head.started_at or tx.now,
+        imported_at=tx.now,
     )
-    return tx.one(sql.ADD, source=source, path=path, session_id=session.id, now=tx.now)
 
 
 def take(tx: Tx, imported: Import, items: Sequence[Item], *, read_bytes: int) -> Import:
@@ -63,9 +90,9 @@ def take(tx: Tx, imported: Import, items: Sequence[Item], *, read_bytes: int) ->
     if turns:
         sessions.append_many(tx, imported.session_id, turns)
     session = sessions.get(tx, imported.session_id)
-    count = 0
+    charged_ids = []
     for item in items:
-        if isinstance(item.fact, Used):
+        if isinstance(item.fact, Used) and item.offset > imported.charged_until:
             at = None if item.at is None else min(item.at, tx.now)
             charged = charges.add(
                 tx,
@@ -75,7 +102,10 @@ def take(tx: Tx, imported: Import, items: Sequence[Item], *, read_bytes: int) ->
                 provider=imported.source,
                 at=at,
             )
-            count += charged is not None
+            if charged is not None:
+                charged_ids.append(charged.id)
+    charges.mark_imported(tx, charged_ids)
+    count = len(charged_ids)
     advanced = tx.one(
         sql.ADVANCE,
         source=imported.source,
@@ -95,7 +125,7 @@ def take(tx: Tx, imported: Import, items: Sequence[Item], *, read_bytes: int) ->
         project_id=session.project_id,
         data={"source": imported.source, "turns": len(turns), "charges": count},
     )
-    return advanced
+    return msgspec.structs.replace(advanced, charged_until=imported.charged_until)
 
 
 def list_imports(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Import]:
@@ -110,6 +140,8 @@ class Known(NamedTuple):
 
     id: str | None
     digest: str
+    became: str | None
+    """The table of what it became; None: it became nothing and is kept as it was."""
 
 
 class Part(NamedTuple):
@@ -123,7 +155,19 @@ class Part(NamedTuple):
 def known(tx: Tx, part: Part, keys: Sequence[str]) -> dict[str, Known]:
     """Which of these rows were brought in before, by their keys."""
     found = tx.run(sql.KNOWN, **part._asdict(), keys_=encode_rows(keys))
-    return {key: Known(id, digest) for key, id, digest in found}
+    return {key: Known(id, digest, became) for key, id, digest, became in found}
+
+
+def forget_origins(tx: Tx, part: Part, keys: Sequence[str]) -> None:
+    """Forget what rows became, because they are imported again."""
+    tx.run(sql.FORGET_ORIGINS, **part._asdict(), keys_=encode_rows(keys))
+
+
+def existing(tx: Tx, table: str, column: str, keys: Sequence[str | int]) -> set[Any]:
+    """Which of these rows of one of Corral's tables exist."""
+    numbered = bool(keys) and isinstance(keys[0], int)
+    found = tx.run(sql.existing(table, column, numbered), keys_=encode_rows(keys))
+    return {key for (key,) in found}
 
 
 def add_origins(tx: Tx, part: Part, rows: Sequence[Mapping[str, Any]]) -> None:

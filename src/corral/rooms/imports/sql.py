@@ -1,3 +1,5 @@
+from functools import cache
+
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.rooms.imports.model import Import, Origin
@@ -36,7 +38,12 @@ LIST = Query(
 )
 
 KEPT = Retention(
-    "imports", setting="imports.keep_ms", born=None, over="updated_at < :before", key="path"
+    "imports",
+    setting="imports.keep_ms",
+    born=None,
+    over="updated_at < :before",
+    key="path",
+    imported="updated_at",
 )
 
 # Its rows know what they became, so one that was forgotten would come in a second time: they are
@@ -47,6 +54,7 @@ ORIGINS_KEPT = Retention(
     born=None,
     over="coalesce(changed_at, imported_at) < :before",
     key="row_id",
+    imported="imported_at",
 )
 
 # -- rows of other programs' databases -------------------------------------------------------------
@@ -55,8 +63,21 @@ _ORIGIN = "tool, source, part, row_id, became, id, rest, trouble, imported_at, c
 _OF_PART = "tool = :tool AND source = :source AND part = :part"
 
 KNOWN = Statement(f"""
-    SELECT row_id, id, digest FROM origins WHERE {_OF_PART} AND row_id {{is_listed}}
+    SELECT row_id, id, digest, became FROM origins WHERE {_OF_PART} AND row_id {{is_listed}}
 """)
+
+FORGET_ORIGINS = Statement(f"DELETE FROM origins WHERE {_OF_PART} AND row_id {{is_listed}}")
+
+# Before the transcript of a session that retention or a user has deleted is read again.
+FORGET_FILE = Statement("DELETE FROM imports WHERE source = :source AND path = :path")
+
+
+@cache
+def existing(table: str, column: str, numbered: bool) -> Statement:
+    """Which of some rows exist, by the column that names them."""
+    listed = "is_numbered" if numbered else "is_listed"
+    return Statement(f"SELECT {column} FROM {table} WHERE {column} {{{listed}}}")
+
 
 CHANGED = Statement(f"""
     UPDATE origins SET rest = :rest, digest = :digest, changed_at = :now

@@ -164,6 +164,7 @@ KEPT = Retention(
     born="created_at",
     over="ended_at < :before",
     project="project_id",
+    imported="imported_at",
 )
 TOUCHES_KEPT = Retention(
     "touches",
@@ -172,4 +173,5 @@ TOUCHES_KEPT = Retention(
     born="first_at",
     over="last_at < :before",
     project="project_id",
+    imported="imported_at",
 )

@@ -365,4 +365,5 @@ KEPT = Retention(
     born="created_at",
     over="ended_at < :before",
     project="project_id",
+    imported="imported_at",
 )

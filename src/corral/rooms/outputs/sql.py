@@ -59,9 +59,11 @@ FORGET = Statement("""
 _OLD = "FROM outputs WHERE state = 'sealed' AND sealed_at < :before AND {whose}"
 _PROJECT = "(SELECT runs.project_id FROM runs WHERE runs.id = outputs.run_id)"
 PRUNABLE = Scoped(
-    f"SELECT run_id {_OLD} ORDER BY sealed_at LIMIT :limit {{skip_locked}}", project=_PROJECT
+    f"SELECT run_id {_OLD} ORDER BY sealed_at LIMIT :limit {{skip_locked}}",
+    project=_PROJECT,
+    imported=None,
 )
-COUNT_PRUNABLE = Scoped(f"SELECT count(*) {_OLD}", project=_PROJECT)
+COUNT_PRUNABLE = Scoped(f"SELECT count(*) {_OLD}", project=_PROJECT, imported=None)
 
 # A machine that was silent for so long does not come back to remove its files.
 DELETED_KEPT = Retention(

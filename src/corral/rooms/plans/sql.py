@@ -56,6 +56,7 @@ PLANS_KEPT = Retention(
     over="updated_at < :before",
     key="subject",
     project="project_id",
+    imported="imported_at",
 )
 PROGRESS_KEPT = Retention(
     "progress",

@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 from typing import Any
 
+from corral.db.intake import Placed
 from corral.db.moves_many import import_many
 from corral.db.tx import Tx
 from corral.rooms.projects import sql
 
+KNOWN = "its directory is registered here already; that project is not changed"
 
-def take_in(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Keep projects; of those whose directory is one already, the id that it has. That one stays
-    as it is."""
-    ids = []
+
+def take_in(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[Placed]:
+    """Keep projects. A project whose directory is registered already is not changed."""
+    placed = []
     for row in rows:
         found = tx.one(sql.BY_DIR, dir=row["dir"])
-        ids.append(found.id if found else import_many(tx, sql.PROJECTS, [row])[0])
-    return [id for id in ids if id]
+        if found is not None:
+            placed.append(Placed(found.id, KNOWN))
+        else:
+            placed.append(Placed(import_many(tx, sql.PROJECTS, [row])[0]))
+    return placed

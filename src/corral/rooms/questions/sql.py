@@ -2,7 +2,7 @@ from corral.db.deadlines import Deadlines
 from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
 from corral.db.retention import Retention
-from corral.db.statement import Query
+from corral.db.statement import Query, Statement
 from corral.rooms.questions.model import MOVES, Question
 
 _COLUMNS = """id, project_id, asker, run_id, key, text, options, free, answerers, fallback, effect,
@@ -20,10 +20,17 @@ LIST_ALL = QUESTIONS.newest()
 LIST_OPEN_OF_ASKER = QUESTIONS.newest("state = 'open' AND asker = :asker")
 LIST_ALL_OF_ASKER = QUESTIONS.newest("asker = :asker")
 
+# Only of an imported question: that of another is what its agent asked.
+SET_TEXT = Statement("""
+    UPDATE questions SET text = :text, options = CAST(:options AS {json})
+    WHERE id = :id AND imported_at IS NOT NULL
+""")
+
 KEPT = Retention(
     "questions",
     setting="questions.keep_ms",
     born="created_at",
     over="ended_at < :before",
     project="project_id",
+    imported="imported_at",
 )

@@ -61,6 +61,7 @@ KEPT = Retention(
     born="created_at",
     over="ended_at < :before",
     project="project_id",
+    imported="imported_at",
 )
 
 EDIT = Query(

@@ -398,7 +398,11 @@ def begin(tx: Tx, **columns: Any) -> Session:
             "updated_at": tx.now,
         }
         | columns,
-        note={name: value for name, value in columns.items() if value},
+        note={
+            name: value
+            for name, value in columns.items()
+            if value and name not in ("id", "imported_at")
+        },
     )
     assert made is not None
     return made

@@ -164,6 +164,24 @@ POINT_TO_PROVIDER = Query(
 """,
 )
 
+# A session of another program that names its provider keeps it, unless the names agree.
+NAME_PROVIDER_SESSION = Statement("""
+    UPDATE sessions SET provider = :provider, provider_session = :name
+    WHERE id = :id AND provider_session IS NULL AND (provider IS NULL OR provider = :provider)
+""")
+
+UNNUMBER = Statement("""
+    UPDATE turns SET number = -number WHERE session_id = :session_id AND number > :after
+""")
+NUMBER_BY_TIME = Statement("""
+    UPDATE turns SET number = :after + ordered.place
+    FROM (
+        SELECT seq, row_number() OVER (ORDER BY at, seq) AS place
+        FROM turns WHERE session_id = :session_id AND number < 0
+    ) AS ordered
+    WHERE turns.seq = ordered.seq
+""")
+
 CLEARED = Query(
     Session,
     f"""

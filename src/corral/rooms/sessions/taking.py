@@ -36,3 +36,19 @@ def take_in_retros(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
         row["number"] = int(last or 0) + 1
         put_many(tx, "retros", [row])
     return [row["session_id"] for row in rows]
+
+
+def take_in_provider_sessions(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Point sessions to their conversations with a provider, where they name none yet."""
+    for row in rows:
+        tx.run(sql.NAME_PROVIDER_SESSION, **row)
+    return [row["id"] for row in rows]
+
+
+def order_turns(tx: Tx, session_id: str, *, after: int) -> None:
+    """Number the turns behind `after` again, by their time.
+
+    In two steps, because a number must be unique at every moment.
+    """
+    tx.run(sql.UNNUMBER, session_id=session_id, after=after)
+    tx.run(sql.NUMBER_BY_TIME, session_id=session_id, after=after)

@@ -147,6 +147,14 @@ KNOWN: dict[str, Known] = {
         "How long it is known which files were imported, from the last news in them on.",
         ("global",),
     ),
+    "imports.retention": Known(
+        bool,
+        False,
+        0,
+        1,
+        "Delete imported data by the same keep_ms settings as Corral's own data.",
+        ("global",),
+    ),
     "alerts.keep_ms": Known(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global", "project")
     ),

@@ -19,6 +19,12 @@ def _bring(app: App, source: str, folder: str | None) -> None:
         f"{brought.turns:,} turns and {brought.charges:,} charges from {brought.sessions:,} of "
         f"{brought.files:,} transcripts.{own}"
     )
+    if brought.left_out:
+        counts = ", ".join(f"{rows:,} {kind}" for kind, rows in sorted(brought.left_out.items()))
+        told += f"\nNothing was taken of these lines and blocks: {counts}."
+    if brought.unreadable:
+        named = ", ".join(brought.unreadable[:3])
+        told += f"\n{len(brought.unreadable):,} files are no transcript or unreadable: {named}"
     app.say(told if brought.files else "There are no transcripts in that folder.", brought)
 
 
@@ -70,8 +76,10 @@ def _show_tables(app: App, taken: Any) -> None:
 
 def _told(taken: Any) -> list[str]:
     """What a person should know, in sentences."""
-    if taken.new or taken.changed:
+    if taken.new or taken.changed or taken.restored:
         lines = [f"{taken.new:,} of {taken.rows:,} rows are new; {taken.known:,} were known."]
+        if taken.restored:
+            lines.append(f"{taken.restored:,} of those had been deleted here and were restored.")
     else:
         lines = [f"Nothing is new: all {taken.rows:,} rows were known."]
     for each in taken.troubles:
@@ -83,9 +91,27 @@ def _told(taken: Any) -> list[str]:
     ):
         if names:
             lines.append(f"{words}: {', '.join(names)}.")
+    lines += [f"Not imported: {each}" for each in taken.skipped]
+    lines += _retention(taken)
     if taken.secrets:
         lines.append(f"Something that looks like a secret was blanked in {taken.secrets:,} rows.")
     return lines
+
+
+def _retention(taken: Any) -> list[str]:
+    """What retention would do to imported rows, and how to decide about it."""
+    if not taken.retention:
+        return []
+    counts = ", ".join(f"{each.rows:,} {each.table}" for each in taken.retention)
+    if taken.exempt:
+        return [
+            f"Imported data is exempt from retention, which would otherwise delete {counts}. "
+            "Apply it with `corral setting set imports.retention true`."
+        ]
+    return [
+        f"Retention applies to imported data and will delete {counts}. "
+        "Exempt it with `corral setting set imports.retention false`."
+    ]
 
 
 def _database(tool: str, what: str) -> None:

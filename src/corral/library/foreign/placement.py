@@ -1,0 +1,131 @@
+"""Store the rows of Corral's tables that imported rows become, and mark them as imported."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from corral.db.intake import Placed, put_many
+from corral.db.moves import StateTable
+from corral.db.moves_many import import_many
+from corral.db.schema import tables as schema_tables
+from corral.db.tx import Tx
+from corral.library.catalogue import declared
+from corral.library.foreign.mapping import SAME, Thing
+from corral.library.foreign.row import Row
+from corral.rooms.agents import taking as agents
+from corral.rooms.charges import taking as charges
+from corral.rooms.gateway import taking as gateway
+from corral.rooms.groups import taking as groups
+from corral.rooms.projects import taking as projects
+from corral.rooms.questions import taking as questions
+from corral.rooms.races import taking as races
+from corral.rooms.search import ops as search
+from corral.rooms.sessions import taking as sessions
+from corral.rooms.tasks import taking as tasks
+
+
+class Made(NamedTuple):
+    """A row, what it becomes, and its hash."""
+
+    key: str
+    row: Row
+    things: list[Thing]
+    digest: str
+    restored: bool
+
+
+class Placement:
+    """Where the things of one import are stored."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._states = {table.table: table for table in declared(StateTable).values()}
+
+    def put(self, table: str, group: Sequence[tuple[Made, Thing]]) -> Sequence[Placed]:
+        rows = [thing.values for _, thing in group]
+        if table in _marked():
+            for row in rows:
+                row["imported_at"] = self._tx.now
+        if table == SAME:
+            return [Placed(row["id"]) for row in rows]
+        if table == "charges":
+            return self._put_charges(group)
+        if (special := _SPECIAL.get(table)) is not None:
+            placed = special(self._tx, rows) or [""] * len(rows)
+            return [each if isinstance(each, Placed) else Placed(each) for each in placed]
+        if table in self._states:
+            written = import_many(self._tx, self._states[table], rows)
+            if table == "notes":
+                self._make_findable(rows, written)
+            return [Placed(id) for id in written]
+        if (prefix := _NUMBERED.get(table)) is not None:
+            put = put_many(self._tx, table, rows, returned="seq")
+            return [Placed(f"{prefix}_{seq}") for (seq,) in sorted(put)]
+        keys = _KEYS.get(table)
+        if keys is None:
+            put_many(self._tx, table, rows)
+            return [Placed("")] * len(rows)
+        named = _NAMED.get(table, keys[0])
+        returned = ", ".join((*keys, named))
+        put = put_many(self._tx, table, rows, unless="anything", returned=returned)
+        left = {tuple(row[:-1]): row[-1] for row in put}
+        # Of two that would be one, the first is it.
+        ids = (left.pop(tuple(row[key] for key in keys), None) for row in rows)
+        return [Placed(None if id is None else _id_in(table, id)) for id in ids]
+
+    def _put_charges(self, group: Sequence[tuple[Made, Thing]]) -> Sequence[Placed]:
+        ids: dict[int, str] = {}
+        for restored, put in ((False, charges.take_in), (True, charges.restore)):
+            places = [n for n, (each, _) in enumerate(group) if each.restored is restored]
+            rows = [group[n][1].values for n in places]
+            ids |= zip(places, put(self._tx, rows), strict=True)
+        return [Placed(ids[n]) for n in range(len(group))]
+
+    def _make_findable(self, rows: list[dict[str, Any]], ids: Sequence[str | None]) -> None:
+        for row, id in zip(rows, ids, strict=True):
+            if id is not None:
+                project, at = row.get("project_id"), row["created_at"]
+                search.add(self._tx, "note", id, 0, project, at, row["text"])
+
+
+_SPECIAL: dict[str, Callable[[Tx, list[dict[str, Any]]], Any]] = {
+    "agents": agents.take_in,
+    "agent_versions": agents.take_in_versions,
+    "attempts": races.take_in_attempts,
+    "choices": races.take_in_winners,
+    "destinations": gateway.take_in_destinations,
+    "edges": tasks.take_in_edges,
+    "posts": groups.take_in_posts,
+    "projects": projects.take_in,
+    "provider_sessions": sessions.take_in_provider_sessions,
+    "question_texts": questions.take_in_texts,
+    "retros": sessions.take_in_retros,
+    "turns": sessions.take_in_turns,
+    "wirings": gateway.take_in_wirings,
+}
+
+_NUMBERED = {"events": "evt", "log_lines": "log"}
+
+# What names a row of those tables, of which there may be one already.
+_KEYS = {
+    "grants": ("agent_id", "tool"),
+    "members": ("group_id", "member"),
+    "plans": ("subject",),
+    "reactions": ("post_id", "sign", "member"),
+    "session_state": ("session_id", "name"),
+    "touches": ("project_id", "path", "owner"),
+}
+
+
+# The column by which such a row is known among the origins, where it is not the first of its key.
+_NAMED = {"touches": "seq"}
+
+
+def _id_in(table: str, value: Any) -> str:
+    return f"tch_{value}" if table == "touches" else str(value)
+
+
+@cache
+def _marked() -> frozenset[str]:
+    """Tables that record which of their rows were imported."""
+    return frozenset(t.name for t in schema_tables() if "imported_at" in t.names) - {"origins"}

@@ -1,0 +1,76 @@
+"""A second import restores what an earlier one imported and what was deleted here since.
+
+A thing comes back under the id that it had, so that whatever still refers to it is right again.
+What belongs to a parent (turns, log lines, members, state) comes back with the parent, never alone:
+a user may have removed just that.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from corral.db.moves import StateTable
+from corral.db.tx import Tx
+from corral.kernel.errors import Invalid
+from corral.kernel.ids import number_of
+from corral.library.catalogue import declared
+from corral.rooms.imports import ops as imports
+from corral.rooms.imports.ops import Known
+
+# The column that names a row of a table without states, and the prefix of its public id.
+_NAMED_BY: dict[str, tuple[str, str | None]] = {
+    "charges": ("seq", "chg"),
+    "events": ("seq", "evt"),
+    "plans": ("subject", None),
+    "posts": ("id", None),
+    "touches": ("seq", "tch"),
+}
+_WITH_PARENT = frozenset(
+    (
+        "choices",
+        "edges",
+        "grants",
+        "log_lines",
+        "members",
+        "question_texts",
+        "retros",
+        "session_state",
+        "turns",
+    )
+)
+
+
+class Restoration:
+    """What one import restores."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._named_by = _NAMED_BY | {
+            table.table: (table.key, table.number_of or None)
+            for table in declared(StateTable).values()
+        }
+        self.restored: set[str] = set()
+        """The ids of things that this import has restored."""
+
+    def missing(self, known: Mapping[str, Known]) -> set[str]:
+        """The keys of rows that became something which does not exist any more."""
+        by_table: dict[str, dict[str, str]] = {}
+        for key, row in known.items():
+            if row.id is not None and row.became in self._named_by:
+                by_table.setdefault(row.became, {})[key] = row.id
+        return {key for table, ids in by_table.items() for key in self._missing_of(table, ids)}
+
+    def _missing_of(self, table: str, ids: Mapping[str, str]) -> Iterable[str]:
+        column, prefix = self._named_by[table]
+        names: dict[str, str | int] = {}
+        for key, id in ids.items():
+            try:
+                names[key] = id if prefix is None else number_of(prefix, id)
+            except Invalid:
+                continue  # an early version remembered the id of the row's parent
+        there = imports.existing(self._tx, table, column, [*names.values()])
+        return (key for key, name in names.items() if name not in there)
+
+    def goes_with(self, row: Known, parents: Iterable[str]) -> bool:
+        """Whether a row is restored because one of its parents was."""
+        if row.became not in _WITH_PARENT:
+            return False
+        return row.id in self.restored or not self.restored.isdisjoint(parents)

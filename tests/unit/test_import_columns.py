@@ -1,0 +1,189 @@
+"""No value of another tool's database is lost: every column of every table, mechanically.
+
+Two different values in a column must lead to two different outcomes: in what the row becomes, in
+what is kept beside it (`rest`), or in the report. If the outcomes are equal, the value was dropped.
+"""
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+import apsw
+import pytest
+
+from corral.adapters.foreign.database import Found
+from corral.adapters.foreign.times import moment_of
+from corral.library.foreign import row as rows
+from corral.library.foreign.mapping import NOT_TAKEN, Table
+from corral.library.foreign.row import Row
+from corral.library.foreign.taking import make_things
+from corral.library.foreign.tools import NAMES, tool_of
+from tests.support import foreign
+
+NOW = 1_800_000_000_000
+LONG = "long " * 2_000
+
+TEXTS = ["x", "X", " x", "a b", "a  b", "a-b", "a\nb", "a:b", "a/b", LONG + "1", LONG + "2", None]
+TEXTS += ["0", "levitating", b"\xff", b"\xfe", b"a\0b"]
+TIMES = [0, -5, 1_770_000_999, 1_770_000_000_123, 1_500_000_000, 2_000_000_000_000, "soon", None]
+TIMES += ["2026-03-01T10:00:07Z", 9_999_999_999_999, "later"]
+NUMBERS = [0, 1, 2, -1, 77, 10**12, 10**17, 2.5, "three", None, float("inf")]
+FLAGS = [0, 1, 2, "yes", "perhaps"]
+JSON = ["[]", "{}", '["a"]', '["b"]', '{"a": ["b"]}', '{"a": ["c"]}', "{broken", '"text"', None]
+JSON += ['[{"content": "x", "status": "pending", "priority": "high"}]']
+JSON += [f'{{"{"s" * 80}1": ["b"]}}', f'{{"{"s" * 80}2": ["b"]}}', '{"confidence": 0.5}']
+JSON += ['[{"content": "x", "status": "pending", "priority": "high", "more": 1}]']
+STATES = "completed running initializing selected selecting active queued in_progress pending"
+STATES += " ready blocked terminated cancelled delivered expired done idle archived external user"
+STATES += " thinking agent system fired confirmed recorded failed processing shared per-thread"
+PROBES: list[Any] = [*STATES.split(), *TEXTS, *TIMES, *NUMBERS, *FLAGS, *JSON]
+
+# Contexts in which a mapping treats the other columns of a row in another way.
+WORDS = {
+    "status": ["completed", "running", "pending", "paused", "confirmed", "recorded", "levitating"],
+    "dag_status": ["done", "paused", "running", "levitating"],
+    "repeat": [0, 1],
+    "recurrence": ["0 9 * * *", "often", None],
+    "kind": ["chat", "system"],
+    "started_at": [1_770_000_000_000],
+    "created_at": [1_790_000_000_000],
+}
+
+
+def schema_of(tool: str) -> dict[str, list[str]]:
+    """The tables and columns as the tool itself makes them."""
+    found: dict[str, list[str]] = {}
+    for schema in foreign.SCHEMAS[tool]:
+        file = apsw.Connection(":memory:")
+        file.execute(schema)
+        listed = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"
+        for (name,) in file.execute(listed).fetchall():
+            columns = [row[1] for row in file.execute(f'PRAGMA table_info("{name}")')]
+            found[str(name).lower()] = [str(column).lower() for column in columns]
+    return {name: found[name] for name in found if "_fts" not in name and "sqlite_" not in name}
+
+
+class AnyId(dict[tuple[str, str], str]):
+    """Every row that is named exists, under an id that tells its key."""
+
+    def get(self, key: tuple[str, str], default: Any = None) -> Any:  # type: ignore[override]
+        return f"ref_{key[1]}" if key[1] else default
+
+
+def as_value(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
+
+
+def outcome_of(tables: list[Table], values: dict[str, Any]) -> list[Any]:
+    """Everything that an import makes of a row, in all passes over its table."""
+    whole: list[Any] = []
+    for table in tables:
+        found = {name: as_value(value) for name, value in values.items()}
+        parts = [str(values.get(name)) for name in table.key]
+        row = Row(
+            Found("|".join(parts), False, found),
+            table.refs,
+            AnyId(),
+            now=NOW,
+            folder="/srv/source",
+            inside="sess-1",
+            around={"agent_group_id": "ag-1"},
+            home=lambda: "prj_home",
+        )
+        things = make_things(table, row, False)
+        hidden = {name for name, home in table.homes.items() if home == NOT_TAKEN}
+        secret = [found[name] for name in hidden]
+        whole.append((row.key, things, row.rest, row.troubles, row.memo, secret))
+    return whole
+
+
+def base_of(tool: str, table: str) -> dict[str, Any]:
+    """A row in which every column has a value."""
+    given: dict[str, Any] = {}
+    for source in (
+        foreign.AGENT_YES_ROWS,
+        foreign.AGENTS_ROWS,
+        foreign.FLIGHTDECK_ROWS,
+        foreign.MULTISHOT_ROWS,
+        foreign.NANOCLAW_ROWS,
+        foreign.NANOCLAW_INBOUND_ROWS,
+        foreign.NANOCLAW_OUTBOUND_ROWS,
+    ):
+        for name, listed in source.items():
+            if name.lower() == table and listed:
+                own = {column.lower() for column in listed[0]}
+                if own <= {*schema_of(tool)[table]}:
+                    given = {column.lower(): value for column, value in listed[0].items()}
+    return {column: given.get(column, "filler") for column in schema_of(tool)[table]}
+
+
+def contexts(base: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield base
+    for name, words in WORDS.items():
+        if name in base:
+            for word in words:
+                yield {**base, name: word}
+
+
+def means_the_same(one: Any, other: Any) -> bool:
+    """Values that differ in spelling only: the same number or moment, or nothing at all."""
+    if one == other and type(one) is type(other):
+        return True
+    texts = {str(one), str(other)}
+    if {one, other} <= {None, 0, "0"} or len(texts) == 1:
+        return True
+    if {one, other} <= {None, "[]"} or {one, other} <= {None, "{}"}:
+        return True
+    truth = {"1", "1.0", "yes", "true", "True"}
+    if texts <= truth:
+        return True
+    return moment_of(one) is not None and moment_of(one) == moment_of(other)
+
+
+COLUMNS = [
+    (tool, table, column)
+    for tool in NAMES
+    for table, columns in schema_of(tool).items()
+    for column in columns
+]
+
+
+def test_every_table_and_column_of_every_tool_has_a_home() -> None:
+    homeless = []
+    for tool in NAMES:
+        homes: dict[str, set[str]] = {}
+        for table in tool_of(tool).tables:
+            homes.setdefault(table.name, set()).update(table.homes)
+        for table, columns in schema_of(tool).items():
+            homeless += [f"{tool}.{table}.{c}" for c in columns if c not in homes.get(table, ())]
+    assert homeless == []
+
+
+@pytest.mark.parametrize(("tool", "table", "column"), COLUMNS)
+def test_two_values_of_a_column_never_become_the_same(
+    tool: str, table: str, column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "past_id", lambda prefix, at: f"{prefix}_new")
+    monkeypatch.setattr("os.path.realpath", str)
+    passes = [each for each in tool_of(tool).tables if each.name == table]
+    lost = set()
+    for base in contexts(base_of(tool, table)):
+        alike: dict[str, list[Any]] = {}
+        for value in PROBES:
+            alike.setdefault(repr(outcome_of(passes, {**base, column: value})), []).append(value)
+        for values in alike.values():
+            for one, other in combinations(values, 2):
+                if not means_the_same(one, other):
+                    lost.add(f"{one!r:.40} and {other!r:.40}")
+    assert sorted(lost) == []
+
+
+@pytest.mark.parametrize("tool", NAMES)
+def test_a_row_that_becomes_nothing_says_why(tool: str) -> None:
+    silent = []
+    for table in tool_of(tool).tables:
+        columns = schema_of(tool)[table.name]
+        row = Row(Found("1", False, dict.fromkeys(columns)), table.refs, {}, now=NOW, folder="/srv")
+        if not make_things(table, row, False) and not table.part and not row.troubles:
+            silent.append(table.name)
+    assert silent == []
