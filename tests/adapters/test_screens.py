@@ -135,7 +135,7 @@ def test_a_spinner_above_a_dialog_makes_no_other_question() -> None:
     ("name", "subject"),
     [
         ("claude-run", "rm -f zz"),
-        ("codex-run", "$ touch zzz"),
+        ("codex-run", "$ touch zz"),
         ("gemini-run", "│ touch zz"),
         ("qwen-run", "touch zz"),
         ("copilot-run", "│ touch zz"),
@@ -161,7 +161,7 @@ def test_a_dialog_that_offers_only_more_than_this_once_is_left_to_the_person() -
 
 def test_a_question_in_what_is_asked_about_does_not_change_the_class() -> None:
     lines = lines_of("codex-run")
-    at = next(at for at, line in enumerate(lines) if line.strip() == "$ touch zzz")
+    at = next(at for at, line in enumerate(lines) if line.strip() == "$ touch zz")
     lines.insert(at, "  Would you like to make the following edits?")
     reading = watch(SCREENS["codex"], lines, frozenset({"edit"}))
     assert (reading.state, reading.kind, reading.answer) == ("needs_input", None, None)

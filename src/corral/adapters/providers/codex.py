@@ -37,7 +37,7 @@ from corral.kernel.clock import Clock
 class Codex(Cli):
     name = "codex"
     program = "codex"
-    exit_keys = "/exit\r"
+    quit_command = "/quit"
     acp_args = ()
     acp_program = "codex-acp"
     transcript_files = ".codex/sessions/**/rollout-*-{}.jsonl"

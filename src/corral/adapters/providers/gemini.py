@@ -35,7 +35,7 @@ from corral.kernel.clock import Clock
 class Gemini(Cli):
     name = "gemini"
     program = "gemini"
-    exit_keys = "/quit\r"
+    quit_command = "/quit"
     chooses_session = True
     transcript_files = ".gemini/tmp/*/chats/*"
     acp_args = ("--acp",)

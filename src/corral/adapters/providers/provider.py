@@ -87,8 +87,8 @@ class Parser(Protocol):
 class Provider(Protocol):
     name: str
     program: str
-    exit_keys: str | None
-    """What to type to make a terminal conversation end by itself."""
+    quit_command: str | None
+    """The command that ends a terminal conversation; Enter follows it."""
     chooses_session: bool
     """Whether a new conversation takes an id that is given. Give one: then it can be resumed even
     if it dies before it has said anything."""
@@ -120,7 +120,7 @@ class Cli:
 
     name: ClassVar[str]
     program: ClassVar[str]
-    exit_keys: ClassVar[str | None] = None
+    quit_command: ClassVar[str | None] = None
     chooses_session: ClassVar[bool] = False
     """Whether a new conversation takes an id that is given."""
     version_args: ClassVar[tuple[str, ...]] = ("--version",)

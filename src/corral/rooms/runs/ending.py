@@ -9,6 +9,7 @@ QUICK_MS = 3 * SECOND
 QUICK_FAILURES = 3
 
 IDLE = "nothing happened any more"
+UNANSWERED = "its question was not answered in time"
 
 # What is said of a stop where nobody said more.
 REASONS = {

@@ -8,8 +8,8 @@ _COLUMNS = """id, name, title, state, project_id, session_id, agent_id, agent_ve
     provider, provider_version, model, mode, command, args, cwd, owner, fence, lease_until,
     seen_at, node_id, host, boot_id, pid, start_token, keeper_pid, keeper_token, attempts,
     quick_failures, due_at, stop_kind, stop_reason, exit_code, signal, reason, attention,
-    attention_at, tokens, cost_micros, output_bytes, cpu_ms, peak_bytes, created_at, started_at,
-    ended_at"""
+    attention_at, dialog, tokens, cost_micros, output_bytes, cpu_ms, peak_bytes, created_at,
+    started_at, ended_at"""
 
 # In words that the partial indexes have: a run that is not over has no end.
 _LIVE = "ended_at IS NULL"
@@ -68,9 +68,10 @@ TAKE_OVER = Query(
 SET_ATTENTION = Query(
     Run,
     f"""
-    UPDATE runs SET attention = :attention, attention_at = :now, seen_at = :now
+    UPDATE runs
+    SET attention = :attention, attention_at = :now, seen_at = :now, dialog = :dialog
     WHERE id = :id AND fence = :fence AND {_LIVE}
-      AND attention IS DISTINCT FROM :attention
+      AND (attention IS DISTINCT FROM :attention OR dialog IS DISTINCT FROM :dialog)
     RETURNING {_COLUMNS}
 """,
 )
@@ -122,6 +123,15 @@ ACTIVE = Query(
     f"""
     SELECT {_COLUMNS} FROM runs
     WHERE {_ACTIVE} AND id > :after ORDER BY id LIMIT :limit
+""",
+)
+
+# Among the active runs only, and of those there are no more than machines can carry.
+ASKING = Query(
+    Run,
+    f"""
+    SELECT {_COLUMNS} FROM runs
+    WHERE {_ACTIVE} AND id > '' AND dialog IS NOT NULL ORDER BY id DESC LIMIT :limit
 """,
 )
 
