@@ -71,7 +71,9 @@ SET_ATTENTION = Query(
     UPDATE runs
     SET attention = :attention, attention_at = :now, seen_at = :now, dialog = :dialog
     WHERE id = :id AND fence = :fence AND {_LIVE}
-      AND (attention IS DISTINCT FROM :attention OR dialog IS DISTINCT FROM :dialog)
+      -- As text: PostgreSQL cannot compare two values of type JSON.
+      AND (attention IS DISTINCT FROM :attention
+        OR CAST(dialog AS TEXT) IS DISTINCT FROM CAST(:dialog AS TEXT))
     RETURNING {_COLUMNS}
 """,
 )
