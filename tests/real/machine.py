@@ -122,6 +122,8 @@ class Machine:
                 "general": {"disableAutoUpdate": True},
                 "privacy": {"usageStatisticsEnabled": False},
             }
+            if name == "gemini":  # else a classifier chooses one by a request of its own
+                setting["model"] = {"name": "gemini-2.5-pro"}
             self.write(f".{name}/settings.json", json.dumps(setting))
         model = {"npm": "@ai-sdk/openai-compatible", "models": {"stub": {"name": "stub"}}}
         model["options"] = {"baseURL": f"{self.stub.url}/v1", "apiKey": "dummy"}

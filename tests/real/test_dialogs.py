@@ -1,4 +1,4 @@
-"""Every CLI at a terminal that a supervisor holds: its dialogs, what is sent to it, how it quits."""
+"""Every CLI at a terminal that a supervisor holds: its dialogs, what it is sent, how it quits."""
 
 import json
 from typing import Any
@@ -43,8 +43,7 @@ def cli(request: pytest.FixtureRequest, home: RealHome) -> str:
 
 
 def begin(home: RealHome, name: str, *script: dict[str, Any], options: tuple[str, ...] = ()) -> Run:
-    model = ("--model", "gemini-2.5-pro") if name == "gemini" else ()
-    return home.asked(name, steps(*script), "--pty", "--yes", "trust", *model, *options)
+    return home.asked(name, steps(*script), "--pty", "--yes", "trust", *options)
 
 
 def asking(home: RealHome, name: str) -> Run:
@@ -152,7 +151,7 @@ def test_gemini_works_in_a_folder_that_the_user_trusts(home: RealHome) -> None:
     run = home.asked(
         "gemini",
         steps(write, {"text": "done"}),
-        *("--model", "gemini-2.5-pro", "--yes", "edit", "--yes", "trust"),
+        *("--yes", "edit", "--yes", "trust"),
     )
     ended = home.ended(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), home.log(ended)
@@ -167,15 +166,12 @@ def test_gemini_works_in_the_worktrees_of_a_race(home: RealHome) -> None:
     (home.work / "here").write_text("x\n")
     git(home.work, "add", "-A")
     git(home.work, "commit", "-qm", "first")
-    home.json(
-        "agent", "create", "gem", "--provider", "gemini", "--model", "gemini-2.5-pro", "--json"
-    )
     write = {"tool": "write_file", "args": {"file_path": "a.txt", "content": "hi"}}
     told = home.json(
         "race",
         "start",
         steps(write, {"text": "done"}),
-        *("--agents", "gem,gem", "--check", "test -f a.txt", "--wait", "--json"),
+        *("--agents", "gemini,gemini", "--check", "test -f a.txt", "--wait", "--json"),
     )
     states = [(each["state"], each["passed"]) for each in told["rounds"][0]["attempts"]]
     assert states == [("completed", True)] * 2, told

@@ -204,6 +204,12 @@ class Hold:
             self.run = self._store.runs.call_for(self.run, attention, dialog=clean)
             self._store.alerts.see_to_delivery()
 
+    def tell_size(self, rows: int, columns: int) -> None:
+        """Record the size of the run's terminal, unless it is known."""
+        if (self.run.screen_rows, self.run.screen_columns) != (rows, columns):
+            with self._if_there():
+                self.run = self._store.runs.tell(self.run, screen_rows=rows, screen_columns=columns)
+
     def describe(self, found: dict[str, Any]) -> None:
         """Write down what the run found where it runs."""
         with self._if_there():

@@ -119,6 +119,7 @@ class Keeper:
     def keep(self) -> Run:
         """Stay until the run is over, or others have it; gives it back as it is then."""
         self._hold.describe(self._plan.environment())
+        self._tell_size()
         while True:
             end = self._watch()
             if self._hold.is_dismissed:
@@ -451,7 +452,12 @@ class Keeper:
         """A watcher's terminal has this size."""
         if self._streams is not None:
             self._streams.resize(rows, columns)
+            self._tell_size()
         self._voice.resize(rows, columns)
+
+    def _tell_size(self) -> None:
+        if self._streams is not None and self._streams.size is not None:
+            self._hold.tell_size(*self._streams.size)
 
     def hurry(self, grace_ms: int | None) -> None:
         """The store has something to say: somebody wants the run to end, perhaps sooner."""

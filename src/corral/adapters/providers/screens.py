@@ -156,7 +156,8 @@ SCREENS: dict[str, Screen] = {
     "opencode": Screen(
         cursor="",
         bar=True,
-        footer=_line(r"^Allow once\s+Allow always\s+Reject\s{2,}.*enter confirm.*$"),
+        # What follows the options is cut off in a narrow terminal.
+        footer=_line(r"^Allow once\s+Allow always\s+Reject\s{2,}\S.*$"),
         dialogs=(
             Dialog("edit", _line(r"^→ Edit .+$"), near=False),
             Dialog("run", _line(r"^# Shell command$"), near=False),

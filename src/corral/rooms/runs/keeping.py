@@ -214,8 +214,10 @@ def tell(
     provider_version: str | None = None,
     tokens: int | None = None,
     cost_micros: int | None = None,
+    screen_rows: int | None = None,
+    screen_columns: int | None = None,
 ) -> Run:
-    """Write down what the agent's own stream said of itself; what is left out stays."""
+    """Record what the agent's own stream said, and its terminal's size; what is left out stays."""
     told = tx.one(
         sql.SET_TOLD,
         id=run.id,
@@ -223,6 +225,8 @@ def tell(
         provider_version=storable(provider_version),
         tokens=None if tokens is None else _count(tokens),
         cost_micros=None if cost_micros is None else check_micros(cost_micros, "The cost"),
+        screen_rows=None if screen_rows is None else check_int(screen_rows, "The rows"),
+        screen_columns=None if screen_columns is None else check_int(screen_columns, "The columns"),
     )
     if told is None:
         raise sql.RUNS.missing(run.id)

@@ -161,6 +161,8 @@ class Run(msgspec.Struct, frozen=True):
     attention: Attention | None
     attention_at: int | None
     dialog: Dialog | None
+    screen_rows: int | None
+    screen_columns: int | None
     tokens: int | None
     cost_micros: int | None
     output_bytes: int
