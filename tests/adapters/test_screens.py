@@ -65,7 +65,10 @@ def test_a_screen_without_the_interface_is_unknown(provider: str) -> None:
 @pytest.mark.parametrize("provider", ["claude", "copilot"])
 def test_a_marked_option_is_not_the_line_for_input(provider: str) -> None:
     menu = ["─" * 60, " Make it your default?", "", "   ❯ Yes, set it", "     No, keep it"]
-    assert watch(SCREENS[provider], menu, EVERYTHING).state == "unknown"
+    reading = watch(SCREENS[provider], menu, EVERYTHING)
+    assert (reading.state, reading.kind, reading.answer) == ("needs_input", None, None)
+    assert (reading.question, reading.draft) == ("Make it your default?", None)
+    assert reading.options == ["Yes, set it", "No, keep it"]
 
 
 def test_words_in_the_line_for_input_do_not_hide_it() -> None:

@@ -33,13 +33,18 @@ def cli(request: pytest.FixtureRequest, home: RealHome) -> str:
     home.install(name)
     machine = home.machine
     if name == "claude":
-        setting = {"permissions": {"defaultMode": "manual"}}
-        machine.write(".claude/settings.json", json.dumps(setting))
+        ask_before_commands(home)
     elif name == "codex":
         machine.configure(sandbox="read-only", approval="on-request")
     elif name == "opencode":
         machine.env["OPENCODE_PERMISSION"] = '{"bash": "ask", "edit": "ask"}'
     return name
+
+
+def ask_before_commands(home: RealHome) -> None:
+    """Not by its default mode: claude then asks whether another one should be the default."""
+    setting = {"permissions": {"ask": ["Bash"]}}
+    home.machine.write(".claude/settings.json", json.dumps(setting))
 
 
 def begin(home: RealHome, name: str, *script: dict[str, Any], options: tuple[str, ...] = ()) -> Run:
@@ -179,8 +184,7 @@ def test_gemini_works_in_the_worktrees_of_a_race(home: RealHome) -> None:
 
 def test_attention_is_cleared_when_a_person_answers_at_the_terminal(home: RealHome) -> None:
     home.install("claude")
-    setting = {"permissions": {"defaultMode": "manual"}}
-    home.machine.write(".claude/settings.json", json.dumps(setting))
+    ask_before_commands(home)
     run = asking(home, "claude")
     assert run.attention is Attention.NEEDS_INPUT
     assert home.corral("send", run.id, "4").returncode == 0

@@ -196,6 +196,8 @@ def watch(
     if (end := _end_of_dialog(screen, lines, rows)) is not None:
         shown = rows[:end]
         dialog = _bar(screen, lines, shown, background) if screen.bar else _menu(screen, shown)
+    elif screen.below:
+        dialog = _bare_menu(screen, rows)
     if dialog is not None:
         answer = None
         if dialog.kind is not None and ("all" in policy or dialog.kind in policy):
@@ -356,23 +358,44 @@ def _end_of_dialog(screen: Screen, lines: list[str], rows: list[tuple[int, str]]
     return min(bottoms[-1], len(rows))
 
 
-def _menu(screen: Screen, rows: list[tuple[int, str]]) -> Shown | None:
-    end = len(rows) - (screen.footer is not None)
+def _bare_menu(screen: Screen, rows: list[tuple[int, str]]) -> Shown | None:
+    """A menu without a footer, at the very bottom and below an edge: the interface asks something
+    that is no permission, in the place of its input line. No policy answers it."""
+    found = _last_options(screen, rows)
+    if found is None:
+        return None
+    at, options, marked = found
+    above = rows[max(0, at - REACH) : at]
+    texts = [text for _, text in above if text]
+    if not texts or not any(indent == _BEGIN for indent, _ in above):
+        return None
+    subject = _subject(screen, above, texts[-1])
+    return Shown(subject[0], None, options, marked, subject)
+
+
+def _last_options(screen: Screen, rows: list[tuple[int, str]]) -> tuple[int, list[str], int] | None:
+    """Where the options at the end of these rows begin, what they say and which is marked."""
+    end = len(rows)
     while end and not rows[end - 1][1]:
         end -= 1
     begin = end
     while begin and rows[begin - 1][1]:
         begin -= 1
     found = _options(screen.cursor, rows[begin:end])
+    return None if found is None else (begin + found[0], found[1], found[2])
+
+
+def _menu(screen: Screen, rows: list[tuple[int, str]]) -> Shown | None:
+    found = _last_options(screen, rows[: len(rows) - (screen.footer is not None)])
     if found is None:
         return None
-    first, options, marked = found
-    above = rows[max(0, begin + first - REACH) : begin + first]
+    at, options, marked = found
+    above = rows[max(0, at - REACH) : at]
     question, kind = _asked(screen, [text for _, text in above if text])
     if kind is None and not _numbered(options):
         return None
     subject = _subject(screen, above, question)
-    if screen.stacked and _has_menu(screen.cursor, rows[: begin + first]):
+    if screen.stacked and _has_menu(screen.cursor, rows[:at]):
         return Shown(question, None, [], None, subject)
     return Shown(question, kind, options, marked, subject)
 
