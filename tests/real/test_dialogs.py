@@ -92,7 +92,7 @@ def test_yes_allows_the_command_once(home: RealHome, cli: str) -> None:
 
 def test_sent_text_is_submitted_and_an_idle_cli_quits(home: RealHome, cli: str) -> None:
     run = begin(home, cli, {"text": "the first answer"}, options=("--idle-exit", "20s"))
-    until(lambda: "the first answer" in screen_of(home, run), "it has answered")
+    until(home.asked_for, "the prompt reached the model")
     sent = home.corral("send", run.id, steps({"text": "the second answer"}))
     assert sent.returncode == 0, (sent, home.get(run.id))
     until(lambda: "the second answer" in screen_of(home, run), "it has answered again")

@@ -36,7 +36,7 @@ globalThis.openScreen = (box, options = {}) => {
     const width = box.clientWidth - parseFloat(room.paddingLeft) - parseFloat(room.paddingRight) - 14;
     if (size) {
       const wanted = (terminal.options.fontSize * width) / (size.columns * cell.width);
-      terminal.options.fontSize = Math.max(6, Math.min(largest, Math.floor(wanted * 4) / 4));
+      terminal.options.fontSize = Math.max(8, Math.min(largest, Math.floor(wanted * 4) / 4));
       terminal.resize(size.columns, size.rows);
       return;
     }
