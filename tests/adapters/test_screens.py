@@ -65,7 +65,10 @@ def test_a_screen_without_the_interface_is_unknown(provider: str) -> None:
 @pytest.mark.parametrize("provider", ["claude", "copilot"])
 def test_a_marked_option_is_not_the_line_for_input(provider: str) -> None:
     menu = ["─" * 60, " Make it your default?", "", "   ❯ Yes, set it", "     No, keep it"]
-    assert watch(SCREENS[provider], menu, EVERYTHING).state == "unknown"
+    reading = watch(SCREENS[provider], menu, EVERYTHING)
+    assert (reading.state, reading.kind, reading.answer) == ("needs_input", None, None)
+    assert (reading.question, reading.draft) == ("Make it your default?", None)
+    assert reading.options == ["Yes, set it", "No, keep it"]
 
 
 def test_words_in_the_line_for_input_do_not_hide_it() -> None:
@@ -135,7 +138,7 @@ def test_a_spinner_above_a_dialog_makes_no_other_question() -> None:
     ("name", "subject"),
     [
         ("claude-run", "rm -f zz"),
-        ("codex-run", "$ touch zzz"),
+        ("codex-run", "$ touch zz"),
         ("gemini-run", "│ touch zz"),
         ("qwen-run", "touch zz"),
         ("copilot-run", "│ touch zz"),
@@ -161,7 +164,7 @@ def test_a_dialog_that_offers_only_more_than_this_once_is_left_to_the_person() -
 
 def test_a_question_in_what_is_asked_about_does_not_change_the_class() -> None:
     lines = lines_of("codex-run")
-    at = next(at for at, line in enumerate(lines) if line.strip() == "$ touch zzz")
+    at = next(at for at, line in enumerate(lines) if line.strip() == "$ touch zz")
     lines.insert(at, "  Would you like to make the following edits?")
     reading = watch(SCREENS["codex"], lines, frozenset({"edit"}))
     assert (reading.state, reading.kind, reading.answer) == ("needs_input", None, None)

@@ -215,7 +215,7 @@ def test_what_is_no_answer_is_refused_and_the_agent_goes_on_asking(home: Home) -
     needs_input(home, run)
     said = home.corral("send", run.id, "perhaps later")
     assert said.returncode == 2
-    assert b"Yes, No" in said.stderr
+    assert b"Yes; No" in said.stderr
     assert home.json("ps", "--json")[0]["attention"] == "needs_input"
     assert home.corral("send", run.id, "YES").returncode == 0
     ended = home.ended(run.id)
@@ -249,7 +249,8 @@ def test_an_interactive_agent_asks_at_its_terminal_and_is_answered(home: Home) -
     until(lambda: b"Do you want to proceed?" in home.so_far(run), "it asks")
     said = home.corral("send", run.id, "1")
     assert said.returncode == 0
-    until(lambda: b"Answered: 1" in home.so_far(run), "it was answered")
+    assert said.stdout == f"Answered {run.id}: 1. Yes.\n".encode()
+    until(lambda: b"Answered: yes" in home.so_far(run), "it was answered")
     home.corral("send", run.id, "exit")
     assert home.ended(run.id).exit_code == 0
 

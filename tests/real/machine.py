@@ -16,6 +16,9 @@ from corral.adapters.providers.provider import Parser, Provider, Start
 from tests.support.stub_model import Stub
 
 NPM = Path(__file__).parents[2] / ".venv-real" / "npm" / "node_modules" / ".bin"
+NODE = Path(__file__).parents[2] / ".venv-real" / "npm" / "node"
+"""Where `make test-real` puts a node that is new enough for all CLIs."""
+PATH = os.environ.get("PATH", "")
 HOW = "put it on PATH, or its package into NPM_AGENTS of `make test-real`"
 CODEX = """
 model = "stub"
@@ -46,11 +49,14 @@ def packaged(module: str, file: str) -> str | None:
 
 
 def program(name: str) -> str | None:
+    """The newest one, from npm; else the one that a package of Python carries, or the user's."""
+    if found := shutil.which(name, path=str(NPM)):
+        return found
     if name == "claude" and (found := packaged("claude_agent_sdk", "_bundled/claude")):
         return found
     if name == "codex" and (found := packaged("codex_cli_bin", "bin/codex")):
         return found
-    return shutil.which(name, path=f"{NPM}:{os.environ.get('PATH', '')}")
+    return shutil.which(name)
 
 
 def steps(*those: dict[str, Any]) -> str:
@@ -65,9 +71,9 @@ class Machine:
         self.work = folder / "work"
         for place in (self.home, self.work, folder / "tmp"):
             place.mkdir()
-        node = os.path.dirname(shutil.which("node") or "/usr/bin/node")
+        node = os.path.dirname(shutil.which("node", path=f"{NODE}:{PATH}") or "/usr/bin/node")
         self.env = {
-            "PATH": f"/usr/bin:/bin:{node}",
+            "PATH": f"{node}:/usr/bin:/bin",
             "HOME": str(self.home),
             "TERM": "xterm-256color",
             "LANG": "C.UTF-8",
@@ -86,7 +92,6 @@ class Machine:
             # gemini, qwen, opencode, copilot
             "GEMINI_API_KEY": "dummy",
             "GOOGLE_GEMINI_BASE_URL": stub.url,
-            "GEMINI_CLI_TRUST_WORKSPACE": "true",
             "OPENAI_API_KEY": "dummy",
             "OPENAI_BASE_URL": f"{stub.url}/v1",
             "OPENAI_MODEL": "stub",
@@ -117,6 +122,8 @@ class Machine:
                 "general": {"disableAutoUpdate": True},
                 "privacy": {"usageStatisticsEnabled": False},
             }
+            if name == "gemini":  # else a classifier chooses one by a request of its own
+                setting["model"] = {"name": "gemini-2.5-pro"}
             self.write(f".{name}/settings.json", json.dumps(setting))
         model = {"npm": "@ai-sdk/openai-compatible", "models": {"stub": {"name": "stub"}}}
         model["options"] = {"baseURL": f"{self.stub.url}/v1", "apiKey": "dummy"}

@@ -39,7 +39,11 @@ def open_talk(agent: str, machine: Machine) -> Iterator[Open]:
             machine.env["CLAUDE_CODE_EXECUTABLE"] = found
     # The npm package of codex-acp does not bring the sandbox that it would need.
     machine.configure(sandbox="danger-full-access")
-    more = {"gemini": ["--acp", "-m", "gemini-2.5-pro"], "qwen": ["--acp"], "opencode": ["acp"]}
+    more = {
+        "gemini": ["--acp", "--skip-trust", "-m", "gemini-2.5-pro"],
+        "qwen": ["--acp"],
+        "opencode": ["acp"],
+    }
     runs: list[AcpRun] = []
 
     def begin(**talk: Any) -> AcpRun:

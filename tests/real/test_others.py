@@ -46,7 +46,9 @@ def test_a_prompt_a_tool_call_and_a_resume(agent: Agent, machine: Machine) -> No
     if name != "copilot":  # whose stream tells no tokens
         assert sum(used.input for used in done.of(Used)) >= 705
         assert sum(used.cache_read for used in done.of(Used)) == 300
-    again = Ask(steps({"text": "two"}), session=session, resume=True, model=model)
+    again = Ask(
+        steps({"text": "two"}), session=session, resume=True, model=model, approvals=("trust",)
+    )
     second = machine.run(agent.provider, agent.start(again))
     assert second.code == 0, second
     assert second.of(SessionNamed)[0].id == session
@@ -56,7 +58,7 @@ def test_a_prompt_a_tool_call_and_a_resume(agent: Agent, machine: Machine) -> No
 def test_without_approval_nothing_is_written(agent: Agent, machine: Machine) -> None:
     model = MODELS.get(agent.provider.name)
     prompt = steps(write(agent, machine), {"text": "done"})
-    done = machine.run(agent.provider, agent.start(Ask(prompt, model=model)))
+    done = machine.run(agent.provider, agent.start(Ask(prompt, model=model, approvals=("trust",))))
     if agent.provider.name == "opencode":
         pytest.skip("opencode allows edits by its own default; a denial is its own test")
     assert not (machine.work / "a.txt").exists(), done
@@ -65,7 +67,8 @@ def test_without_approval_nothing_is_written(agent: Agent, machine: Machine) -> 
 def test_an_approved_edit_is_made(agent: Agent, machine: Machine) -> None:
     model = MODELS.get(agent.provider.name)
     prompt = steps(write(agent, machine), {"text": "done"})
-    done = machine.run(agent.provider, agent.start(Ask(prompt, model=model, approvals=("edit",))))
+    allowed = ("edit", "trust")
+    done = machine.run(agent.provider, agent.start(Ask(prompt, model=model, approvals=allowed)))
     assert (machine.work / "a.txt").exists(), done
 
 
@@ -81,6 +84,7 @@ def test_a_denied_tool_is_not_used(agent: Agent, machine: Machine) -> None:
 def test_a_refusal_of_the_server_is_a_failure(agent: Agent, machine: Machine) -> None:
     model = MODELS.get(agent.provider.name)
     done = machine.run(
-        agent.provider, agent.start(Ask(steps({"error": 400, "times": 99}), model=model))
+        agent.provider,
+        agent.start(Ask(steps({"error": 400, "times": 99}), model=model, approvals=("trust",))),
     )
     assert done.of(Finished)[-1].ok is False, done

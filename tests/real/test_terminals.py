@@ -108,9 +108,9 @@ def test_claude_works_gets_ready_and_leaves(claude: Agent, machine: Machine) -> 
         terminal.until("working")
         terminal.until("ready")
         assert terminal.typed == []
-        keys = claude.provider.exit_keys
-        assert keys
-        for key in keys:
+        command = claude.provider.quit_command
+        assert command
+        for key in f"{command}\r":
             terminal.type(key)
             time.sleep(0.1)
         with pytest.raises(OSError, match="Input/output error"):

@@ -336,6 +336,30 @@ def test_a_terminal_shows_colours_takes_words_and_runs_no_markup(town: Town, loo
     terminal_shows(page, "heard good")
 
 
+def test_a_terminal_has_the_size_in_which_its_program_draws(town: Town, look: Look) -> None:
+    draw = r"printf '\033[2J\033[24;80H#\033[24;1Hbottom\033[1;70Hright'; sleep 600"
+    run = town.machine.detached("sh", "-c", draw, options=("--pty",))
+    page = look.go(f"/runs/{run.id}")
+    terminal_shows(page, "bottom")
+    page.locator("#terminal.sized").wait_for()
+    rows = page.locator("#terminal .xterm-rows > div").all_inner_texts()
+    lines = [row.replace("\xa0", " ").rstrip() for row in rows]
+    assert len(lines) == 24, lines
+    assert lines[0] == " " * 69 + "right", lines
+    assert lines[23] == "bottom" + " " * 73 + "#", lines
+    page.set_viewport_size({"width": 380, "height": 700})
+    page.wait_for_timeout(300)
+    assert len(page.locator("#terminal .xterm-rows > div").all_inner_texts()) == 24
+
+
+def test_the_sidebar_stays_when_the_page_is_scrolled(town: Town, look: Look) -> None:
+    page = look.go("/runs")
+    page.evaluate("document.querySelector('main').style.minHeight = '4000px'")
+    page.evaluate("window.scrollTo(0, 2000)")
+    page.wait_for_function("window.scrollY > 1000")
+    assert page.evaluate("document.querySelector('.side').getBoundingClientRect().top") == 0
+
+
 def test_an_agent_s_stream_is_shown_as_its_words(town: Town, look: Look) -> None:
     page = look.go(f"/runs/{town.runs['talks']}")
     terminal_shows(page, "I read the code")
@@ -348,10 +372,16 @@ def test_an_agent_s_stream_is_shown_as_its_words(town: Town, look: Look) -> None
 def test_a_question_is_answered_from_the_overview(town: Town, look: Look) -> None:
     page = look.go("/")
     row = page.locator(".needs li", has_text="asks").first
-    row.locator("[name=text]").fill("1")
-    row.locator("button").click()
+    assert "Do you want to proceed?" in row.inner_text()
+    assert row.locator("[name=text]:not([type=hidden])").count() == 0, "only the options"
+    labels = [button.inner_text() for button in row.locator("button").all()]
+    assert labels == ["1. Yes", "2. Yes, and do not ask again", "3. No"]
+    row.get_by_role("button", name="3. No").click()
     page.locator("#notices .notice").wait_for()
     row.wait_for(state="detached")
+    page = look.go(f"/runs/{town.runs['asks']}")
+    terminal_shows(page, "Nobody answered.")
+    assert "Answered:" not in terminal_text(page)
 
 
 def test_a_run_is_stopped_after_a_question_and_resumed(town: Town, look: Look) -> None:

@@ -86,9 +86,9 @@ def connect(folder: Path, *, timeout: float = 10.0) -> socket.socket:
     return client
 
 
-def ask(folder: Path, **request: Any) -> dict[str, Any]:
-    """One request and its answer. OSError when no keeper answers."""
-    with connect(folder) as line:
+def ask(folder: Path, *, timeout: float = 10.0, **request: Any) -> dict[str, Any]:
+    """One request and its answer. OSError when no keeper answers in time."""
+    with connect(folder, timeout=timeout) as line:
         line.sendall(frame(ASK, request))
         frames = Frames()
         while data := line.recv(65_536):

@@ -76,14 +76,46 @@ class Face:
 
 
 class Terminal(Face):
-    """As at a terminal: a question is a menu, drawn as Claude Code draws one."""
+    """As at a terminal: a question is a menu, drawn and answered as in Claude Code."""
+
+    OPTIONS = ("Yes", "Yes, and do not ask again", "No")
 
     def ask(self, question: str) -> str | None:
-        self.say(
-            f" {question}\n Do you want to proceed?\n {MARK} 1. Yes\n   2. No\n\n Esc to cancel"
-        )
-        line = sys.stdin.readline()
-        return None if not line or line.strip() in ("2", "\x1b") else line.strip() or "yes"
+        if not sys.stdin.isatty():
+            return super().ask(question)
+        import termios
+        import tty
+
+        before = termios.tcgetattr(0)
+        tty.setcbreak(0)
+        try:
+            self.say(f" {question}\n Do you want to proceed?")
+            chosen = self._choose()
+        finally:
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
+        return None if chosen == len(self.OPTIONS) - 1 else self.OPTIONS[chosen].lower()
+
+    def _choose(self) -> int:
+        """The option that Enter, its number or Escape (the last one) selects."""
+        marked, last = 0, len(self.OPTIONS) - 1
+        self._draw(marked)
+        while True:
+            keys = os.read(0, 64)
+            if not keys or keys == b"\x1b":
+                return last
+            for key in keys.replace(b"\x1b[A", b"k").replace(b"\x1b[B", b"j").decode("latin-1"):
+                if key in "\r\n":
+                    return marked
+                if key.isdecimal() and 1 <= int(key) <= last + 1:
+                    return int(key) - 1
+                marked = max(0, min(last, marked + {"j": 1, "k": -1}.get(key, 0)))
+            print(f"\x1b[{last + 3}A", end="")
+            self._draw(marked)
+
+    def _draw(self, marked: int) -> None:
+        for at, option in enumerate(self.OPTIONS):
+            print(f"\x1b[2K {MARK if at == marked else ' '} {at + 1}. {option}")
+        print("\x1b[2K\n\x1b[2K Esc to cancel", flush=True)
 
 
 class Agent:

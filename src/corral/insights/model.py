@@ -8,7 +8,7 @@ import msgspec
 from corral.rooms.charges.model import Total
 from corral.rooms.projects.model import Project
 from corral.rooms.races.model import RaceState, RoundState
-from corral.rooms.runs.model import Run
+from corral.rooms.runs.model import Dialog, Run
 
 
 class By(StrEnum):
@@ -36,6 +36,7 @@ class Glance(msgspec.Struct, frozen=True):
     """The project's name."""
     attention: str | None
     attention_at: int | None
+    dialog: Dialog | None
     reason: str | None
     exit_code: int | None
     signal: int | None

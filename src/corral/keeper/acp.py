@@ -4,26 +4,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from corral.adapters.providers.acp import AcpTalk, Done
+from corral.adapters.providers.choices import NO, YES
 from corral.adapters.providers.facts import Asked, Finished
-from corral.keeper.voice import LONGEST_PAUSE, Log, Recorder, Voice
+from corral.keeper.voice import LONGEST_PAUSE, Log, Recorder, Reply, Voice
 from corral.kernel.errors import CorralError
-from corral.kernel.text import abridged
 from corral.rooms.agents.tools import allows
-from corral.rooms.runs.model import Attention, Run
+from corral.rooms.runs.model import Attention, Run, dialog_of
 
 if TYPE_CHECKING:
     from corral.library import Corral
 
-YES = ("y", "yes", "allow", "ok")
-NO = ("n", "no", "deny", "reject")
-MOST_OPTIONS = 10  # that a person is told of
-LONGEST_OPTION = 60
-
 
 class AcpVoice(Voice):
     """Holds one conversation by the protocol; the run is done when its prompt is."""
-
-    speaks = True
 
     def __init__(
         self,
@@ -63,7 +56,7 @@ class AcpVoice(Voice):
                 self._recorder.take([fact])
                 if isinstance(fact, Asked):
                     self._open.append(fact)
-        self.attention = Attention.NEEDS_INPUT if self._open else None
+        self._show_question()
         self._recorder.look_at_budget(self._talk.pending())
 
     def look(self) -> bool:
@@ -71,13 +64,26 @@ class AcpVoice(Voice):
         self.pause = LONGEST_PAUSE if self._recorder.waits else None
         return False
 
-    @property
-    def asks(self) -> list[str]:
-        # The agent may have written books into them.
-        options = self._open[0].options[:MOST_OPTIONS] if self._open else []
-        return [abridged(option, LONGEST_OPTION) for option in options]
+    def _show_question(self) -> None:
+        self.attention = Attention.NEEDS_INPUT if self._open else None
+        self.dialog = None
+        if self._open:
+            asked = self._open[0]
+            self.dialog = dialog_of(asked.title, asked.options, kind=asked.tool, key=asked.id)
 
-    def say(self, text: str) -> bool:
+    def send(self, text: str, *, enter: bool, dialog: str | None, reply: Reply) -> bool:
+        shown = self.dialog
+        if dialog is not None and (shown is None or shown.id != dialog):
+            reply({"ok": False, "error": "dialog_changed"})
+        elif self._say(text):
+            reply({"ok": True, "how": "typed" if shown is None else "answered", "option": text})
+        elif shown is not None:
+            reply({"ok": False, "error": "not_an_option", "asks": shown.options})
+        else:
+            reply({"ok": False, "error": "no_input"})
+        return True
+
+    def _say(self, text: str) -> bool:
         """Answer what it asks, or give it the next prompt."""
         words = text.strip()
         try:
@@ -87,16 +93,18 @@ class AcpVoice(Voice):
                 return True
             asked = self._open[0]
             named = (one for one in asked.options if one.lower() == words.lower())
-            option: str | None = next(named, words)
+            option: str | bool = next(named, words)
+            if words.isdecimal() and 1 <= int(words) <= len(asked.options):
+                option = asked.options[int(words) - 1]
             if words.lower() in YES:
-                option = asked.options[0] if asked.options else None
+                option = True
             elif words.lower() in NO:
-                option = None
+                option = False
             self._talk.answer(asked.id, option)
         except (CorralError, BrokenPipeError):
             return False
         self._open.pop(0)
-        self.attention = Attention.NEEDS_INPUT if self._open else None
+        self._show_question()
         return True
 
     def close(self) -> None:
@@ -110,6 +118,7 @@ class AcpVoice(Voice):
 
     def _finish(self, done: Done) -> None:
         self._open.clear()
+        self._show_question()
         self.is_done = True
         self.finished = Finished(done.ok, done.message or (None if done.ok else done.reason))
 

@@ -1,4 +1,4 @@
-"""Ending a family of processes without standing still: asked first, killed after the grace time."""
+"""Ending a family of processes without blocking: first a request, then SIGTERM, then SIGKILL."""
 
 import signal
 import time
@@ -14,25 +14,49 @@ class Ender:
     def __init__(
         self, root: process.Identity | None, mark: str, *, grace_ms: int, quiet: bool
     ) -> None:
-        """`quiet`: it was asked in its own words already, and gets its time before any signal."""
+        """`quiet`: the agent was asked to quit, and gets the grace time before SIGTERM too."""
         self._root = root
         self._mark = mark
-        self._kill_at = time.monotonic() + grace_ms / 1_000
-        self.next_round = self._kill_at
+        self._quiet = quiet
+        self._grace = grace_ms / 1_000
+        self._sent: signal.Signals | None = None
+        self.next_round = time.monotonic() + self._grace
         if not quiet:
             self._signal(signal.SIGTERM)
 
+    @property
+    def forced_by(self) -> signal.Signals | None:
+        """The last signal that was sent after a gentler request had failed; None: none was."""
+        if self._sent is signal.SIGKILL or self._quiet:
+            return self._sent
+        return None
+
     def go_on(self, now: float) -> None:
-        """Kill who is left once the time is over; again and again, for a family may grow."""
-        if now >= self.next_round:
+        """Take the next step once the grace time is over; SIGKILL again and again, for new ones."""
+        if now < self.next_round:
+            return
+        if self._sent is None:
+            self._signal(signal.SIGTERM)
+            self.next_round = now + self._grace
+        else:
             self._signal(signal.SIGKILL)
             self.next_round = now + BETWEEN_KILLS
 
     def hurry(self, grace_ms: int) -> None:
-        """Somebody wants it sooner."""
-        self.next_round = min(self.next_round, time.monotonic() + grace_ms / 1_000)
+        """Send SIGTERM now, unless it was sent, and SIGKILL after this grace time at the latest."""
+        if self._sent is None:
+            self._signal(signal.SIGTERM)
+        self._grace = grace_ms / 1_000
+        self.next_round = min(self.next_round, time.monotonic() + self._grace)
+
+    def skip_quiet(self) -> None:
+        """The agent did not take the request to quit: send SIGTERM now."""
+        if self._sent is None:
+            self._signal(signal.SIGTERM)
+            self.next_round = time.monotonic() + self._grace
 
     def _signal(self, number: signal.Signals) -> None:
+        self._sent = number
         for member in process.family(self._root, self._mark):
             process.send(member, number)
             process.send(member, signal.SIGCONT)  # whoever is stopped hears nothing

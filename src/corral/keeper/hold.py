@@ -21,7 +21,7 @@ from corral.kernel.end import End
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NotFound
 from corral.rooms.runs import ending
 from corral.rooms.runs.keeping import LEASE_MS
-from corral.rooms.runs.model import Attention, Run, RunState, Sample, Stop
+from corral.rooms.runs.model import Attention, Dialog, Run, RunState, Sample, Stop
 from corral.rooms.runs.order import Holding
 
 if TYPE_CHECKING:
@@ -197,11 +197,18 @@ class Hold:
             sample = Sample(self._store.now(), used.cpu_ms, used.memory_bytes, used.processes)
             self._store.runs.add_sample(self.run, sample)
 
-    def call_for(self, attention: Attention | None) -> None:
-        """Say what somebody should see to."""
+    def call_for(self, attention: Attention | None, dialog: Dialog | None) -> None:
+        """Record that the run needs a person, and the question that it asks."""
+        clean = None if dialog is None else clean_of_secrets(dialog, self._secrets)
         with self._if_there():
-            self.run = self._store.runs.call_for(self.run, attention)
+            self.run = self._store.runs.call_for(self.run, attention, dialog=clean)
             self._store.alerts.see_to_delivery()
+
+    def tell_size(self, rows: int, columns: int) -> None:
+        """Record the size of the run's terminal, unless it is known."""
+        if (self.run.screen_rows, self.run.screen_columns) != (rows, columns):
+            with self._if_there():
+                self.run = self._store.runs.tell(self.run, screen_rows=rows, screen_columns=columns)
 
     def describe(self, found: dict[str, Any]) -> None:
         """Write down what the run found where it runs."""

@@ -28,7 +28,7 @@ from corral.keeper.voice import Voice
 from corral.kernel.end import End
 from corral.kernel.errors import Conflict, StoreUnavailable
 from corral.rooms.runs import ending
-from corral.rooms.runs.model import Launch, Run, Stop
+from corral.rooms.runs.model import Attention, Launch, Run, Stop
 
 if TYPE_CHECKING:
     from corral.library import Corral
@@ -67,6 +67,7 @@ class Keeper:
         self._interrupted = False
         self._verdict: tuple[str, str] | None = None
         self._idle = False
+        self._is_unanswered = False
         self._grace_ms = launch.grace_ms
         self._ender: Ender | None = None
         # Those who watch, and how much it uses.
@@ -119,6 +120,7 @@ class Keeper:
     def keep(self) -> Run:
         """Stay until the run is over, or others have it; gives it back as it is then."""
         self._hold.describe(self._plan.environment())
+        self._tell_size()
         while True:
             end = self._watch()
             if self._hold.is_dismissed:
@@ -253,7 +255,7 @@ class Keeper:
         self._voice.close()
         finished = self._voice.finished
         if self._idle:
-            return end._replace(well=True, reason=ending.IDLE)
+            return self._idle_end(end)
         passed_on = self._line.passed_on if self._line is not None else set()
         typed = self._streams.typed_signals if self._streams is not None else set()
         end = end._replace(sent=end.is_of(passed_on | typed))
@@ -261,6 +263,17 @@ class Keeper:
             return end._replace(well=self._voice.is_done)
         said = finished.message or "the agent said that it failed"
         return end if end.sent else end._replace(reason=said)
+
+    def _idle_end(self, end: End) -> End:
+        """An idle agent that quit when it was asked to has completed; one that was forced, or that
+        waited for an answer, has not."""
+        forced = self._ender.forced_by if self._ender is not None else None
+        if self._is_unanswered:
+            return end._replace(sent=True, reason=ending.UNANSWERED)
+        if forced is not None:
+            how = f"{ending.IDLE}; it did not quit and was ended with {forced.name}"
+            return end._replace(sent=True, reason=how)
+        return end._replace(well=True, reason=ending.IDLE)
 
     def _turn(self, seconds: float) -> bool:
         """Wait for something to happen and deal with it; whether the attempt is over."""
@@ -368,6 +381,7 @@ class Keeper:
             self._active = max(self._active, now - self._output.age())
         if now >= self._active + patience and not self._voice.is_working:
             self._idle = True
+            self._is_unanswered = self._voice.attention is Attention.NEEDS_INPUT
             self._begin_to_end()
 
     # -- output --------------------------------------------------------------------------------
@@ -387,8 +401,10 @@ class Keeper:
         """Take in what the agent says of itself."""
         if self._voice.look():
             self._active = time.monotonic()
-        if self._voice.attention != self.run.attention:
-            self._hold.call_for(self._voice.attention)
+        voice, dialog = self._voice, self.run.dialog
+        is_told = (voice.dialog and voice.dialog.id) == (dialog and dialog.id)
+        if voice.attention != self.run.attention or not is_told:
+            self._hold.call_for(voice.attention, voice.dialog)
         if self._voice.over_budget and self._hold.stop_wanted is None:
             self._hold.ask_to_stop(Stop.OVER_BUDGET)
 
@@ -402,13 +418,17 @@ class Keeper:
         self._ender = Ender(self._agent, self._mark, grace_ms=self._grace_ms, quiet=quiet)
 
     def _leave(self) -> bool:
-        """Ask an agent that is done to end in its own words; False when it has none."""
+        """Ask an agent that is done, or idle, to quit; False when it cannot be asked."""
         if self._streams is None:
             return False  # another keeper had them
         if self._voice.is_done:
             return self._streams.hang_up()
-        keys = self._plan.provider.exit_keys if self._launch.interactive else None
-        return bool(keys) and self._streams.type_in(str(keys).encode())
+        command = self._plan.provider.quit_command
+        return command is not None and self._voice.quit(command, self._skip_quiet)
+
+    def _skip_quiet(self) -> None:
+        if self._ender is not None:
+            self._ender.skip_quiet()
 
     def _end_leftovers(self) -> tuple[int, ...]:
         """End the processes that the run left behind; returns the pids that could not be ended."""
@@ -455,7 +475,12 @@ class Keeper:
         """A watcher's terminal has this size."""
         if self._streams is not None:
             self._streams.resize(rows, columns)
+            self._tell_size()
         self._voice.resize(rows, columns)
+
+    def _tell_size(self) -> None:
+        if self._streams is not None and self._streams.size is not None:
+            self._hold.tell_size(*self._streams.size)
 
     def hurry(self, grace_ms: int | None) -> None:
         """The store has something to say: somebody wants the run to end, perhaps sooner."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from corral.adapters import process
 
 if TYPE_CHECKING:
-    from corral.keeper.voice import Voice
+    from corral.keeper.voice import Reply, Voice
     from corral.keeper.watchers import Watchers
 
 SUSPEND = b"\x1a"  # Ctrl-Z
@@ -95,20 +95,27 @@ class Line:
             self.look_at = time.monotonic() + SUSPENSION_TAKES
         self._kept.type_in(data)
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, request: dict[str, Any], reply: "Reply") -> None:
         match request.get("op"):
             case "stop":
                 grace_ms = request.get("grace_ms")
                 self._kept.hurry(grace_ms if isinstance(grace_ms, int) else None)
             case "send":
-                text = str(request.get("text", ""))
-                voice = self._kept.voice
-                if voice.speaks:  # a word of ours between those of its protocol would break it
-                    return {"ok": voice.say(text), "asks": voice.asks}
-                return {"ok": self._kept.type_in(text.encode())}
+                self._send(request, reply)
+                return
             case "signal":
-                return {"ok": self._signal(int(request.get("number", 0)))}
-        return {"ok": True}
+                reply({"ok": self._signal(int(request.get("number", 0)))})
+                return
+        reply({"ok": True})
+
+    def _send(self, request: dict[str, Any], reply: "Reply") -> None:
+        """Every text that a person sends comes through here, whatever interface they use."""
+        text, enter = str(request.get("text", "")), request.get("enter") is not False
+        dialog = request.get("dialog")
+        meant = dialog if isinstance(dialog, str) else None
+        if not self._kept.voice.send(text, enter=enter, dialog=meant, reply=reply):
+            typed = text + ("\r" if enter else "")
+            reply({"ok": self._kept.type_in(typed.encode())})
 
     def _signal(self, number: int) -> bool:
         """Pass a signal on to the agent's process group, as a terminal would."""

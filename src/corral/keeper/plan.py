@@ -218,6 +218,7 @@ class Plan:
             approvals=tuple(launch.approvals),
             allow=self._told.allow,
             deny=self._told.deny,
+            own_folder=_is_made_by_corral(run.cwd),
             tools=self._told.tools,
             # Lock hooks need the store, which is not visible in a sandbox.
             hooks=run.agent_id is not None and self.confinement is None and _is_apart(run.cwd),
@@ -445,6 +446,16 @@ class Plan:
         """What is chosen for the run's agent and project."""
         agent = self._store.agents.get(self._run.agent_id or "").name
         return self._store.settings.get(name, agent=agent, project=self._run.project_id).value
+
+
+def _is_made_by_corral(dir: str) -> bool:
+    """Whether a directory is in a worktree that Corral made for a race or a task."""
+    from corral.library.race_folders import races_folder
+    from corral.library.starting import worktrees_folder
+
+    real = os.path.realpath(dir)
+    folders = (os.path.realpath(folder) for folder in (races_folder(), worktrees_folder()))
+    return any(real.startswith(f"{folder}/") for folder in folders)
 
 
 def _is_apart(dir: str) -> bool:

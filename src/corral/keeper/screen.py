@@ -2,23 +2,26 @@
 
 What the agent writes is drawn on a screen of our own, and the screen is read where the agent's
 interface draws its own chrome. Keys are typed only as the run's approvals allow, each dialog is
-answered once, and every key press is in the run's log.
+answered once, and every key press is in the run's log. What a person sends goes through `send`:
+while a dialog is open it must name one of the options, because Enter selects the marked one.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from corral.adapters.output.render import Terminal
+from corral.adapters.providers.choices import find_option
 from corral.adapters.providers.facts import LimitReached
-from corral.adapters.providers.screens import Reader, Screen
-from corral.keeper.voice import Log, Voice
-from corral.rooms.runs.model import Attention
+from corral.adapters.providers.screens import Reader, Reading, Screen
+from corral.keeper.entries import UNHEARD_AFTER, ChoiceEntry, Entry, TextEntry, View
+from corral.keeper.voice import Log, Reply, Voice
+from corral.rooms.runs.model import Attention, Dialog, dialog_of
 
 BETWEEN_LOOKS = 0.2
-STANDS_STILL = 0.5  # seconds
-UNHEARD_AFTER = 1.0  # seconds in which nothing moved after an answer
 MOST_AT_ONCE = 1 << 16
+MOST_ENTRIES = 16
 STUCK_AFTER = 300.0  # seconds in which it shows that it works, and nothing moves
 
 
@@ -38,17 +41,20 @@ class ScreenVoice(Voice):
     ) -> None:
         super().__init__()
         rows, columns = size
-        self._terminal = Terminal(columns, rows, history=0)
+        self._screen = screen
+        self._terminal = Terminal(columns, rows, history=0, colours=screen.bar)
         self._reader = Reader(screen, approvals)
         self._type_in = type_in
         self._keep = keep
-        self._to_type = [] if first_words is None else [_paste(first_words), b"\r"]
         self._log = log
-        self._state = "unknown"
+        self._reading = Reading("unknown")
         self._changed = False
         self._answered: dict[str, Any] | None = None
         self._seen: list[str] = []
         self._moved = time.monotonic()
+        self._entries: deque[Entry] = deque()
+        if first_words is not None:
+            self._add_text(first_words, enter=True, reply=self._log_prompt, waits=True)
 
     def resize(self, rows: int, columns: int) -> None:
         self._terminal.resize(columns, rows)
@@ -60,39 +66,126 @@ class ScreenVoice(Voice):
 
     def look(self) -> bool:
         now = time.monotonic()
-        if not self._changed:
-            self._type_on(now)
+        moved = self._changed and self._refresh(now)
+        self._go_on(now)
+        if not moved:
             self._answer_again(now)
             self._notice_silence(now)
-            return False
-        self._changed = False
-        lines = self._terminal.screen()
-        moved = lines != self._seen
-        if moved:
-            self._seen, self._moved = lines, now
-            self._read(lines)
         self.pause = STUCK_AFTER if self.is_working else None
-        if self._to_type or self._answered is not None:
+        if self._entries or self._answered is not None:
             self.pause = BETWEEN_LOOKS
         return moved
 
-    def _read(self, lines: list[str]) -> None:
-        reading = self._reader.look(lines)
-        self._state = reading.state
+    def _refresh(self, now: float) -> bool:
+        """Read the screen if it has changed; whether it has."""
+        self._changed = False
+        lines = self._terminal.screen()
+        if lines == self._seen and not self._screen.bar:
+            return False
+        moved = lines != self._seen
+        self._seen = lines
+        if moved:
+            self._moved = now
+        self._read(lines, is_new=moved)
+        return moved
+
+    def _read(self, lines: list[str], *, is_new: bool) -> None:
+        reading = self._reader.look(lines, self._terminal.background)
+        self._reading = reading
+        if not is_new:  # only the mark of a dialog may have moved
+            return
         self._answered = None
         self.is_working = reading.state == "working"
-        self.attention = Attention.NEEDS_INPUT if reading.state == "needs_input" else None
+        is_asked = reading.state == "needs_input"
+        self.attention = Attention.NEEDS_INPUT if is_asked else None
+        self.dialog = _dialog(reading) if is_asked else None
         if reading.answer is not None:
             self._answer(reading.answer, reading.question, reading.kind)
         elif reading.state == "limit":
             self.limit = LimitReached(reading.detail or "The quota is used up.")
+
+    # -- what a person sends -------------------------------------------------------------------
+
+    def send(self, text: str, *, enter: bool, dialog: str | None, reply: Reply) -> bool:
+        now = time.monotonic()
+        if self._changed:
+            self._refresh(now)
+        reading, self.pause = self._reading, BETWEEN_LOOKS
+        shown = _dialog(reading) if reading.state == "needs_input" else None
+        if len(self._entries) >= MOST_ENTRIES:
+            reply({"ok": False, "error": "busy"})
+        elif dialog is not None and (shown is None or shown.id != dialog):
+            reply({"ok": False, "error": "dialog_changed"})
+        elif shown is not None:
+            self._choose(text, shown, reply, now)
+        else:
+            self._add_text(text, enter=enter, reply=reply)
+        return True
+
+    def _choose(self, text: str, shown: Dialog, reply: Reply, now: float) -> None:
+        reading = self._reading
+        wanted = find_option(self._screen, reading, text)
+        if wanted is None:
+            error = "not_an_option" if shown.options else "dialog_unreadable"
+            told = {"question": shown.question, "asks": shown.options}
+            reply({"ok": False, "error": error, **told})
+            return
+
+        def done(outcome: dict[str, Any]) -> None:
+            option = reading.options[wanted]
+            found = {"question": reading.question, "option": option}
+            if outcome["ok"]:
+                self._log("info", "A person answered.", found)
+            reply(outcome | {"how": "answered", "option": option})
+
+        entry = ChoiceEntry(
+            self._screen, reading, wanted, type_in=self._type_in, reply=done, now=now
+        )
+        self._entries.append(entry)
+
+    def quit(self, command: str, failed: Callable[[], None]) -> bool:
+        if self._reading.state == "needs_input":
+            return False  # the Enter after the command would approve what it asks
+
+        def done(outcome: dict[str, Any]) -> None:
+            if not outcome["ok"]:
+                failed()
+
+        self._add_text(command, enter=True, reply=done)
+        self.pause = BETWEEN_LOOKS
+        return True
+
+    def _add_text(self, text: str, *, enter: bool, reply: Reply, waits: bool = False) -> None:
+        self._entries.append(
+            TextEntry(
+                text,
+                enter=enter,
+                type_in=self._type_in,
+                reply=reply,
+                now=time.monotonic(),
+                waits=waits,
+            )
+        )
+
+    def _go_on(self, now: float) -> None:
+        """Take the first entry one step further; the next one begins when it is over."""
+        if self._entries and self._answered is None:
+            self._entries[0].step(View(now, self._moved, self._reading))
+            if self._entries[0].is_over:
+                self._entries.popleft()
+
+    def _log_prompt(self, outcome: dict[str, Any]) -> None:
+        typed = bool(outcome["ok"])
+        self._log("info", "Typed the prompt." if typed else "Could not type the prompt.", None)
+
+    # -- what is answered by policy ------------------------------------------------------------
 
     def _answer(self, keys: str, question: str | None, kind: str | None) -> None:
         typed = self._type_in(keys.encode())
         found: dict[str, Any] = {"question": question, "class": kind, "keys": keys}
         self._log("info", "Answered yes, as allowed." if typed else "Could not answer.", found)
         if typed:
-            self.attention = None
+            self.attention = self.dialog = None
             self._answered = found
 
     def _answer_again(self, now: float) -> None:
@@ -105,27 +198,19 @@ class ScreenVoice(Voice):
             self._log("info", "Answered again, for nothing moved.", self._answered)
         else:
             self.attention, self._answered, self.pause = Attention.NEEDS_INPUT, None, None
+            self.dialog = _dialog(self._reading)
 
     def close(self) -> None:
+        while self._entries:
+            self._entries.popleft().close()
         self._keep(self)
-
-    def _type_on(self, now: float) -> None:
-        """The prompt, then Enter: each only when it is ready and stands still, for a question may
-        come up at the last moment, and an Enter that comes with a paste is a part of it."""
-        if self._to_type and self._state == "ready" and now - self._moved >= STANDS_STILL:
-            keys, self._moved = self._to_type.pop(0), now
-            typed = self._type_in(keys)
-            if not typed:
-                self._to_type.clear()
-            if not self._to_type:
-                done = "Typed the prompt." if typed else "Could not type the prompt."
-                self._log("info", done, None)
 
     def _notice_silence(self, now: float) -> None:
         if self.is_working and now - self._moved >= STUCK_AFTER:
             self.attention = Attention.STUCK
 
 
-def _paste(words: str) -> bytes:
-    """As a terminal pastes: a newline in it does not send it off."""
-    return b"\x1b[200~%s\x1b[201~" % words.replace("\x1b", "").encode()
+def _dialog(reading: Reading) -> Dialog:
+    return dialog_of(
+        reading.question or "", reading.options, kind=reading.kind, about=reading.subject
+    )

@@ -40,6 +40,8 @@ class Streams:
     """The same for what the agent writes to standard error, where that is kept apart."""
     most_untyped = 0
     """Bytes of input that may wait for the agent; who reads none gets no more."""
+    size: tuple[int, int] | None = None
+    """The rows and columns of the agent's terminal, where it has one."""
     _target: int | None = None
     """Where the agent's input is written."""
 
@@ -277,7 +279,7 @@ class Terminal(Streams):
 
     def __init__(self, folder: Path, *, rows: int, columns: int) -> None:
         super().__init__(folder, stdin=None)
-        self._size = rows, columns
+        self.size: tuple[int, int] = rows, columns
         # Held open to the end: a program may close its terminal a moment before it ends, and must
         # not be hung up for that.
         self._far_end: int | None = None
@@ -288,7 +290,8 @@ class Terminal(Streams):
         os.set_blocking(master, False)
         self.source = self._target = master
         self._far_end = slave
-        self.resize(*self._size)
+        rows, columns = self.size
+        self.resize(rows, columns)
         return Stdio(slave, slave, slave, terminal=True)
 
     def type_in(self, data: bytes) -> bool:
@@ -315,6 +318,7 @@ class Terminal(Streams):
         import termios
 
         if self.source is not None and 0 < rows < 10_000 and 0 < columns < 10_000:
+            self.size = rows, columns
             size = struct.pack("HHHH", rows, columns, 0, 0)
             with suppress(OSError):
                 fcntl.ioctl(self.source, termios.TIOCSWINSZ, size)

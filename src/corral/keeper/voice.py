@@ -33,7 +33,7 @@ from corral.adapters.providers.facts import (
 from corral.adapters.redaction import without_secrets
 from corral.keeper.insisting import insist
 from corral.kernel.errors import CorralError, StoreUnavailable
-from corral.rooms.runs.model import Attention, Run
+from corral.rooms.runs.model import Attention, Dialog, Run
 
 if TYPE_CHECKING:
     from corral.library import Corral
@@ -46,18 +46,19 @@ MOST_WAITING = 1_000  # facts; the rest stays in the output until then
 BETWEEN_BUDGETS = 10.0  # seconds between two looks at what is not charged yet
 
 Log = Callable[[str, str, dict[str, Any] | None], None]
+Reply = Callable[[dict[str, Any]], None]
 
 
 class Voice:
     """One attempt's agent, as far as it can be understood."""
 
-    speaks = False
-    """Whether it is talked to by a protocol, which has its input for itself."""
     pause: float | None = None
     """How soon `look` wants to be called again; None: it need not be."""
 
     def __init__(self) -> None:
         self.attention: Attention | None = None
+        self.dialog: Dialog | None = None
+        """What it asks, while `attention` is NEEDS_INPUT and the question is known."""
         self.limit: LimitReached | None = None
         self.finished: Finished | None = None
         self.over_budget = False
@@ -76,13 +77,17 @@ class Voice:
         """Take in what is new; whether there was anything."""
         return False
 
-    @property
-    def asks(self) -> list[str]:
-        """What the question that is open can be answered with; nothing when none is."""
-        return []
+    def send(self, text: str, *, enter: bool, dialog: str | None, reply: Reply) -> bool:
+        """Pass on what a person sends, and call `reply` with the outcome, now or later.
 
-    def say(self, text: str) -> bool:
-        """Tell it something by its protocol; False when it cannot take that now."""
+        `dialog` is the id of the dialog that the text is meant for. False: this agent has no
+        interface of its own, so the caller types the text into its terminal.
+        """
+        return False
+
+    def quit(self, command: str, failed: Callable[[], None]) -> bool:
+        """Ask an idle agent to end, by a command of its interface; `failed` is called when the
+        interface does not take it. False when it cannot be asked now."""
         return False
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ import select
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from corral.adapters import control
 # A watcher that reads nothing must not hold up the agent: it loses its line.
 MOST_WAITING = 4 << 20
 
-Answer = Callable[[dict[str, Any]], dict[str, Any]]
+# Gets a request and a function to reply with, at once or later.
+Answer = Callable[[dict[str, Any], Callable[[dict[str, Any]], None]], None]
 
 
 class Watcher:
@@ -137,7 +139,15 @@ class Watchers:
                 if replay:
                     watcher.send(control.DATA, replay)
             else:
-                watcher.send(control.ANSWER, self._answer(request))
+                self._answer(request, partial(self._reply, watcher))
+
+    def _reply(self, watcher: Watcher, answer: dict[str, Any]) -> None:
+        """Send an answer that may come late: the caller may have hung up meanwhile."""
+        if watcher in self._open.values():
+            try:
+                watcher.send(control.ANSWER, answer)
+            except OSError:
+                self._drop(watcher.line.fileno())
 
     def _drop(self, number: int) -> None:
         watcher = self._open.pop(number)

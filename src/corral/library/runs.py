@@ -7,23 +7,21 @@ from typing import Literal, TypedDict, Unpack
 import msgspec
 
 from corral.adapters import process
-from corral.config import run_folder
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.text import check_int, clean_text
+from corral.kernel.text import check_int
 from corral.library.operation import Room, read, write
 from corral.library.outputs import Outputs
 from corral.library.recovery import Recovery
 from corral.rooms.outputs.model import OutputState
 from corral.rooms.projects import ops as projects
 from corral.rooms.runs import keeping, ops, queueing
-from corral.rooms.runs.model import Found, Mode, Run, RunState
+from corral.rooms.runs.model import Found, Run, RunState
 
 Findings = list[Found]
 
 LONGEST_SLEEP = 1.0
-MAX_SENT = 64 * 1024
 
 
 def forget(tx: Tx, id: str) -> Run:
@@ -70,8 +68,10 @@ class Sent(msgspec.Struct, frozen=True):
     """Where a text for a run went."""
 
     run_id: str
-    how: Literal["typed", "mailed"]
+    how: Literal["typed", "answered", "mailed"]
     letter_id: str | None
+    option: str | None = None
+    """The option of its dialog that was chosen."""
 
 
 class Wishes(TypedDict, total=False):
@@ -112,6 +112,7 @@ class Runs(Room):
     get = read(ops.get)
     by_pid = read(ops.by_pid, mode="one")
     list = read(ops.list_runs)
+    asking = read(ops.asking, mode="one")
     launch_of = read(ops.launch_of)
     samples = read(ops.samples)
     finish = write(ops.finish, repeatable=True)
@@ -223,37 +224,18 @@ class Runs(Room):
 
         return self._database.write(lambda tx: asking.resume(tx, id, asking.Wish(**wish)))
 
-    def send(self, id: str, text: str, *, enter: bool = True) -> Sent:
-        """Type into a run's terminal, say it in the agent's own protocol, or, where it has neither,
-        put it into its session's mailbox."""
-        from corral.adapters import control
-        from corral.rooms.mail import ops as mail
+    def send(self, id: str, text: str, *, enter: bool = True, dialog: str | None = None) -> Sent:
+        """Send text to a run: an answer to the dialog that is open, else its next prompt.
 
-        words = clean_text(text, "The text", most=MAX_SENT)
-        run = self.refreshed(self.get(id))
-        if not run.is_live:
-            raise Conflict(
-                f"{run.id} is {run.state}; go on with `corral resume {run.id}`.", id=run.id
-            )
-        if run.host == process.host():
-            with suppress(OSError):
-                typed = words + ("\r" if enter and run.mode is Mode.PTY else "")
-                told = control.ask(run_folder(run.id), op="send", text=typed)
-                if told.get("ok"):
-                    return Sent(run.id, "typed", None)
-                if told.get("asks"):
-                    raise Invalid(
-                        f"{run.id} asks something, and that is no answer to it; answer with yes, "
-                        f"no, or one of: {', '.join(told['asks'])}.",
-                        id=run.id,
-                    )
-        if run.session_id is None:
-            raise Refused(
-                f"{run.id} takes no input; start it with --pty to type into it.", id=run.id
-            )
-        mailbox = f"session:{run.session_id}"
-        put = self._database.write(lambda tx: mail.put(tx, mailbox, words, project=run.project_id))
-        return Sent(run.id, "mailed", put.id)
+        While the run asks something, only an option of its dialog is accepted: the number, the
+        label, or a plain yes or no; Invalid otherwise, with the options. With `dialog`, the id of
+        a run's dialog, the text answers that one and no other (Conflict). Text for an agent CLI at
+        a terminal is typed, submitted, and confirmed on its screen (Conflict when it did not take
+        it). A run without input of its own gets a letter in its session's mailbox.
+        """
+        from corral.library import run_input
+
+        return run_input.send(self, id, text, enter=enter, dialog=dialog)
 
     def refreshed(self, run: Run) -> Run:
         """A run as it is now; one whose keeper is gone is looked after first."""

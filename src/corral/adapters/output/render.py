@@ -114,6 +114,7 @@ def _overwritten(line: str) -> str:
 _KEPT = re.compile(
     r"[0-9]{0,9}[@ABCDEFGJKLMPXade`]|[0-9]{0,9}(?:;[0-9]{0,9})?[Hfr]|\?(?:6|7)[hl]|4[hl]"
 )
+_KEPT_WITH_COLOURS = re.compile(_KEPT.pattern + "|[0-9;]{0,64}m")
 _ALTERNATE = re.compile(r"\?(?:47|1047|1049)(?P<way>[hl])")
 _SINGLES = frozenset("DEM78c")
 
@@ -124,12 +125,21 @@ class Terminal:
     It remembers `history` lines at most. Whatever is fed to it, it goes on.
     """
 
-    def __init__(self, columns: int = 80, rows: int = 24, *, history: int = 10_000) -> None:
+    def __init__(
+        self,
+        columns: int = 80,
+        rows: int = 24,
+        *,
+        history: int = 10_000,
+        colours: bool = False,
+    ) -> None:
+        """`colours`: keep them, for `background`; that takes longer."""
         import pyte
 
         from corral.adapters.output.screen import Screen
 
-        self._screen = Screen(columns, rows, history)
+        self._screen = Screen(columns, rows, history, colours=colours)
+        self._kept = _KEPT_WITH_COLOURS if colours else _KEPT
         self._stream = pyte.Stream(self._screen)
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._rest = ""
@@ -158,6 +168,10 @@ class Terminal:
         """What stands on the screen now, line by line."""
         return [safe(line) for line in self._screen.shown()]
 
+    def background(self, row: int, column: int) -> str:
+        """The background colour of a cell; always the same without `colours`."""
+        return self._screen.background(row, column)
+
     def text(self) -> str:
         """All that was seen and is remembered, without the empty lines at the end."""
         lines = [*self._screen.past, *self._screen.shown()]
@@ -179,7 +193,7 @@ class Terminal:
     def _control(self, control: str) -> None:
         if alternate := _ALTERNATE.fullmatch(control):
             self._screen.alternate(alternate["way"] == "h")
-        elif _KEPT.fullmatch(control):
+        elif self._kept.fullmatch(control):
             self._send("\x1b[" + control)
 
     def _write(self, text: str) -> None:

@@ -15,9 +15,10 @@ MOST_ACCENTS = 4
 
 
 class Screen(pyte.Screen):
-    """A pyte screen; colours never reach it, so a cell is its character."""
+    """A pyte screen. Unless it keeps colours, none reach it, and a cell is its character."""
 
-    def __init__(self, columns: int, rows: int, history: int) -> None:
+    def __init__(self, columns: int, rows: int, history: int, *, colours: bool = False) -> None:
+        self._has_colours = colours
         self._accents = 0
         self.past: deque[str] = deque(maxlen=history)
         self._main: tuple[Any, Any] | None = None
@@ -25,6 +26,10 @@ class Screen(pyte.Screen):
 
     def shown(self) -> list[str]:
         return [self._text(self.buffer[row]) for row in range(self.lines)]
+
+    def background(self, row: int, column: int) -> str:
+        colour: str = self.buffer[row][column].bg
+        return colour
 
     def alternate(self, enter: bool) -> None:
         """Go to the other screen, which scrolls nothing into the past, or come back from it."""
@@ -45,7 +50,12 @@ class Screen(pyte.Screen):
         super().index()
 
     def draw(self, data: str) -> None:
-        if not data.isascii() or modes.IRM in self.mode or modes.DECAWM not in self.mode:
+        if (
+            self._has_colours
+            or not data.isascii()
+            or modes.IRM in self.mode
+            or modes.DECAWM not in self.mode
+        ):
             super().draw(self._few_accents(data))
             return
         self._accents = 0

@@ -144,13 +144,21 @@ class AcpTalk:
         block = {"type": "text", "text": words}
         self._request("session/prompt", {"sessionId": self.session, "prompt": [block]})
 
-    def answer(self, asked: str, option: str | None) -> None:
-        """Answer an `Asked` with one of its options; None refuses."""
+    def answer(self, asked: str, option: str | bool) -> None:
+        """Answer an `Asked` with one of its options, by name.
+
+        True allows this one request, whatever place that option has; False refuses it.
+        """
         if asked not in self._asked:
             raise NotFound("The agent does not ask that any more.", asked=asked)
         request, options = self._asked.pop(asked)
-        if option is None:
+        if option is False:
             chosen = _of_kind(options, "reject_once", "reject_always")
+        elif option is True:
+            chosen = _of_kind(options, "allow_once")
+            if chosen is None:
+                self._asked[asked] = (request, options)
+                raise NotFound("There is no option that allows this once.", asked=asked)
         else:
             chosen = next(
                 (o for o in options if option in (o.get("name"), o.get("optionId"))), None

@@ -36,7 +36,7 @@ from corral.kernel.clock import SECOND, Clock
 class Claude(Cli):
     name = "claude"
     program = "claude"
-    exit_keys = "/exit\r"
+    quit_command = "/exit"
     acp_args = ()
     acp_program = "claude-agent-acp"
     chooses_session = True

@@ -31,13 +31,18 @@ from corral.adapters.providers.provider import (
     session_of,
     told,
 )
+from corral.adapters.providers.versions import has_option
 from corral.kernel.clock import Clock
+
+# Without it the TUI is a client of one background server for all sessions of the user: the work
+# of a run is then outside its process tree, and ending a run ends tools of other sessions.
+NO_DAEMON = "--no-daemon"
 
 
 class Codex(Cli):
     name = "codex"
     program = "codex"
-    exit_keys = "/exit\r"
+    quit_command = "/quit"
     acp_args = ()
     acp_program = "codex-acp"
     transcript_files = ".codex/sessions/**/rollout-*-{}.jsonl"
@@ -50,6 +55,8 @@ class Codex(Cli):
             args += ["resume"]
         if not ask.interactive:
             args += ["--json", "--skip-git-repo-check"]
+        elif has_option(args[0], NO_DAEMON):
+            args += [NO_DAEMON]
         args += self._options(ask) + list(ask.extra)
         if ask.latest:
             args += ["--last"]

@@ -26,7 +26,7 @@ from corral.kernel.clock import Clock
 class Copilot(Cli):
     name = "copilot"
     program = "copilot"
-    exit_keys = "\x03\x03"
+    quit_command = "/exit"
     chooses_session = True
     transcript_files = ".copilot/session-state/{}/events.jsonl"
     acp_args = ("--acp",)

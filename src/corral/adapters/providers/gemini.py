@@ -35,7 +35,7 @@ from corral.kernel.clock import Clock
 class Gemini(Cli):
     name = "gemini"
     program = "gemini"
-    exit_keys = "/quit\r"
+    quit_command = "/quit"
     chooses_session = True
     transcript_files = ".gemini/tmp/*/chats/*"
     acp_args = ("--acp",)
@@ -52,12 +52,16 @@ class Gemini(Cli):
             args += ["--resume" if ask.resume else "--session-id", session]
         if ask.model:
             args += [f"--model={ask.model}"]
-        args += approval(ask, edit="auto_edit") + list(ask.extra)
+        args += self.trust_args(ask) + approval(ask, edit="auto_edit") + list(ask.extra)
         prompt, stdin = told(ask, instructions=True)
         args += [f"--prompt-interactive={prompt}"] if prompt else []
         if not ask.interactive:
             args += ["--prompt="]  # headless; the words come by standard input
         return started(args, ask, stdin, session)
+
+    def trust_args(self, ask: Ask) -> list[str]:
+        # In a folder that is not trusted it exits with 55, or ignores the approvals.
+        return ["--skip-trust"] if ask.is_trusted else []
 
     def parser(self, clock: Clock | None = None) -> "GeminiParser":
         return GeminiParser(clock)

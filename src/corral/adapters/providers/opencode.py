@@ -24,7 +24,7 @@ from corral.kernel.clock import SECOND, Clock
 class Opencode(Cli):
     name = "opencode"
     program = "opencode"
-    exit_keys = "/exit\r"
+    quit_command = "/exit"
     acp_args = ("acp",)
 
     def start(self, ask: Ask, program: str | None = None) -> Start:

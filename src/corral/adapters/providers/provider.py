@@ -43,6 +43,8 @@ class Ask(msgspec.Struct, frozen=True):
     """What is answered with yes: `edit`, `run`, `trust`, `all`."""
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    own_folder: bool = False
+    """Whether it works in a worktree that Corral made."""
     tools: bool = False
     """Whether it gets Corral's own tools."""
     hooks: bool = False
@@ -53,6 +55,11 @@ class Ask(msgspec.Struct, frozen=True):
     @property
     def goes_on(self) -> bool:
         return self.resume or self.latest
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether its folder counts as trusted: the user chose that, or Corral made the folder."""
+        return self.own_folder or not {"trust", "all"}.isdisjoint(self.approvals)
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -87,8 +94,8 @@ class Parser(Protocol):
 class Provider(Protocol):
     name: str
     program: str
-    exit_keys: str | None
-    """What to type to make a terminal conversation end by itself."""
+    quit_command: str | None
+    """The command that ends a terminal conversation; Enter follows it."""
     chooses_session: bool
     """Whether a new conversation takes an id that is given. Give one: then it can be resumed even
     if it dies before it has said anything."""
@@ -120,7 +127,7 @@ class Cli:
 
     name: ClassVar[str]
     program: ClassVar[str]
-    exit_keys: ClassVar[str | None] = None
+    quit_command: ClassVar[str | None] = None
     chooses_session: ClassVar[bool] = False
     """Whether a new conversation takes an id that is given."""
     version_args: ClassVar[tuple[str, ...]] = ("--version",)
@@ -136,9 +143,13 @@ class Cli:
         if self.acp_args is None:
             return None
         own = program or self.acp_program or self.program
-        args = [own, *self.acp_args, *ask.extra]
+        args = [own, *self.acp_args, *self.trust_args(ask), *ask.extra]
         session = session_of(ask) if ask.resume else None
         return Start(args, stdin=words(ask, instructions=True), session=session)
+
+    def trust_args(self, ask: Ask) -> list[str]:
+        """The arguments that make the CLI trust its folder, if it is to and has any."""
+        return []
 
     def version(self, program: str) -> str | None:
         from corral.adapters.providers.versions import probe

@@ -21,7 +21,7 @@ _REFUSED = "[API Error:"
 class Qwen(Cli):
     name = "qwen"
     program = "qwen"
-    exit_keys = "/quit\r"
+    quit_command = "/quit"
     chooses_session = True
     transcript_files = ".qwen/projects/*/chats/{}.jsonl"
     acp_args = ("--acp",)

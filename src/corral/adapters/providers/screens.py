@@ -9,15 +9,20 @@ Nothing is allowed by default, and of several ways to say yes the narrowest is t
 """
 
 import re
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 State = Literal["ready", "working", "needs_input", "limit", "fatal", "unknown"]
+# The background colour of a cell, by its row and column.
+Background = Callable[[int, int], str]
 
-DOWN, UP, ENTER = "\x1b[B", "\x1b[A", "\r"
+DOWN, UP, ENTER, ESCAPE = "\x1b[B", "\x1b[A", "\r", "\x1b"
+RIGHT, LEFT = "\x1b[C", "\x1b[D"
 TAIL = 8  # lines from the bottom in which an interface shows how it is
 REACH = 60  # lines above its options in which a dialog's question may stand
+LONGEST_NOTICE = 4  # lines
 MOST_PRESSES = 3  # of the keys that answer one dialog
 
 
@@ -45,12 +50,22 @@ class Screen(msgspec.Struct, frozen=True):
     working: re.Pattern[str]
     ready: re.Pattern[str]
     below: bool = False
-    """Whether it says how it is below the line for input, where no output can stand. That line
-    stands right below an edge."""
+    """Whether it says how it is below the line for input, where no output can stand."""
     limit: re.Pattern[str] | None = None
     fatal: re.Pattern[str] | None = None
     bar: bool = False
-    """The options stand side by side and the first is marked, by colour alone."""
+    """The options stand side by side, and the marked one differs only by its background."""
+    draft: re.Pattern[str] | None = None
+    """The input line; group 1 is the text in it. None: the last box above the status line."""
+    edge: int = 0
+    """Within how many lines above the input line an edge must stand; 0: it needs none."""
+    head: re.Pattern[str] | None = None
+    """The first line of a dialog that has no upper edge."""
+    notice: re.Pattern[str] | None = None
+    """The first line of a message that the interface may show below a dialog's box."""
+    stacked: bool = False
+    """Whether a second dialog may be open above the one at the bottom. Keys then reach the wrong
+    one, so no option can be chosen."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -59,8 +74,13 @@ class Reading(msgspec.Struct, frozen=True):
     kind: str | None = None
     """The class of what is asked; None when it is none that a policy can allow."""
     options: list[str] = []
+    """Empty in `needs_input`: the options cannot be told apart, or two dialogs are open."""
+    marked: int | None = None
+    """The option that Enter selects; None when that cannot be seen."""
     subject: list[str] = []
     """What is asked about, line by line as the dialog shows it."""
+    draft: str | None = None
+    """The text in the input line, or its placeholder; None when there is no input line."""
     answer: str | None = None
     """The keys that say yes; None when a person must decide."""
     detail: str | None = None
@@ -82,6 +102,8 @@ SCREENS: dict[str, Screen] = {
         yes=_line(_ONCE + r"|^Yes, I trust this folder$"),
         working=_line(r"^\S.* · esc to interrupt(?: · .*|\s{2,}.*)?$"),
         ready=_line(r"^❯(?:\s.*)?$"),
+        draft=_line(r"^❯\s?(.*)$"),
+        edge=1,
         below=True,
         limit=_line(r"^⚠ Usage limit reached · limit resets .+$"),
         fatal=_line(r"^error: (?:unknown option|option) .+$"),
@@ -95,7 +117,8 @@ SCREENS: dict[str, Screen] = {
         ),
         yes=_line(_ONCE),
         working=_line(r"^[•◦] Working \(.*esc to interrupt\)$"),
-        ready=_line(r"^› .*$"),
+        ready=_line(r"^›(?: .*)?$"),
+        draft=_line(r"^› ?(.*)$"),
         limit=_line(r"^■ You.ve hit your usage limit\..*$"),
         fatal=_line(r"^Error loading configuration: .+$"),
     ),
@@ -105,10 +128,15 @@ SCREENS: dict[str, Screen] = {
         dialogs=(
             Dialog("edit", _line(r"^Apply this change\?$")),
             Dialog("run", _line(r"^Allow execution of.+\?$")),
+            Dialog("trust", _line(r"^Do you trust the files in this folder\?$"), near=False),
         ),
-        yes=_line(_ONCE),
+        yes=_line(_ONCE + r"|^1\. Trust folder \(.*\)$"),
         working=_line(r"^[⠀-⣿] .*\(.*esc to cancel.*\).*$"),
-        ready=_line(r"^> {3}Type your message or @path/to/file.*$"),
+        ready=_line(r"^[>!*](?:\s.*)?$"),
+        draft=_line(r"^[>!*]\s*(.*)$"),
+        edge=3,  # a line on the mode may stand between
+        notice=_line(r"^[⚠ℹ] "),
+        stacked=True,
     ),
     "copilot": Screen(
         cursor="❯",
@@ -121,12 +149,15 @@ SCREENS: dict[str, Screen] = {
         yes=_line(_ONCE),
         working=_line(r"^◎ Working\b.* interrupt.*$"),
         ready=_line(r"^❯(?: .*)?$"),
+        draft=_line(r"^❯\s?(.*)$"),
+        edge=1,
         below=True,
     ),
     "opencode": Screen(
         cursor="",
         bar=True,
-        footer=_line(r"^Allow once\s+Allow always\s+Reject\s{2,}.*enter confirm.*$"),
+        # What follows the options is cut off in a narrow terminal.
+        footer=_line(r"^Allow once\s+Allow always\s+Reject\s{2,}\S.*$"),
         dialogs=(
             Dialog("edit", _line(r"^→ Edit .+$"), near=False),
             Dialog("run", _line(r"^# Shell command$"), near=False),
@@ -137,30 +168,54 @@ SCREENS: dict[str, Screen] = {
     ),
 }
 
-SCREENS["scripted"] = SCREENS["claude"]
+SCREENS["scripted"] = msgspec.structs.replace(SCREENS["claude"], below=False, edge=0)
 SCREENS["qwen"] = msgspec.structs.replace(  # made of Gemini's
     SCREENS["gemini"],
     cursor="›",
     footer=_line(r"^[⠀-⣿] Waiting for user confirmation\.\.\.$"),
+    edge=1,
+    head=_line(r"^\?\s+\S"),
+    stacked=False,
 )
 
 
-def watch(screen: Screen, lines: list[str], policy: frozenset[str] = frozenset()) -> Reading:
+def watch(
+    screen: Screen,
+    lines: list[str],
+    policy: frozenset[str] = frozenset(),
+    background: Background | None = None,
+) -> Reading:
     """What a screen shows, and the keys that answer it when the policy allows its class.
 
     The same screen gives the same answer each time; `Reader` gives it once per appearance.
+    `background` is needed where an option is marked by colour alone; without it the first counts
+    as marked.
     """
     rows = _rows(lines)
     dialog = None
-    if _ends_as_dialog(screen, lines, rows):
-        dialog = _bar(screen, rows) if screen.bar else _menu(screen, rows)
+    if (end := _end_of_dialog(screen, lines, rows)) is not None:
+        shown = rows[:end]
+        dialog = _bar(screen, lines, shown, background) if screen.bar else _menu(screen, shown)
+    elif screen.below:
+        dialog = _bare_menu(screen, rows)
     if dialog is not None:
         answer = None
         if dialog.kind is not None and ("all" in policy or dialog.kind in policy):
             answer = _keys(screen, dialog.options, dialog.marked)
         return Reading(
-            "needs_input", dialog.question, dialog.kind, dialog.options, dialog.subject, answer
+            "needs_input",
+            dialog.question,
+            dialog.kind,
+            dialog.options,
+            dialog.marked,
+            dialog.subject,
+            answer=answer,
         )
+    return msgspec.structs.replace(_status(screen, rows), draft=_draft(screen, lines, rows))
+
+
+def _status(screen: Screen, rows: list[tuple[int, str]]) -> Reading:
+    """How the interface is, where no dialog is open."""
     texts = [text for _, text in rows if text]
     if screen.fatal and (at := _find(screen.fatal, texts[-2:])) is not None:
         return Reading("fatal", detail=texts[-2:][at])
@@ -180,10 +235,43 @@ def watch(screen: Screen, lines: list[str], policy: frozenset[str] = frozenset()
 def _line_for_input(screen: Screen, rows: list[tuple[int, str]], tail: list[str]) -> int | None:
     """Where the line for input is; a marked option of a menu may look like it, without its edge."""
     prompt = _find(screen.ready, tail, last=True)
-    if prompt is None or not screen.below:
+    if prompt is None or not screen.edge:
         return prompt
     at = [number for number, (_, text) in enumerate(rows) if text][-len(tail) :][prompt]
-    return prompt if at and rows[at - 1][0] == _BEGIN else None
+    return prompt if _has_edge(screen, rows, at) else None
+
+
+def _has_edge(screen: Screen, rows: list[tuple[int, str]], at: int) -> bool:
+    above = rows[max(0, at - screen.edge) : at]
+    return any(indent == _BEGIN for indent, _ in above)
+
+
+def _draft(screen: Screen, lines: list[str], rows: list[tuple[int, str]]) -> str | None:
+    """The text in the input line: the last line that has its form and, where it has one, its edge.
+
+    A list of commands may stand below it, so the whole screen is searched where an edge marks it.
+    """
+    if screen.draft is None:
+        return _boxed_draft(lines)
+    first = 0 if screen.edge else max(0, len(rows) - TAIL)
+    for at in range(len(rows) - 1, first - 1, -1):
+        match = screen.draft.match(rows[at][1])
+        if match and (not screen.edge or _has_edge(screen, rows, at)):
+            return match[1].strip()
+    return None
+
+
+def _boxed_draft(lines: list[str]) -> str | None:
+    """The text in the last box that is closed at its bottom; its last line names the model."""
+    bottom = next((at for at in range(len(lines) - 1, -1, -1) if _CLOSED.match(lines[at])), None)
+    if bottom is None:
+        return None
+    text: list[str] = []
+    for line in reversed(lines[:bottom]):
+        if not (box := _BORDERS.match(line)):
+            break
+        text.insert(0, box[2].strip())
+    return " ".join(part for part in text[:-1] if part)
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -192,7 +280,7 @@ class Shown(msgspec.Struct, frozen=True):
     question: str
     kind: str | None
     options: list[str]
-    marked: int
+    marked: int | None
     subject: list[str]
 
 
@@ -219,8 +307,8 @@ class Reader:
         self._presses += 1
         return self._keys
 
-    def look(self, lines: list[str]) -> Reading:
-        reading = watch(self.screen, lines, self.policy)
+    def look(self, lines: list[str], background: Background | None = None) -> Reading:
+        reading = watch(self.screen, lines, self.policy, background)
         if reading.answer is None:  # no dialog, or one that a person must answer
             self._answered = None
             return reading
@@ -234,6 +322,7 @@ class Reader:
 
 _BORDERS = re.compile(r"^(\s*)[│┃](.*?)[│┃]?\s*$")
 _BOTTOM = re.compile(r"^\s*╰─+╯\s*$")
+_CLOSED = re.compile(r"^\s*╹▀+\s*$")
 _EDGE = re.compile(r"^\s*[╭╰╮╯─╌╹▀]{3,}\s*$")
 _TOP = re.compile(r"^\s*(?:╭─{20,}|─{20,})")
 _BEGIN = -1  # where a line would have its indentation: here a box or a dialog begins
@@ -255,36 +344,80 @@ def _rows(lines: list[str]) -> list[tuple[int, str]]:
     return rows
 
 
-def _ends_as_dialog(screen: Screen, lines: list[str], rows: list[tuple[int, str]]) -> bool:
+def _end_of_dialog(screen: Screen, lines: list[str], rows: list[tuple[int, str]]) -> int | None:
+    """The number of rows up to the end of the dialog at the bottom; None without a dialog."""
     if screen.footer is not None:
-        return bool(rows) and screen.footer.match(rows[-1][1]) is not None
-    last = next((line for line in reversed(lines) if line.strip()), "")
-    return _BOTTOM.match(last) is not None
+        return len(rows) if rows and screen.footer.match(rows[-1][1]) else None
+    bottoms = [at for at, line in enumerate(lines) if _BOTTOM.match(line)]
+    if not bottoms:
+        return None
+    below = [line.strip() for line in lines[bottoms[-1] + 1 :] if line.strip()]
+    is_notice = screen.notice is not None and below and screen.notice.match(below[0])
+    if below and not (is_notice and len(below) <= LONGEST_NOTICE):
+        return None
+    return min(bottoms[-1], len(rows))
 
 
-def _menu(screen: Screen, rows: list[tuple[int, str]]) -> Shown | None:
-    end = len(rows) - (screen.footer is not None)
+def _bare_menu(screen: Screen, rows: list[tuple[int, str]]) -> Shown | None:
+    """A menu without a footer, at the very bottom and below an edge: the interface asks something
+    that is no permission, in the place of its input line. No policy answers it."""
+    found = _last_options(screen, rows)
+    if found is None:
+        return None
+    at, options, marked = found
+    above = rows[max(0, at - REACH) : at]
+    texts = [text for _, text in above if text]
+    if not texts or not any(indent == _BEGIN for indent, _ in above):
+        return None
+    subject = _subject(screen, above, texts[-1])
+    return Shown(subject[0], None, options, marked, subject)
+
+
+def _last_options(screen: Screen, rows: list[tuple[int, str]]) -> tuple[int, list[str], int] | None:
+    """Where the options at the end of these rows begin, what they say and which is marked."""
+    end = len(rows)
     while end and not rows[end - 1][1]:
         end -= 1
     begin = end
     while begin and rows[begin - 1][1]:
         begin -= 1
     found = _options(screen.cursor, rows[begin:end])
+    return None if found is None else (begin + found[0], found[1], found[2])
+
+
+def _menu(screen: Screen, rows: list[tuple[int, str]]) -> Shown | None:
+    found = _last_options(screen, rows[: len(rows) - (screen.footer is not None)])
     if found is None:
         return None
-    first, options, marked = found
-    above = rows[max(0, begin + first - REACH) : begin + first]
+    at, options, marked = found
+    above = rows[max(0, at - REACH) : at]
     question, kind = _asked(screen, [text for _, text in above if text])
     if kind is None and not _numbered(options):
         return None
-    return Shown(question, kind, options, marked, _subject(above, question))
+    subject = _subject(screen, above, question)
+    if screen.stacked and _has_menu(screen.cursor, rows[:at]):
+        return Shown(question, None, [], None, subject)
+    return Shown(question, kind, options, marked, subject)
 
 
-def _subject(above: list[tuple[int, str]], question: str) -> list[str]:
-    """The dialog's own lines above its options: from its upper edge, or else its question, on."""
+def _has_menu(cursor: str, rows: list[tuple[int, str]]) -> bool:
+    """Whether a menu with a marked, numbered option stands in these rows."""
+    marked = re.compile(rf"^{re.escape(cursor)} \d+\. ")
+    numbered = re.compile(r"^\d+\. ")
+    return any(
+        marked.match(text)
+        and any(numbered.match(near) for _, near in rows[max(0, at - 1) : at + 2])
+        for at, (_, text) in enumerate(rows)
+    )
+
+
+def _subject(screen: Screen, above: list[tuple[int, str]], question: str) -> list[str]:
+    """The dialog's own lines above its options: from its upper edge or first line, or else its
+    question, on."""
     lines: list[str] = []
     for indent, text in above:
-        if indent == _BEGIN or (text == question and not lines):
+        is_head = screen.head is not None and screen.head.match(text) is not None
+        if indent == _BEGIN or is_head or (text == question and not lines):
             lines = []
         if text:
             lines.append(text)
@@ -319,11 +452,26 @@ def _numbered(options: list[str]) -> bool:
     return all(option.startswith(f"{number}. ") for number, option in enumerate(options, 1))
 
 
-def _bar(screen: Screen, rows: list[tuple[int, str]]) -> Shown:
+def _bar(
+    screen: Screen, lines: list[str], rows: list[tuple[int, str]], background: Background | None
+) -> Shown:
     options = [part for part in re.split(r"\s{2,}", rows[-1][1]) if part][:3]
     above = rows[-REACH:-1]
     question, kind = _asked(screen, [text for _, text in above if text])
-    return Shown(question, kind, options, 0, _subject(above, question))
+    marked = 0 if background is None else _coloured(lines, len(rows) - 1, options, background)
+    return Shown(question, kind, options, marked, _subject(screen, above, question))
+
+
+def _coloured(lines: list[str], row: int, options: list[str], background: Background) -> int | None:
+    """The option whose background no other one has; None when that is not exactly one."""
+    colours: list[str] = []
+    column = 0
+    for option in options:
+        column = lines[row].index(option, column)
+        colours.append(background(row, column))
+        column += len(option)
+    alone = [at for at, colour in enumerate(colours) if colours.count(colour) == 1]
+    return alone[0] if len(alone) == 1 and len(set(colours)) == 2 else None
 
 
 def _asked(screen: Screen, above: list[str]) -> tuple[str, str | None]:
@@ -342,12 +490,18 @@ def _asked(screen: Screen, above: list[str]) -> tuple[str, str | None]:
     return far[0] if len(far) == 1 else (last, None)
 
 
-def _keys(screen: Screen, options: list[str], marked: int) -> str | None:
+def _keys(screen: Screen, options: list[str], marked: int | None) -> str | None:
     wanted = next((at for at, label in enumerate(options) if screen.yes.match(label)), None)
-    if wanted is None:
+    if wanted is None or marked is None:
         return None
+    return moves(screen, marked, wanted) + ENTER
+
+
+def moves(screen: Screen, marked: int, wanted: int) -> str:
+    """The arrow keys that move the mark from one option to another."""
+    forward, back = (RIGHT, LEFT) if screen.bar else (DOWN, UP)
     way = wanted - marked
-    return (DOWN if way > 0 else UP) * abs(way) + ENTER
+    return (forward if way > 0 else back) * abs(way)
 
 
 def _find(pattern: re.Pattern[str], texts: list[str], *, last: bool = False) -> int | None:

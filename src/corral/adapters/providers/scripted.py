@@ -10,7 +10,7 @@ from corral.kernel.clock import Clock
 class Scripted(Cli):
     name = "scripted"
     program = sys.executable
-    exit_keys = "exit\r"
+    quit_command = "exit"
     chooses_session = True
     acp_args = ("-P", "-m", "corral.demo.agent", "--acp")
 

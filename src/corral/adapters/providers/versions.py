@@ -1,4 +1,4 @@
-"""Which version of a CLI is installed: asked once for a file as it is, never waited for long."""
+"""Which version of a CLI is installed, and which options it has: asked once for a file as it is."""
 
 import os
 import re
@@ -6,7 +6,8 @@ import shutil
 
 SECONDS = 10
 _NUMBER = re.compile(r"\d+(?:\.\d+){1,3}(?:[-+][0-9A-Za-z.-]+)?")
-_known: dict[tuple[str, int, int], str | None] = {}
+# What a program printed, by its file and the arguments that it was asked with.
+_known: dict[tuple[str, int, int, tuple[str, ...]], str | None] = {}
 
 
 def probe(program: str, args: tuple[str, ...] = ("--version",)) -> str | None:
@@ -15,6 +16,18 @@ def probe(program: str, args: tuple[str, ...] = ("--version",)) -> str | None:
     The answer is kept for this file of this size and change time, so that it is asked again after
     an update and not before.
     """
+    printed = _printed(program, args)
+    number = _NUMBER.search(printed[:2_000]) if printed is not None else None
+    return number[0] if number else None
+
+
+def has_option(program: str, option: str) -> bool:
+    """Whether the help of `program` names an option; False when it cannot be learned."""
+    printed = _printed(program, ("--help",))
+    return printed is not None and re.search(rf"(?<!\S){re.escape(option)}\b", printed) is not None
+
+
+def _printed(program: str, args: tuple[str, ...]) -> str | None:
     path = shutil.which(program)
     if path is None:
         return None
@@ -22,7 +35,7 @@ def probe(program: str, args: tuple[str, ...] = ("--version",)) -> str | None:
         found = os.stat(path)
     except OSError:
         return None
-    key = (os.path.realpath(path), found.st_mtime_ns, found.st_size)
+    key = (os.path.realpath(path), found.st_mtime_ns, found.st_size, args)
     if key not in _known:
         _known[key] = _ask(path, args)
     return _known[key]
@@ -42,5 +55,4 @@ def _ask(path: str, args: tuple[str, ...]) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    number = _NUMBER.search(done.stdout.decode(errors="replace")[:2_000])
-    return number[0] if number and done.returncode == 0 else None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None

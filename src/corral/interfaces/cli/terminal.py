@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 from corral.adapters import control
 from corral.adapters.output.opening import open_regular
 from corral.interfaces.cli.app import terminal_size
+from corral.interfaces.cli.terminal_modes import TerminalModes
 
 DETACH = b"\x1c"  # Ctrl-\
 LONGEST_SLEEP = 0.05
@@ -67,8 +68,19 @@ def attach(folder: Path, *, to: int = 1) -> None:
     try:
         line.sendall(control.frame(control.ASK, {"op": "attach"}))
         line.sendall(control.frame(control.SIZE, list(terminal_size())))
+        modes = TerminalModes()
         with raw():
-            _pass_through(line, woken, to)
+            try:
+                _pass_through(line, woken, to, modes)
+            except Detached:
+                if os.isatty(to) and not modes.is_alternate:
+                    # What the program drew stays above; the cursor may be in the middle of it.
+                    write(to, b"\x1b[0m\x1b[999;1H\x1b[J")
+                raise
+            finally:
+                if os.isatty(to):
+                    with suppress(OSError):
+                        write(to, modes.reset())
     finally:
         signal.signal(signal.SIGWINCH, resized)
         line.close()
@@ -81,7 +93,7 @@ def _ring(wake: int) -> None:
         os.write(wake, b".")
 
 
-def _pass_through(line: socket.socket, woken: int, to: int) -> None:
+def _pass_through(line: socket.socket, woken: int, to: int, modes: TerminalModes) -> None:
     frames = control.Frames()
     typing = [0] if _is_open(0) else []
     seen = False
@@ -99,7 +111,7 @@ def _pass_through(line: socket.socket, woken: int, to: int) -> None:
             else:
                 line.sendall(control.frame(control.DATA, data))
         if line.fileno() in ready:
-            shown, over = _show(line, frames, to)
+            shown, over = _show(line, frames, to, modes)
             seen = seen or shown
             if over:
                 if not seen:
@@ -115,7 +127,9 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def _show(line: socket.socket, frames: control.Frames, to: int) -> tuple[bool, bool]:
+def _show(
+    line: socket.socket, frames: control.Frames, to: int, modes: TerminalModes
+) -> tuple[bool, bool]:
     """Show what came; whether there was anything to see, and whether the run is over."""
     try:
         data = line.recv(1 << 16)
@@ -125,6 +139,7 @@ def _show(line: socket.socket, frames: control.Frames, to: int) -> tuple[bool, b
     for frame in frames.feed(data):
         if frame.kind == control.DATA:
             write(to, frame.payload)
+            modes.feed(frame.payload)
             shown = True
         elif frame.kind == control.STOPPED:
             _suspend(line)

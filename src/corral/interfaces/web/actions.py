@@ -56,8 +56,16 @@ def resume_run(visit: Visit) -> Response:
 
 
 def send_to_run(visit: Visit) -> Response:
-    sent = visit.store.runs.send(visit.must("id", "The run"), visit.must("text", "The text"))
-    how = {"typed": "It was typed in.", "mailed": "It was put into the session's mailbox."}
+    sent = visit.store.runs.send(
+        visit.must("id", "The run"),
+        visit.must("text", "The text"),
+        dialog=visit.given("dialog"),
+    )
+    how = {
+        "typed": "It was typed in.",
+        "answered": f"Answered: {sent.option}.",
+        "mailed": "It was put into the session's mailbox.",
+    }
     return visit.done(how[sent.how])
 
 

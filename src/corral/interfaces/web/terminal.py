@@ -2,7 +2,8 @@
 
 It is sent as server-sent events: `output` holds bytes in base64, with the offset to go on from as
 its id; `told` holds words of an agent's structured stream, which begins anew when the connection
-does; `over` says that nothing more will come, or why nothing can be shown.
+does; `size` holds the rows and columns of the run's terminal, before what was drawn in it; `over`
+says that nothing more will come, or why nothing can be shown.
 """
 
 import threading
@@ -85,7 +86,8 @@ class Told(NamedTuple):
 def tellings(store: Corral, run: Run, offset: int | None, gone: threading.Event) -> Iterator[Told]:
     """What there is of a run's output, then what comes, until it is over or nobody listens."""
     try:
-        over = _over(store, run, gone)
+        over = _Watch(store, run, gone)
+        yield from over.new_size()
         text = _opened(store, run, over, gone)
         begin = max(text.size - SHOWN, 0) if offset is None else offset
         telling = telling_of(store, run)
@@ -96,6 +98,7 @@ def tellings(store: Corral, run: Run, offset: int | None, gone: threading.Event)
         for piece in text.follow(begin, over=over, wait=gone.wait):
             if gone.is_set():
                 return
+            yield from over.new_size()
             if telling is not None:
                 if words := telling.feed(piece.text):
                     yield Told("told", b64encode(words.encode()))
@@ -127,19 +130,30 @@ def _opened(
         gone.wait(LOOK_EVERY)
 
 
-def _over(store: Corral, run: Run, gone: threading.Event) -> Callable[[], bool]:
-    """Whether nothing more will come; the store is asked now and then, not at every look."""
-    looked, over = 0.0, not run.is_live
+class _Watch:
+    """The run as it is now; the store is asked now and then, not at every look."""
 
-    def ask() -> bool:
-        nonlocal looked, over
-        if not over and time.monotonic() - looked >= LOOK_EVERY:
-            looked = time.monotonic()
+    def __init__(self, store: Corral, run: Run, gone: threading.Event) -> None:
+        self._store = store
+        self._run = run
+        self._gone = gone
+        self._looked = 0.0
+        self._size: tuple[int, int] | None = None
+
+    def __call__(self) -> bool:
+        """Whether nothing more will come."""
+        if self._run.is_live and time.monotonic() - self._looked >= LOOK_EVERY:
+            self._looked = time.monotonic()
             with suppress(CorralError):
-                over = not store.runs.get(run.id).is_live
-        return over or gone.is_set()
+                self._run = self._store.runs.get(self._run.id)
+        return not self._run.is_live or self._gone.is_set()
 
-    return ask
+    def new_size(self) -> Iterator[Told]:
+        """The size of its terminal, where that has not been told."""
+        rows, columns = self._run.screen_rows, self._run.screen_columns
+        if rows and columns and self._size != (rows, columns):
+            self._size = rows, columns
+            yield Told("size", b"%dx%d" % self._size)
 
 
 def _event(name: str, data: bytes, id: int | None = None) -> bytes:

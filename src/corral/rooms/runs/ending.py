@@ -11,6 +11,7 @@ QUICK_FAILURES = 3
 IDLE = "nothing happened any more"
 UNSURE = "its guard was killed, and processes that it started may still run"
 SHOWN_PIDS = 10
+UNANSWERED = "its question was not answered in time"
 
 # What is said of a stop where nobody said more.
 REASONS = {

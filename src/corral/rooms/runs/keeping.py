@@ -24,7 +24,7 @@ from corral.rooms.projects import ops as projects
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs import queueing, sql
 from corral.rooms.runs.ending import pause_ms, storable
-from corral.rooms.runs.model import Attention, Run, Sample
+from corral.rooms.runs.model import Attention, Dialog, Run, Sample
 from corral.rooms.runs.order import Holding
 from corral.rooms.settings import ops as settings
 
@@ -57,6 +57,7 @@ def start(tx: Tx, id: str, held: Holding, *, lease_ms: int | None = None) -> Run
         seen_at=tx.now,
         started_at=found.started_at if found.started_at is not None else tx.now,
         attention=None,
+        dialog=None,
         reason=None,
         note={"pid": held.pid, "host": held.host, "attempt": found.attempts + 1},
         **_columns(tx, held),
@@ -110,6 +111,7 @@ def restart(tx: Tx, run: Run, held: Holding, end: End, *, quick_failures: int) -
         start_token=held.start_token,
         seen_at=tx.now,
         attention=None,
+        dialog=None,
         note={
             "attempt": run.attempts + 1,
             "pid": held.pid,
@@ -169,9 +171,19 @@ def _refuse_late(tx: Tx, run: Run) -> Run:
     raise taken_over(run.id, yours=run.fence, found=found.fence, owner=found.owner)
 
 
-def call_for(tx: Tx, run: Run, attention: Attention | None) -> Run:
-    """Say what somebody should see to, or that nothing is any more; the same twice is one edge."""
-    changed = tx.one(sql.SET_ATTENTION, id=run.id, fence=run.fence, attention=attention, now=tx.now)
+def call_for(tx: Tx, run: Run, attention: Attention | None, *, dialog: Dialog | None = None) -> Run:
+    """Record that a run needs a person, with the question that it asks, or that it no longer does.
+
+    Idempotent: the same attention and dialog again change nothing and cause no second alert.
+    """
+    changed = tx.one(
+        sql.SET_ATTENTION,
+        id=run.id,
+        fence=run.fence,
+        attention=attention,
+        dialog=None if dialog is None else encode_json(dialog, "The dialog"),
+        now=tx.now,
+    )
     if changed is None:
         found = sql.RUNS.get(tx, run.id)
         return found if found.fence == run.fence else _refuse_late(tx, run)
@@ -180,11 +192,18 @@ def call_for(tx: Tx, run: Run, attention: Attention | None) -> Run:
         "call" if attention else "calm",
         run.id,
         project_id=run.project_id,
-        data={"attention": attention} if attention else None,
+        data=_attention_data(attention, dialog),
     )
     if attention in (Attention.NEEDS_INPUT, Attention.STUCK):
         runs.alert(tx, changed, attention, tx.now)
     return changed
+
+
+def _attention_data(attention: Attention | None, dialog: Dialog | None) -> dict[str, Any] | None:
+    if attention is None:
+        return None
+    data: dict[str, Any] = {"attention": attention}
+    return data if dialog is None else data | {"question": dialog.question}
 
 
 def tell(
@@ -195,8 +214,10 @@ def tell(
     provider_version: str | None = None,
     tokens: int | None = None,
     cost_micros: int | None = None,
+    screen_rows: int | None = None,
+    screen_columns: int | None = None,
 ) -> Run:
-    """Write down what the agent's own stream said of itself; what is left out stays."""
+    """Record what the agent's own stream said, and its terminal's size; what is left out stays."""
     told = tx.one(
         sql.SET_TOLD,
         id=run.id,
@@ -204,6 +225,8 @@ def tell(
         provider_version=storable(provider_version),
         tokens=None if tokens is None else _count(tokens),
         cost_micros=None if cost_micros is None else check_micros(cost_micros, "The cost"),
+        screen_rows=None if screen_rows is None else check_int(screen_rows, "The rows"),
+        screen_columns=None if screen_columns is None else check_int(screen_columns, "The columns"),
     )
     if told is None:
         raise sql.RUNS.missing(run.id)
@@ -239,6 +262,7 @@ def park(tx: Tx, run: Run, *, until: int, reason: str) -> Run:
         {"until": until},
         due_at=max(until, tx.now),
         attention=Attention.PARKED,
+        dialog=None,
         attention_at=tx.now,
     )
 
@@ -254,6 +278,7 @@ def try_again(tx: Tx, run: Run, end: End, *, reason: str | None, quick_failures:
         due_at=tx.now + pause_ms(quick_failures),
         quick_failures=quick_failures,
         attention=None,
+        dialog=None,
     )
 
 

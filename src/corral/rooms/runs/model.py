@@ -5,12 +5,15 @@ run was said by its keeper (`seen_at` tells when), by the process that waited fo
 recovery that proved it.
 """
 
+import hashlib
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from corral.kernel.states import Moves, move
+from corral.kernel.text import abridged
 
 
 class RunState(StrEnum):
@@ -78,6 +81,47 @@ class Attention(StrEnum):
     PARKED = "parked"  # it waits for its provider's quota
 
 
+class Dialog(msgspec.Struct, frozen=True):
+    """A question that a run asks at its terminal or by its protocol, and waits for."""
+
+    id: str
+    """The same for the same question about the same thing, so that an answer reaches no other."""
+    question: str
+    options: list[str]
+    """What it can be answered with; empty: only at its terminal."""
+    kind: str | None = None
+    """The class or tool that it is about: `edit`, `run`, `trust` …"""
+    about: list[str] = []
+    """What it is about, line by line."""
+
+
+MOST_OPTIONS = 12
+MOST_ABOUT = 20  # lines
+LONGEST_LINE = 200
+
+
+def dialog_of(
+    question: str,
+    options: Sequence[str],
+    *,
+    kind: str | None = None,
+    about: Sequence[str] = (),
+    key: str = "",
+) -> Dialog:
+    """A dialog as it is stored: an agent may have written any amount of text into it.
+
+    `key` tells two dialogs apart that look the same.
+    """
+    digest = hashlib.sha256("\0".join((key, question, *options, "", *about)).encode())
+    return Dialog(
+        digest.hexdigest()[:12],
+        abridged(question, LONGEST_LINE),
+        [abridged(option, LONGEST_LINE) for option in options[:MOST_OPTIONS]],
+        None if kind is None else abridged(kind, LONGEST_LINE),
+        [abridged(line, LONGEST_LINE) for line in about[:MOST_ABOUT]],
+    )
+
+
 class Run(msgspec.Struct, frozen=True):
     id: str
     name: str | None
@@ -116,6 +160,9 @@ class Run(msgspec.Struct, frozen=True):
     reason: str | None
     attention: Attention | None
     attention_at: int | None
+    dialog: Dialog | None
+    screen_rows: int | None
+    screen_columns: int | None
     tokens: int | None
     cost_micros: int | None
     output_bytes: int

@@ -230,6 +230,7 @@ def _close(tx: Tx, run: Run, verb: str, how: End, *, output_bytes: int | None = 
         ended_at=max(tx.now, run.started_at or run.created_at),  # a clock may have been set back
         lease_until=None,
         attention=None,
+        dialog=None,
         output_bytes=run.output_bytes if output_bytes is None else output_bytes,
         cpu_ms=_larger(run.cpu_ms, how.cpu_ms),
         peak_bytes=_larger(run.peak_bytes, how.peak_bytes),
@@ -338,6 +339,11 @@ def list_runs(
     (before,) = decode_cursor(after, LAST_ID)
     rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **wanted)
     return page_of(rows, limit, lambda run: (run.id,))
+
+
+def asking(tx: Tx, *, limit: int = 50) -> list[Run]:
+    """Runs that wait for a person to answer their dialog, newest first."""
+    return tx.all(sql.ASKING, limit=check_limit(limit))
 
 
 def active(tx: Tx, *, after: str = "", limit: int = 200) -> list[Run]:

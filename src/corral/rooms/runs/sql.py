@@ -8,8 +8,8 @@ _COLUMNS = """id, name, title, state, project_id, session_id, agent_id, agent_ve
     provider, provider_version, model, mode, command, args, cwd, owner, fence, lease_until,
     seen_at, node_id, host, boot_id, pid, start_token, keeper_pid, keeper_token, attempts,
     quick_failures, due_at, stop_kind, stop_reason, exit_code, signal, reason, attention,
-    attention_at, tokens, cost_micros, output_bytes, cpu_ms, peak_bytes, created_at, started_at,
-    ended_at"""
+    attention_at, dialog, screen_rows, screen_columns, tokens, cost_micros, output_bytes, cpu_ms,
+    peak_bytes, created_at, started_at, ended_at"""
 
 # In words that the partial indexes have: a run that is not over has no end.
 _LIVE = "ended_at IS NULL"
@@ -68,9 +68,12 @@ TAKE_OVER = Query(
 SET_ATTENTION = Query(
     Run,
     f"""
-    UPDATE runs SET attention = :attention, attention_at = :now, seen_at = :now
+    UPDATE runs
+    SET attention = :attention, attention_at = :now, seen_at = :now, dialog = :dialog
     WHERE id = :id AND fence = :fence AND {_LIVE}
-      AND attention IS DISTINCT FROM :attention
+      -- As text: PostgreSQL cannot compare two values of type JSON.
+      AND (attention IS DISTINCT FROM :attention
+        OR CAST(dialog AS TEXT) IS DISTINCT FROM CAST(:dialog AS TEXT))
     RETURNING {_COLUMNS}
 """,
 )
@@ -81,7 +84,9 @@ SET_TOLD = Query(
     UPDATE runs
     SET model = coalesce(:model, model),
         provider_version = coalesce(:provider_version, provider_version),
-        tokens = coalesce(:tokens, tokens), cost_micros = coalesce(:cost_micros, cost_micros)
+        tokens = coalesce(:tokens, tokens), cost_micros = coalesce(:cost_micros, cost_micros),
+        screen_rows = coalesce(:screen_rows, screen_rows),
+        screen_columns = coalesce(:screen_columns, screen_columns)
     WHERE id = :id
     RETURNING {_COLUMNS}
 """,
@@ -122,6 +127,15 @@ ACTIVE = Query(
     f"""
     SELECT {_COLUMNS} FROM runs
     WHERE {_ACTIVE} AND id > :after ORDER BY id LIMIT :limit
+""",
+)
+
+# Among the active runs only, and of those there are no more than machines can carry.
+ASKING = Query(
+    Run,
+    f"""
+    SELECT {_COLUMNS} FROM runs
+    WHERE {_ACTIVE} AND id > '' AND dialog IS NOT NULL ORDER BY id DESC LIMIT :limit
 """,
 )
 

@@ -52,6 +52,7 @@ def run_fields(app: App) -> Columns:
         ("id", lambda run: run.id),
         ("name", lambda run: run.name),
         ("state", lambda run: f"{run.state}, {run.attention}" if run.attention else run.state),
+        ("asks", lambda run: _dialog(run)),
         ("reason", lambda run: run.reason or _waits_for(app, run)),
         ("exit", _exit),
         ("what", lambda run: run.title),
@@ -70,6 +71,17 @@ def run_fields(app: App) -> Columns:
         ("memory", lambda run: f"{run.peak_bytes >> 20:,} MiB" if run.peak_bytes else None),
         ("process", lambda run: f"{run.pid} on {run.host}" if run.pid else None),
     )
+
+
+def _dialog(run: Run) -> str | None:
+    """The question of the dialog that is open, what it is about, and how to answer it."""
+    dialog = run.dialog
+    if dialog is None:
+        return None
+    name = run.name or run.id
+    how = f"corral send {name} OPTION" if dialog.options else f"corral attach {name}"
+    about = [line for line in dialog.about if line != dialog.question]
+    return "\n".join([dialog.question, *about, *dialog.options, f"({how}; dialog {dialog.id})"])
 
 
 def _waits_for(app: App, run: Run) -> str | None:

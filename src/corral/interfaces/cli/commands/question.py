@@ -15,6 +15,15 @@ COLUMNS = [
 ]
 
 
+DIALOGS = [
+    ("RUN", lambda run: run.name or run.id),
+    ("SINCE", lambda run: ago(run.attention_at)),
+    ("OPTIONS", lambda run: ", ".join(run.dialog.options) or "at its terminal"),
+    ("CONTENT", lambda run: run.dialog.question),
+]
+"""Runs whose dialog is open; answered with `corral send RUN OPTION`."""
+
+
 @click.group("question", cls=Noun, help="Questions that wait for an answer; `corral ask` asks.")
 def command() -> None:
     pass
@@ -26,9 +35,15 @@ def command() -> None:
 @paging
 @pass_app
 def list_(app: App, all_: bool, asker: str | None, after: str | None, limit: int) -> None:
-    """Questions that wait for an answer, newest first."""
+    """Questions that wait for an answer, newest first; then runs that ask in a dialog."""
     page = app.store.questions.list(all=all_, asker=asker, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="Nobody waits for an answer.")
+    asking = [] if asker or after else app.store.runs.asking()
+    if app.json:
+        app.show([*page.items, *asking])
+    elif page.items or not asking:
+        app.show_page(page, COLUMNS, empty="Nobody waits for an answer.")
+    if asking and not app.json:
+        app.show_all(asking, DIALOGS, empty="")
 
 
 @command.command()

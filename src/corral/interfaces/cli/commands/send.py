@@ -6,14 +6,20 @@ from corral.interfaces.cli.app import App, Verb, pass_app, read_body
 @click.command("send", cls=Verb)
 @click.argument("run")
 @click.argument("text")
-@click.option("--no-enter", is_flag=True, help="Leave the line open.")
+@click.option("--no-enter", is_flag=True, help="Type the text without submitting it.")
+@click.option("--dialog", metavar="ID", help="Only answer this dialog, as `corral show` names it.")
 @pass_app
-def command(app: App, run: str, text: str, no_enter: bool) -> None:
-    """Type a line into a run's terminal, or put it into its session's mailbox where it has none."""
-    sent = app.store.runs.send(run, read_body(text, False), enter=not no_enter)
-    app.say(
-        f"Typed into {sent.run_id}."
-        if sent.how == "typed"
-        else f"{sent.run_id} takes no input now; {sent.letter_id} waits in its session's mailbox.",
-        sent,
-    )
+def command(app: App, run: str, text: str, no_enter: bool, dialog: str | None) -> None:
+    """Send TEXT to a run: the answer to its question, or its next prompt.
+
+    While the run asks something, TEXT must be one of the options (its number, its label, yes or
+    no). A run without a terminal gets a letter in its session's mailbox.
+    """
+    sent = app.store.runs.send(run, read_body(text, False), enter=not no_enter, dialog=dialog)
+    said = {
+        "typed": f"Typed into {sent.run_id}.",
+        "answered": f"Answered {sent.run_id}: {sent.option}.",
+        "mailed": f"{sent.run_id} takes no input now; {sent.letter_id} waits in its session's "
+        "mailbox.",
+    }
+    app.say(said[sent.how], sent)

@@ -45,6 +45,7 @@ function follow() {
     delete screen.section.dataset.empty;
     screen.note.textContent = "";
   });
+  hear("size", (screen, data) => screen.terminal.keepSize(...data.split("x").map(Number)));
   hear("left_out", (screen, data) => {
     screen.note.textContent = `${Number(data).toLocaleString()} earlier bytes are left out`;
   });

@@ -26,15 +26,30 @@ globalThis.openScreen = (box, options = {}) => {
   });
   terminal.open(box);
 
+  const largest = terminal.options.fontSize;
+  let size = null; // of the run's own terminal, in which it drew; null: that of the box
+
   function fit() {
     const cell = terminal._core?._renderService?.dimensions?.css?.cell;
     if (!cell?.width || !cell.height || !box.clientWidth) return; // it may be hidden, or gone
     const room = getComputedStyle(box);
     const width = box.clientWidth - parseFloat(room.paddingLeft) - parseFloat(room.paddingRight) - 14;
+    if (size) {
+      const wanted = (terminal.options.fontSize * width) / (size.columns * cell.width);
+      terminal.options.fontSize = Math.max(8, Math.min(largest, Math.floor(wanted * 4) / 4));
+      terminal.resize(size.columns, size.rows);
+      return;
+    }
     const height = box.clientHeight - parseFloat(room.paddingTop) - parseFloat(room.paddingBottom);
     terminal.resize(Math.max(20, Math.floor(width / cell.width)), Math.max(5, Math.floor(height / cell.height)));
   }
   fit();
   new ResizeObserver(fit).observe(box);
+  // A program draws for the size of its terminal: in another size its lines break elsewhere.
+  terminal.keepSize = (rows, columns) => {
+    size = { rows, columns };
+    box.classList.add("sized");
+    fit();
+  };
   return terminal;
 };

@@ -11,6 +11,7 @@ source.addEventListener("open", () => {
   if (told) terminal.reset(); // such a stream begins anew
   note.textContent = "";
 });
+source.addEventListener("size", (event) => terminal.keepSize(...event.data.split("x").map(Number)));
 source.addEventListener("left_out", (event) => {
   note.textContent = `${Number(event.data).toLocaleString()} earlier bytes are left out; download all of it`;
 });

@@ -1,0 +1,206 @@
+"""Input on its way into an agent's interface: keys, each pressed only when the screen allows it.
+
+An interface takes a carriage return that arrives together with text as a part of the text, swallows
+keys while it draws, and opens dialogs at any moment, in which Enter approves something. So text and
+Enter are two steps, the screen is read before each of them, and after the last one it is checked
+that the interface took it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from corral.adapters.providers.choices import keys_for
+from corral.adapters.providers.screens import ENTER, MOST_PRESSES, Reading, Screen
+
+STANDS_STILL = 0.5  # seconds without a change after which a screen has settled
+LONGEST_SETTLING = 2.0  # an animation may never stop
+UNHEARD_AFTER = 1.0  # seconds in which nothing moved after a key
+PATIENCE = 10.0  # seconds for an input line to appear
+MARK_MOVES = 0.3  # seconds that an interface takes to move its mark
+
+Reply = Callable[[dict[str, Any]], None]
+
+
+class View(NamedTuple):
+    """The screen at one moment."""
+
+    now: float
+    moved: float
+    """When it last changed."""
+    reading: Reading
+
+
+class Entry:
+    """One input. `step` presses at most one key; `reply` is called once, with the outcome."""
+
+    def __init__(self, type_in: Callable[[bytes], bool], reply: Reply, now: float) -> None:
+        self._type_in = type_in
+        self._reply = reply
+        self._at = now
+        self._presses = 0
+        self.is_over = False
+
+    def step(self, view: View) -> None:
+        """Look at the screen, and go on if it allows that."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The agent has ended: a key that was pressed last may be the reason."""
+        if not self.is_over:
+            self._finish({"ok": True} if self._presses else {"ok": False, "error": "ended"})
+
+    def _press(self, keys: str, now: float) -> bool:
+        self._at = now
+        if not self._type_in(keys.encode()):
+            self._fail("no_input")
+            return False
+        return True
+
+    def _fail(self, error: str, **more: Any) -> None:
+        self._finish({"ok": False, "error": error, **more})
+
+    def _finish(self, outcome: dict[str, Any]) -> None:
+        self.is_over = True
+        self._reply(outcome)
+
+
+class TextEntry(Entry):
+    """A text, then Enter.
+
+    With `waits` it is the run's first prompt: it waits for as long as it takes, also for dialogs to
+    be answered, and only for a screen on which nothing moves.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        enter: bool,
+        type_in: Callable[[bytes], bool],
+        reply: Reply,
+        now: float,
+        waits: bool = False,
+    ) -> None:
+        super().__init__(type_in, reply, now)
+        self._text = text
+        self._enter = enter
+        self._waits = waits
+        self._until = now + PATIENCE
+        self._is_typed = False
+        self._draft: str | None = None
+
+    def step(self, view: View) -> None:
+        if self._presses:
+            self._confirm(view)
+        elif view.reading.state == "needs_input" and not self._waits:
+            self._fail("typed_into_dialog" if self._is_typed else "dialog_opened")
+        elif not self._can_type(view):
+            if view.now >= self._until and not self._waits:
+                self._fail("not_submitted" if self._is_typed else "no_input_line")
+        elif not self._is_settled(view):
+            return
+        elif not self._is_typed:
+            self._type(view.now)
+        else:
+            self._submit(view)
+
+    def _can_type(self, view: View) -> bool:
+        reading = view.reading
+        if reading.draft is None:
+            return False
+        if reading.state == "ready" or (reading.state == "working" and not self._waits):
+            return True
+        # A list of commands below the input line hides the status; the text in it is this one.
+        return self._is_typed and reading.state == "unknown" and self._shows(reading.draft)
+
+    def _shows(self, draft: str) -> bool:
+        return bool(self._text.strip()) and draft.startswith(self._text.strip())
+
+    def _is_settled(self, view: View) -> bool:
+        still = view.now - max(view.moved, self._at) >= STANDS_STILL
+        return still or (not self._waits and view.now - self._at >= LONGEST_SETTLING)
+
+    def _type(self, now: float) -> None:
+        self._until = now + PATIENCE
+        text = _paste(self._text) if self._waits or "\n" in self._text else self._text
+        if self._press(text, now):
+            self._is_typed = True
+            if not self._enter:
+                self._finish({"ok": True})
+
+    def _submit(self, view: View) -> None:
+        self._draft = view.reading.draft
+        if self._press(ENTER, view.now):
+            self._presses += 1
+
+    def _confirm(self, view: View) -> None:
+        reading = view.reading
+        if reading.draft != self._draft:
+            self._finish({"ok": True})
+        elif view.now - self._at >= UNHEARD_AFTER:
+            if self._presses >= MOST_PRESSES:
+                self._fail("not_submitted")
+            else:
+                self._submit(view)
+
+
+class ChoiceEntry(Entry):
+    """An option of the dialog that is open."""
+
+    def __init__(
+        self,
+        screen: Screen,
+        dialog: Reading,
+        wanted: int,
+        *,
+        type_in: Callable[[bytes], bool],
+        reply: Reply,
+        now: float,
+    ) -> None:
+        super().__init__(type_in, reply, now)
+        self._screen = screen
+        self._dialog = dialog
+        self._wanted = wanted
+        self._rounds = 0
+        self._moves_until = now
+
+    def step(self, view: View) -> None:
+        is_open = is_same_dialog(self._dialog, view.reading)
+        if self._presses and not is_open:
+            self._finish(
+                {"ok": True, "how": "answered", "option": self._dialog.options[self._wanted]}
+            )
+        elif not is_open:
+            self._fail("dialog_changed")
+        elif self._presses and view.now - self._at < UNHEARD_AFTER:
+            return
+        elif view.now >= self._moves_until:
+            self._go_on(view)
+
+    def _go_on(self, view: View) -> None:
+        keys = keys_for(self._screen, view.reading, self._wanted)
+        if keys is None or self._presses >= MOST_PRESSES or self._rounds >= MOST_PRESSES:
+            self._fail("not_heard")
+            return
+        pressed, selects = keys
+        if not self._press(pressed, view.now):
+            return
+        if selects:
+            self._presses += 1
+        else:
+            self._rounds += 1
+            self._moves_until = view.now + MARK_MOVES
+
+
+def is_same_dialog(one: Reading, other: Reading) -> bool:
+    """Whether two readings show the same question about the same thing."""
+    return other.state == "needs_input" and (one.question, one.options, one.subject) == (
+        other.question,
+        other.options,
+        other.subject,
+    )
+
+
+def _paste(words: str) -> str:
+    """As a terminal pastes: a newline in it does not submit it."""
+    return "\x1b[200~{}\x1b[201~".format(words.replace("\x1b", ""))

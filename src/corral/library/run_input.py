@@ -1,0 +1,96 @@
+"""What people send to a run, by whatever interface: to its supervisor, or to its mailbox."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from corral.adapters import control, process
+from corral.config import run_folder
+from corral.kernel.errors import Conflict, CorralError, Invalid, Refused
+from corral.kernel.text import clean_text
+from corral.rooms.mail import ops as mail
+from corral.rooms.runs.model import Run
+
+if TYPE_CHECKING:
+    from corral.library.runs import Runs, Sent
+
+MAX_SENT = 64 * 1024
+# The supervisor waits for the screen to settle before each key, and confirms the last one.
+REPLY_SECONDS = 40.0
+
+
+def send(runs: "Runs", id: str, text: str, *, enter: bool, dialog: str | None) -> "Sent":
+    """See `Runs.send`."""
+    from corral.library.runs import Sent
+
+    words = clean_text(text, "The text", most=MAX_SENT)
+    run = runs.refreshed(runs.get(id))
+    if not run.is_live:
+        raise Conflict(f"{run.id} is {run.state}; go on with `corral resume {run.id}`.", id=run.id)
+    reply = _ask(run, words, enter=enter, dialog=dialog)
+    if reply.get("ok"):
+        answered = reply.get("how") == "answered"
+        return Sent(
+            run.id,
+            "answered" if answered else "typed",
+            None,
+            option=reply.get("option") if answered else None,
+        )
+    error = reply.get("error")
+    if error is not None and error != "no_input":
+        raise _problem(run, str(error), reply)
+    if run.session_id is None or dialog is not None:
+        raise Refused(f"{run.id} takes no input; start it with --pty to type into it.", id=run.id)
+    mailbox = f"session:{run.session_id}"
+    put = runs._database.write(lambda tx: mail.put(tx, mailbox, words, project=run.project_id))
+    return Sent(run.id, "mailed", put.id)
+
+
+def _ask(run: Run, text: str, *, enter: bool, dialog: str | None) -> dict[str, Any]:
+    """The supervisor's reply; empty when none can be reached on this machine."""
+    if run.host == process.host():
+        with suppress(OSError):
+            return control.ask(
+                run_folder(run.id),
+                timeout=REPLY_SECONDS,
+                op="send",
+                text=text,
+                enter=enter,
+                dialog=dialog,
+            )
+    return {}
+
+
+def _problem(run: Run, error: str, reply: dict[str, Any]) -> CorralError:
+    """Why a text was not taken, and what to do about it."""
+    name, attach = run.name or run.id, f"`corral attach {run.name or run.id}`"
+    if error == "not_an_option":
+        options = [str(option) for option in reply.get("asks", [])]
+        listed = "; ".join(options)
+        return Invalid(
+            f"{name} asks something, and this is not an answer to it. Nothing was typed. "
+            f"Answer with yes, no or one of: {listed}.",
+            id=run.id,
+            code=error,
+            question=reply.get("question"),
+            options=options,
+        )
+    messages = {
+        "dialog_unreadable": f"{name} asks something whose options cannot be read. Nothing was "
+        f"typed. Answer it in {attach}.",
+        "dialog_changed": f"{name} does not show this question any more. The answer was not "
+        f"given. See what it asks with `corral show {name}`.",
+        "dialog_opened": f"{name} opened a question before the text could be typed. See it with "
+        f"`corral show {name}`, answer it, and send the text again.",
+        "typed_into_dialog": f"{name} opened a question while the text was typed. The text was "
+        f"not submitted. Look at it in {attach}.",
+        "no_input_line": f"{name} shows no input line on its screen. Nothing was typed. Look at "
+        f"it in {attach}.",
+        "not_submitted": f"{name} did not submit the text, which may stand in its input line. "
+        f"Look at it in {attach}.",
+        "not_heard": f"{name} did not take the answer: its question is still open. Answer it in "
+        f"{attach}.",
+        "busy": f"{name} is still being sent other texts. Send it again in a moment.",
+        "ended": f"{name} ended before the text was typed. Go on with `corral resume {name}`.",
+    }
+    said = messages.get(error, f"{name} did not take the text ({error}). Look at it in {attach}.")
+    return Conflict(said, id=run.id, code=error)

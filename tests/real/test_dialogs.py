@@ -1,0 +1,191 @@
+"""Every CLI at a terminal that a supervisor holds: its dialogs, what it is sent, how it quits."""
+
+import json
+from typing import Any
+
+import pytest
+
+from corral.rooms.runs.model import Attention, Run, RunState
+from tests.real.keeping import RealHome, until
+from tests.real.machine import steps
+
+SHELL: dict[str, tuple[str, dict[str, Any]]] = {
+    "claude": ("Bash", {"command": "touch zz"}),
+    "codex": (
+        "exec_command",
+        {
+            "cmd": "touch zz",
+            "sandbox_permissions": "require_escalated",
+            "justification": "to make a file",
+        },
+    ),
+    "gemini": ("run_shell_command", {"command": "touch zz"}),
+    "qwen": ("run_shell_command", {"command": "touch zz", "is_background": False}),
+    "opencode": ("bash", {"command": "touch zz", "description": "x"}),
+    "copilot": ("bash", {"command": "touch zz", "description": "x"}),
+}
+
+
+@pytest.fixture(params=sorted(SHELL))
+def cli(request: pytest.FixtureRequest, home: RealHome) -> str:
+    """One CLI after the other, each set up so that it asks before it runs a command."""
+    name: str = request.param
+    home.install(name)
+    machine = home.machine
+    if name == "claude":
+        ask_before_commands(home)
+    elif name == "codex":
+        machine.configure(sandbox="read-only", approval="on-request")
+    elif name == "opencode":
+        machine.env["OPENCODE_PERMISSION"] = '{"bash": "ask", "edit": "ask"}'
+    return name
+
+
+def ask_before_commands(home: RealHome) -> None:
+    """Not by its default mode: claude then asks whether another one should be the default."""
+    setting = {"permissions": {"ask": ["Bash"]}}
+    home.machine.write(".claude/settings.json", json.dumps(setting))
+
+
+def begin(home: RealHome, name: str, *script: dict[str, Any], options: tuple[str, ...] = ()) -> Run:
+    return home.asked(name, steps(*script), "--pty", "--yes", "trust", *options)
+
+
+def asking(home: RealHome, name: str) -> Run:
+    tool, args = SHELL[name]
+    run = begin(home, name, {"text": "I run it.", "tool": tool, "args": args}, {"text": "done"})
+
+    def asks() -> bool:
+        dialog = home.get(run.id).dialog
+        return dialog is not None and dialog.kind == "run"
+
+    until(asks, "it asks whether it may run the command")
+    return home.get(run.id)
+
+
+def test_no_declines_and_other_text_is_rejected(home: RealHome, cli: str) -> None:
+    run = asking(home, cli)
+    rejected = home.corral("send", run.id, "please use git instead")
+    assert rejected.returncode == 2, rejected
+    assert run.dialog is not None
+    assert run.dialog.options[-1].encode() in rejected.stderr
+    shown = home.corral("show", run.id).stdout.decode()
+    assert "touch zz" in shown, shown
+    assert not (home.work / "zz").exists()
+    declined = home.corral("send", run.id, "no")
+    assert declined.returncode == 0, declined
+    until(lambda: home.get(run.id).dialog is None, "the dialog is gone")
+    assert not (home.work / "zz").exists()
+    home.corral("stop", run.id, "--grace", "3s")
+    home.ended(run.id)
+    home.nobody_left()
+
+
+def test_yes_allows_the_command_once(home: RealHome, cli: str) -> None:
+    run = asking(home, cli)
+    allowed = home.corral("send", run.id, "yes")
+    assert allowed.returncode == 0, allowed
+    until((home.work / "zz").exists, "the command has run")
+    home.corral("stop", run.id, "--grace", "3s")
+    home.ended(run.id)
+
+
+def test_sent_text_is_submitted_and_an_idle_cli_quits(home: RealHome, cli: str) -> None:
+    run = begin(home, cli, {"text": "the first answer"}, options=("--idle-exit", "20s"))
+    until(home.asked_for, "the prompt reached the model")
+    sent = home.corral("send", run.id, steps({"text": "the second answer"}))
+    assert sent.returncode == 0, (sent, home.get(run.id))
+    until(lambda: "the second answer" in screen_of(home, run), "it has answered again")
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.signal) == (RunState.COMPLETED, 0, None), ended
+    assert ended.reason == "nothing happened any more"
+    home.nobody_left()
+
+
+def test_an_idle_cli_whose_dialog_is_open_is_not_approved(home: RealHome, cli: str) -> None:
+    tool, args = SHELL[cli]
+    run = begin(
+        home,
+        cli,
+        {"tool": tool, "args": args, "text": "I run it."},
+        {"text": "done"},
+        options=("--idle-exit", "15s", "--grace", "3s"),
+    )
+    ended = home.ended(run.id)
+    assert ended.state is RunState.CANCELLED, ended
+    assert ended.reason == "its question was not answered in time"
+    assert not (home.work / "zz").exists()
+    home.nobody_left()
+
+
+def screen_of(home: RealHome, run: Run) -> str:
+    return home.output(run).decode(errors="replace")
+
+
+def test_nothing_of_codex_runs_outside_its_run(home: RealHome) -> None:
+    home.install("codex")
+    waits = {"tool": "exec_command", "args": {"cmd": "sleep 300", "yield_time_ms": 60_000}}
+    first = begin(home, "codex", waits, {"text": "done"}, options=("--yes", "all"))
+    second = begin(home, "codex", waits, {"text": "done"}, options=("--yes", "all"))
+
+    def sleeps(run: Run) -> list[int]:
+        return [pid for pid in home.of_run(run) if b"sleep\x00300" in command_of(pid)]
+
+    until(lambda: sleeps(first) and sleeps(second), "both run their command")
+    home.corral("stop", first.id, "--grace", "3s")
+    assert home.ended(first.id).state is RunState.CANCELLED
+    assert sleeps(first) == []
+    assert sleeps(second) != [], "the command of the other run goes on"
+    assert not list(home.machine.home.glob(".codex/packages/app-server-daemon")), "no daemon"
+    home.corral("stop", second.id, "--grace", "3s")
+    home.ended(second.id)
+    home.nobody_left()
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def test_gemini_works_in_a_folder_that_the_user_trusts(home: RealHome) -> None:
+    home.install("gemini")
+    write = {"tool": "write_file", "args": {"file_path": f"{home.work}/a.txt", "content": "hi"}}
+    run = home.asked(
+        "gemini",
+        steps(write, {"text": "done"}),
+        *("--yes", "edit", "--yes", "trust"),
+    )
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), home.log(ended)
+    assert (home.work / "a.txt").read_text() == "hi"
+
+
+def test_gemini_works_in_the_worktrees_of_a_race(home: RealHome) -> None:
+    from tests.support.racing import git
+
+    home.install("gemini")
+    git(home.work, "init", "-q", "-b", "main")
+    (home.work / "here").write_text("x\n")
+    git(home.work, "add", "-A")
+    git(home.work, "commit", "-qm", "first")
+    write = {"tool": "write_file", "args": {"file_path": "a.txt", "content": "hi"}}
+    told = home.json(
+        "race",
+        "start",
+        steps(write, {"text": "done"}),
+        *("--agents", "gemini,gemini", "--check", "test -f a.txt", "--wait", "--json"),
+    )
+    states = [(each["state"], each["passed"]) for each in told["rounds"][0]["attempts"]]
+    assert states == [("completed", True)] * 2, told
+
+
+def test_attention_is_cleared_when_a_person_answers_at_the_terminal(home: RealHome) -> None:
+    home.install("claude")
+    ask_before_commands(home)
+    run = asking(home, "claude")
+    assert run.attention is Attention.NEEDS_INPUT
+    assert home.corral("send", run.id, "4").returncode == 0
+    until(lambda: home.get(run.id).attention is None, "nobody is called for")
