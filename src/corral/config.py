@@ -91,6 +91,15 @@ def mailbox() -> str:
     return f"session:{session}" if session and not os.environ.get("CORRAL_AGENT") else actor()
 
 
+def sending_run() -> str | None:
+    """The run whose process acts now; None: a person, or a daemon that acts for its callers.
+
+    This decides which chain a letter belongs to (`mail.max_hops`). It comes from the environment,
+    which a process inside a run can change.
+    """
+    return run_id()
+
+
 def run_id() -> str | None:
     """The run that this process belongs to, if Corral started it."""
     return os.environ.get("CORRAL_RUN") or None
