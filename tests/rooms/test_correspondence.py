@@ -1,11 +1,16 @@
 """Letters between agents: answered where they were asked, and cut off when they lead nowhere."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+import corral
 from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.mail.model import Letter
+from corral.rooms.runs.model import Run
 from tests.support.channels import Chat, Runner
 from tests.support.prompts import quotes_in
 from tests.support.store import record, refuses
@@ -185,3 +190,100 @@ def test_what_a_letter_belongs_to_is_known_for_as_long_as_the_letter_waits(
     store.mail.put("queue:x", "the newest letter stays")
     clock.advance(40 * DAY)
     assert {each.table: each.rows for each in store.db.prune()}["exchanges"] == 2
+
+
+# -- every way into a session counts ---------------------------------------------------------------
+
+
+Put = Callable[[Run, str], object]
+
+
+def ping_pong(store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch, put: Put) -> int:
+    """Two agents whose every turn puts a letter into the other's session; how many turns it took
+    until one was refused."""
+    talks = [store.mail.write(who, "go", to=who, wake=True).mailbox for who in ("ada", "ben")]
+    store.mail.drop(store.mail.list(mailbox=talks[1]).items[0].id)
+    for turns in range(1, 60):
+        (queued,) = store.gateway.wake()
+        run = runner.begin()
+        assert run.id == queued.id
+        there = talks[1] if f"session:{run.session_id}" == talks[0] else talks[0]
+        monkeypatch.setenv("CORRAL_RUN", run.id)
+        try:
+            put(run, there)
+        except Refused:
+            return turns
+        finally:
+            monkeypatch.delenv("CORRAL_RUN")
+            runner.end(run)
+            store.gateway.settle()
+    return 60
+
+
+def test_letters_put_into_a_session_by_a_run_count_as_hops(
+    store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.settings.set("mail.max_hops", 5)
+
+    def put(run: Run, mailbox: str) -> None:
+        with corral.open(store.db.url, clock=store._database.clock) as inside:
+            inside.mail.put(mailbox, "again", sender="user:root")
+
+    assert ping_pong(store, runner, monkeypatch, put) == 5
+    assert store.gateway.wake() == [], "the notice wakes no agent"
+    assert "agent.cut_off" in record(store)
+
+
+def test_a_run_that_leaves_out_who_it_is_gains_no_hops(
+    store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.settings.set("mail.max_hops", 5)
+
+    def write(run: Run, mailbox: str) -> None:
+        name = store.agents.get(str(run.agent_id)).name
+        store.mail.write(name, "again", to=mailbox)
+
+    assert ping_pong(store, runner, monkeypatch, write) == 5
+
+
+def test_a_run_that_another_one_started_continues_its_chain(
+    store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store.settings.set("mail.max_hops", 5)
+
+    def put(run: Run, mailbox: str) -> None:
+        child = store.runs.ask(command=["true"], project=str(tmp_path))
+        assert child.parent_id == run.id
+        store.runs.stop(child.id)
+        monkeypatch.setenv("CORRAL_RUN", child.id)
+        with corral.open(store.db.url, clock=store._database.clock) as inside:
+            inside.mail.put(mailbox, "again")
+
+    assert ping_pong(store, runner, monkeypatch, put) == 5
+
+
+def test_letters_of_an_agent_whose_run_is_not_known_count_behind_its_live_runs(
+    store: Corral, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.settings.set("mail.max_hops", 5)
+
+    def put(run: Run, mailbox: str) -> None:
+        monkeypatch.delenv("CORRAL_RUN")
+        name = store.agents.get(str(run.agent_id)).name
+        try:
+            store.acting_as(f"agent:{name}").mail.put(mailbox, "again")
+        finally:
+            monkeypatch.setenv("CORRAL_RUN", run.id)
+
+    assert ping_pong(store, runner, monkeypatch, put) == 5
+
+
+def test_letters_of_people_are_not_counted(store: Corral, runner: Runner) -> None:
+    store.settings.set("mail.max_hops", 1)
+    mailbox = store.mail.write("ada", "go", to="ben", wake=True).mailbox
+    for number in range(5):
+        store.gateway.wake()
+        runner.end(runner.begin())
+        store.gateway.settle()
+        store.mail.put(mailbox, f"message {number}")
+    assert len(store.gateway.wake()) == 1

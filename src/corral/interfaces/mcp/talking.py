@@ -140,7 +140,7 @@ def inbox(call: Call, asked: InboxAsked) -> Inbox:
             break
         letters = _mine(call, asked.limit, wait_ms)
     step = "Nothing has come; go on with your work."
-    written = [each.id for each in letters if (each.sender or "").startswith("agent:")]
+    written = [each.id for each in letters]
     run = call.caller.run
     known = call.store.mail.read_by(written, run=run) if written and run else []
     belongs = {each.letter_id: each.correlation_id for each in known}

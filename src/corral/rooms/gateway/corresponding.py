@@ -5,10 +5,11 @@ letter that the writing run was given, or that it answers. So two agents that an
 ever come to an end, whatever they say.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from corral.db.tx import Tx
-from corral.kernel.errors import Invalid, Refused
+from corral.kernel.errors import CorralError, Invalid, Refused
 from corral.kernel.ids import number_of
 from corral.kernel.text import MAX_NAME, clean_text
 from corral.rooms.agents import ops as agents
@@ -17,10 +18,15 @@ from corral.rooms.gateway import exchanges_sql, talking
 from corral.rooms.gateway.model import Talk
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Exchange, Letter, check_mailbox
+from corral.rooms.runs import ops as runs
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.settings import ops as settings
 
 KEPT = exchanges_sql.EXCHANGES_KEPT
+MOST_RUNS = 50
+"""The newest runs of an agent that are looked at when the sending one is not known."""
+MOST_PARENTS = 50
+"""Runs that started one another and are looked at."""
 REACHABLE = ("agent", "session", "user", "queue")
 
 
@@ -49,13 +55,13 @@ def write(
         raise Refused(f"{whose.name} is retired, and writes no more.", agent_id=whose.id)
     answered = _answered(tx, whose, reply_to) if reply_to else None
     mailbox = answered.reply_to if answered else _mailbox(tx, to, wake)
-    given = tx.one(exchanges_sql.READ_EXCHANGES, run_id=run) if run else None
+    given = _given(tx, run, whose)
     hops = 1 + max((each.hops for each in (answered, given) if each is not None), default=0)
     before = answered or given
     correlation = before.correlation_id if before else tx.new_id("cor")
     most = int(settings.value(tx, "mail.max_hops", agent=whose.name))
     if hops > most:
-        return _cut_off(tx, whose, mailbox, correlation, most)
+        return _cut_off(tx, f"agent:{whose.name}", mailbox, correlation, most)
     letter = mail.put(
         tx,
         mailbox,
@@ -79,6 +85,72 @@ def write(
     return letter
 
 
+def put(tx: Tx, mailbox: str, body: Any, *, run: str | None, **options: Any) -> Letter | str:
+    """Put a letter from inside a run, or for an agent: `mail.put`, counted as a hop behind the
+    letters that the run was given. Gives the letter, or why it was cut off.
+
+    The options are those of `mail.put`. Nobody is answered automatically: only `write` asks for an
+    answer.
+    """
+    by = _agent_of(tx, run)
+    if run is None and by is None:
+        return mail.put(tx, mailbox, body, **options)
+    given = _given(tx, run, by)
+    hops = 1 + (given.hops if given else 0)
+    correlation = given.correlation_id if given else tx.new_id("cor")
+    most = int(settings.value(tx, "mail.max_hops", agent=by.name if by else None))
+    if hops > most:
+        return _cut_off(tx, f"agent:{by.name}" if by else str(run), mailbox, correlation, most)
+    letter = mail.put(tx, mailbox, body, **options)
+    tx.one(
+        exchanges_sql.ADD_EXCHANGE,
+        letter_id=letter.id,
+        correlation_id=correlation,
+        hops=hops,
+        answers=None,
+        agent_id=by.id if by else "",
+        reply_to="",
+        now=tx.now,
+    )
+    return letter
+
+
+def _agent_of(tx: Tx, run: str | None) -> Agent | None:
+    """The agent that acts: that of the run, else the one in whose name the store is used."""
+    kind, _, name = tx.actor.partition(":")
+    with suppress(CorralError):
+        if run is not None and (id := runs.get(tx, run).agent_id) is not None:
+            return agents.get(tx, id)
+        return agents.get(tx, name) if kind == "agent" else None
+    return None
+
+
+def _given(tx: Tx, run: str | None, whose: Agent | None) -> Exchange | None:
+    """The letter with the longest chain that led to the sender: of those that its run was given, or
+    a run that started it. Where the run is not known, those of all live runs of the agent count."""
+    found: list[Exchange] = []
+    senders = [run] if run is not None else []
+    if run is None and whose is not None:
+        newest = runs.list_runs(tx, agent=whose.id, limit=MOST_RUNS).items
+        senders = [each.id for each in newest if each.is_live]
+    for each in senders:
+        parent: str | None = each
+        for _ in range(MOST_PARENTS):
+            if parent is None:
+                break
+            read = tx.one(exchanges_sql.READ_EXCHANGES, run_id=parent)
+            found += [read] if read is not None else []
+            parent = _parent_of(tx, parent)
+    return max(found, key=lambda each: each.hops, default=None)
+
+
+def _parent_of(tx: Tx, run: str) -> str | None:
+    try:
+        return runs.get(tx, run).parent_id
+    except CorralError:
+        return None
+
+
 def _answered(tx: Tx, whose: Agent, letter: str) -> Exchange:
     """What an answer belongs to; Refused unless the letter was written to this agent."""
     found = mail.get(tx, letter)
@@ -87,7 +159,7 @@ def _answered(tx: Tx, whose: Agent, letter: str) -> Exchange:
         kind == "session" and sessions.get(tx, name).agent_id == whose.id
     )
     exchange = tx.one(exchanges_sql.EXCHANGE, letter_id=found.id) if own else None
-    if exchange is None:
+    if exchange is None or not exchange.reply_to:
         raise Refused(f"{found.id} is no letter of an agent to {whose.name}.", letter=found.id)
     return exchange
 
@@ -115,13 +187,13 @@ def _own_address(tx: Tx, whose: Agent, session: str | None) -> str:
     return f"session:{session}" if own else f"agent:{whose.name}"
 
 
-def _cut_off(tx: Tx, whose: Agent, mailbox: str, correlation: str, most: int) -> str:
-    """Both sides learn that an exchange went on for too long; the notice wakes nobody."""
+def _cut_off(tx: Tx, sender: str, mailbox: str, correlation: str, most: int) -> str:
+    """Both sides learn that an exchange went on for too long; the notice wakes no agent."""
     why = f"{most} letters between agents led to this one, and more are not delivered"
-    reason = f"agent:{whose.name} wanted to write once more: {why}; ask a person how to go on"
+    reason = f"{sender} wanted to write once more: {why}; ask a person how to go on"
     body = {"kind": "notice", "undelivered": correlation, "reason": reason}
     mail.put(tx, mailbox, body, key=f"cut_off:{correlation}")
-    tx.note("agent", "cut_off", whose.id, data={"to": mailbox, "correlation": correlation})
+    tx.note("agent", "cut_off", sender, data={"to": mailbox, "correlation": correlation})
     return f"{why[0].upper()}{why[1:]}: stop here, and tell a person what you need."
 
 
@@ -130,7 +202,7 @@ def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> None:
     answered by itself: else two agents would never stop thanking each other."""
     for fenced in talk.letters:
         found = tx.one(exchanges_sql.EXCHANGE, letter_id=fenced.id)
-        if found is not None and found.answers is None:
+        if found is not None and found.answers is None and found.reply_to:
             write(
                 tx,
                 talk.agent_id,

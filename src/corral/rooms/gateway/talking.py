@@ -273,7 +273,7 @@ def note_given(tx: Tx, letters: Sequence[Letter], run_id: str) -> None:
     """A run is given letters: the moments of tasks and the exchanges of agents know it by that."""
     for letter in letters:
         occurrences.note_run(tx, letter, run_id)
-        if (letter.sender or "").startswith("agent:"):
+        if chat_of(letter) is None:
             tx.one(exchanges_sql.READ_EXCHANGE, letter_id=letter.id, run_id=run_id)
 
 
