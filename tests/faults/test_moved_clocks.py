@@ -1,14 +1,16 @@
 """Clocks that are wrong for a while, and are set right: what was accepted keeps its order, and
 waits for nobody's clock."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 from unittest.mock import patch
 
 import pytest
 
 import corral
-from corral.db.store_clock import LONGEST_HELD
+from corral.db import store_clock
+from corral.db.store_clock import CONFIRMED_AFTER
 from corral.kernel.clock import HOUR, MINUTE, SECOND, SetClock, SystemClock
 from corral.kernel.errors import Conflict
 from corral.library import Corral
@@ -18,20 +20,28 @@ from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Draft
 from tests.support.processes import Child
 
+T = TypeVar("T")
 TRUE_TIME = 1_800_000_000_000
 
 
 class Moved:
-    """What the system says the time is."""
+    """What the system says the time is, and for how long the machine has been up."""
 
     def __init__(self) -> None:
         self.now = TRUE_TIME
+        self.steady = HOUR
+
+    def pass_by(self, ms: int) -> None:
+        """Let time pass for all clocks."""
+        self.now += ms
+        self.steady += ms
 
 
 @pytest.fixture
 def system(monkeypatch: pytest.MonkeyPatch) -> Moved:
     moved = Moved()
     monkeypatch.setattr(SystemClock, "now", lambda _: moved.now)
+    monkeypatch.setattr(store_clock, "steady_ms", lambda: moved.steady)
     return moved
 
 
@@ -86,18 +96,72 @@ def test_the_time_of_a_store_goes_on_once_the_clock_is_where_it_was(
         assert store.now() == TRUE_TIME + 7
 
 
-def test_a_clock_that_was_far_ahead_is_not_waited_for(system: Moved, tmp_path: Path) -> None:
+def test_a_clock_that_is_set_back_far_is_followed_after_a_while(
+    system: Moved, tmp_path: Path
+) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", 1)
-        system.now -= LONGEST_HELD + 1
-        assert store.mail.put("queue:work", 2).created_at == system.now
-        system.now += HOUR
-        store.mail.put("queue:work", 3)
         system.now -= HOUR
         store.timers.set("queue:work", "soon", delay_ms=5 * SECOND)
-        system.now += 6 * SECOND
+        system.pass_by(6 * SECOND)
         store.schedules.fire_due()
         assert "soon" in [letter.body for letter in store.mail.list().items]
+        system.pass_by(CONFIRMED_AFTER)
+        assert store.mail.put("queue:work", 2).created_at == system.now
+
+
+@pytest.mark.parametrize("wrong", [24 * HOUR, -24 * HOUR])
+def test_one_clock_a_day_off_moves_neither_leases_nor_schedules(
+    system: Moved, tmp_path: Path, wrong: int
+) -> None:
+    """The reported damage: a lease of a day, and a schedule that is silent for a day."""
+    path = tmp_path / "corral.db"
+
+    def with_a_wrong_clock(work: Callable[[Corral], T]) -> T:
+        system.now += wrong
+        try:
+            with corral.open(path, actor="user:wrong") as store:
+                return work(store)
+        finally:
+            system.now -= wrong
+
+    with corral.open(path) as store:
+        store.mail.put("agent:a", "work")
+        schedule = store.schedules.create("queue:ticks", "tick", every_ms=5 * SECOND)
+        with_a_wrong_clock(lambda other: other.mail.claim("agent:a", owner="b", lease_ms=MINUTE))
+        for _ in range(30):  # for longer than a minute, beside a writer whose clock is right
+            system.pass_by(5 * SECOND)
+            with_a_wrong_clock(lambda other: other.schedules.fire_due())
+            store.mail.put("queue:other", "x")
+            assert abs(store.now() - system.now) <= SECOND
+        planned = store.schedules.get(schedule.id).next_at
+        assert planned is not None
+        assert planned <= system.now + 5 * SECOND
+        assert len(store.mail.claim("agent:a", owner="c")) == 1, "the lease is over"
+
+
+def test_a_clock_that_is_set_right_by_a_day_is_followed_after_a_minute(
+    system: Moved, tmp_path: Path
+) -> None:
+    with corral.open(tmp_path / "corral.db") as store:
+        store.mail.put("queue:work", 1)
+        system.now += 24 * HOUR
+        first = store.mail.put("queue:work", 2).created_at
+        assert first == TRUE_TIME
+        system.pass_by(CONFIRMED_AFTER + SECOND)
+        assert store.mail.put("queue:work", 3).created_at == system.now
+        assert store.now() == system.now
+
+
+def test_a_machine_that_was_off_for_a_day_has_the_right_time_at_once(
+    system: Moved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with corral.open(tmp_path / "corral.db") as store:
+        store.mail.put("queue:work", 1)
+    monkeypatch.setattr(store_clock, "_boot", lambda: 7)  # another start of the machine
+    system.now += 24 * HOUR
+    with corral.open(tmp_path / "corral.db") as store:
+        assert store.mail.put("queue:work", 2).created_at == system.now
 
 
 def test_who_only_reads_sees_the_time_of_those_who_write(system: Moved, tmp_path: Path) -> None:

@@ -346,3 +346,18 @@ def test_the_open_store_is_not_read_as_a_file_of_another_tool(file: Path) -> Non
         with pytest.raises(Refused, match="this process has open"):
             store.imports.take("flightdeck", file)
         assert held_locks(file) == before
+
+
+def test_paths_from_outside_that_lead_to_the_store_are_not_opened(file: Path) -> None:
+    with corral.open(file) as store:
+        store.mail.put("agent:ada", "second")
+        before = held_locks(file)
+        for name in ("corral.db", "corral.db-wal", "corral.db-shm"):
+            with pytest.raises(FileNotFoundError):
+                open_regular(file.with_name(name))
+            with pytest.raises(Trouble):
+                contents(File(name, None, 1, str(file.with_name(name))))
+        with pytest.raises(Invalid):
+            read_attachments(file)
+        assert held_locks(file) == before
+    os.close(open_regular(file))

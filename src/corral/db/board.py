@@ -1,6 +1,6 @@
-"""Two numbers that all processes of a SQLite store share: the content of a file beside it.
+"""What all processes of a SQLite store share beside it: the content of a small file.
 
-They are read and written by `pread` and `pwrite`. A memory map would save a microsecond per write,
+It is read and written by `pread` and `pwrite`. A memory map would save a microsecond per write,
 but if another program truncates a mapped file, every process that uses the map is killed (SIGBUS).
 """
 
@@ -8,21 +8,31 @@ import os
 import weakref
 from contextlib import suppress
 from struct import Struct
+from typing import NamedTuple
 
 from corral.db.lockfile import OPEN
 
-DOOR = 0
-"""Whether a process has the door of the line of writers: 0 or 1."""
-TIME = 1
-"""The latest time at which a process wrote."""
+_DOOR = Struct("<q")
+_MOMENT = Struct("<qqqq")
 
-_NUMBERS = Struct("<qq")
-_NUMBER = Struct("<q")
+
+class Moment(NamedTuple):
+    """The store's time at the last write."""
+
+    time: int
+    """In milliseconds since 1970; 0: nothing was written yet."""
+    steady: int
+    """The machine's steady clock at the same moment."""
+    boot: int
+    """The start of the machine that the steady clock counts from."""
+    doubted_at: int
+    """Since when no writer's clock agreed with the store's time, by the steady clock; 0: one did
+    at the last write."""
 
 
 class Board:
-    """The numbers. They are hints: where they are lost, writers wait less fairly, and a clock that
-    was set back is followed."""
+    """The shared content. All of it is a hint: where it is lost, writers wait less fairly, and a
+    clock that was moved is followed."""
 
     def __init__(self, path: str) -> None:
         """Open the file; OSError if it does not exist, or is not a regular file."""
@@ -35,13 +45,22 @@ class Board:
             self.close()
             raise
 
-    def read(self, place: int) -> int:
-        data = os.pread(self._descriptor, 16, 0)
-        if len(data) < 16:  # new, or another program truncated it
-            data = data.ljust(16, b"\0")
-        number: int = _NUMBERS.unpack(data)[place]
-        return number
+    def is_door_taken(self) -> bool:
+        """Whether a process has the door of the line of writers."""
+        return os.pread(self._descriptor, 1, 0) == b"\1"
 
-    def write(self, place: int, number: int) -> None:
+    def show_door(self, taken: bool) -> None:
+        self._write(_DOOR.pack(taken), 0)
+
+    def read_moment(self) -> Moment:
+        data = os.pread(self._descriptor, _MOMENT.size, _DOOR.size)
+        if len(data) < _MOMENT.size:  # new, or another program truncated it
+            data = data.ljust(_MOMENT.size, b"\0")
+        return Moment._make(_MOMENT.unpack(data))
+
+    def write_moment(self, moment: Moment) -> None:
+        self._write(_MOMENT.pack(*moment), _DOOR.size)
+
+    def _write(self, data: bytes, offset: int) -> None:
         with suppress(OSError):  # a full disk
-            os.pwrite(self._descriptor, _NUMBER.pack(number), place * 8)
+            os.pwrite(self._descriptor, data, offset)

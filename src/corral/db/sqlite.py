@@ -8,7 +8,7 @@ from typing import NoReturn, TypeVar
 
 import apsw
 
-from corral.db import sqlite_connections
+from corral.db import sqlite_connections, sqlite_log
 from corral.db.database import Database, Finding, Listener, Probe, RowsOf, Table, Work
 from corral.db.group import MAX_BATCH, Job, Spoilt
 from corral.db.lockfile import LockFile
@@ -241,6 +241,7 @@ class SqliteDatabase(Database):
                 self.require_usable()  # it may have been closed while we stood in line
             self._turnstile.enter(since)
             writer = shared.writer or shared.connect_writer()
+            shared.require_room(writer)
             if not shared.full and durable is not shared.syncs:
                 shared.wait_for_disk(writer, durable)
         except BaseException:  # also Ctrl-C at the moment in which the turn came
@@ -363,7 +364,8 @@ class SqliteDatabase(Database):
 
     def check(self, *, thorough: bool) -> list[Finding]:
         with self._looking() as connection:
-            return check_file(connection, thorough=thorough)
+            found = check_file(connection, thorough=thorough)
+        return [*found, *sqlite_log.examine(self._shared.path)]
 
     def backup(self, target: Path) -> None:
         try:

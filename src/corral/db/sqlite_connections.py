@@ -24,7 +24,7 @@ from pathlib import Path
 
 import apsw
 
-from corral.db import filesystem
+from corral.db import filesystem, sqlite_log
 from corral.db.database import Working
 from corral.db.group import Line
 from corral.db.sqlite_errors import replaced, translate
@@ -60,6 +60,8 @@ class ConnectionSet:
         """Whether every commit waits for the disk, as the store asks."""
         self.syncs = False
         """Whether the writer's commits wait for the disk at present."""
+        self._turns = 0
+        self._log_is_long = False
         self._log_path = f"{path}-wal"
         self._log: Identity | None = None
         """The log's file. It stays the same for as long as any connection is open."""
@@ -124,6 +126,17 @@ class ConnectionSet:
         """Set whether the next commits wait for the disk."""
         writer.run(f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
         self.syncs = wanted
+
+    def require_room(self, writer: Link) -> None:
+        """Raise StoreUnavailable if the log is too long and a reader keeps it so."""
+        self._turns += 1
+        if self._log_is_long or self._turns % sqlite_log.EVERY == 1:
+            self._log_is_long = True  # after an error the next turn looks again
+            try:
+                sqlite_log.require_room(writer.connection, self.path, BUSY_MS)
+            except apsw.Error as error:
+                raise translate(error, Path(self.path)) from error
+            self._log_is_long = False
 
     # -- the file -------------------------------------------------------------------------------
 

@@ -26,6 +26,16 @@ def replaced(where: str, why: str) -> StoreUnavailable:
     )
 
 
+def log_full(where: str, size: int, cause: str, holder: int | None) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"The store {where} accepts no writes: its write-ahead log has {size // 1_048_576:,} MiB, "
+        f"because {cause}. Nothing was changed.",
+        reason="log_full",
+        path=where,
+        holder=holder,
+    )
+
+
 def translate(error: apsw.Error, path: Path) -> CorralError:
     """An engine's error as a sentence that names the next step."""
     where = str(path)

@@ -16,7 +16,7 @@ import time
 from fcntl import flock
 from pathlib import Path
 
-from corral.db.board import DOOR, Board
+from corral.db.board import Board
 from corral.db.lockfile import FREE, TRY, LockFile
 from corral.db.sqlite_errors import no_room
 from corral.kernel.errors import StoreUnavailable
@@ -41,7 +41,7 @@ class Turnstile:
         `since` is when the caller began to wait, if that was earlier, by the steady clock.
         """
         door, turn = self._files or self._open()
-        if not door.board.read(DOOR):
+        if not door.board.is_door_taken():
             try:
                 flock(turn.descriptor, TRY)
                 return
@@ -99,7 +99,7 @@ class Turnstile:
         holder = next((process for process in holders if process is not None), None)
         if holder is None:
             said = "another process does not finish a write; find it and end it"
-        elif _is_stopped(holder):
+        elif is_stopped(holder):
             said = (
                 f"process {holder} was stopped in the middle of a write; let it go on with "
                 f"`kill -CONT {holder}`, or end it"
@@ -129,16 +129,16 @@ class Door(LockFile):
 
     def lock(self) -> None:
         super().lock()
-        self.board.write(DOOR, 1)
+        self.board.show_door(True)
 
     def try_lock(self) -> bool:
         if not super().try_lock():
             return False
-        self.board.write(DOOR, 1)
+        self.board.show_door(True)
         return True
 
     def unlock(self) -> None:
-        self.board.write(DOOR, 0)
+        self.board.show_door(False)
         super().unlock()
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class _Usher(threading.Thread):
                 self._asked.release()
 
 
-def _is_stopped(process: int) -> bool:
+def is_stopped(process: int) -> bool:
     try:
         about = Path(f"/proc/{process}/stat").read_text()
     except OSError:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from corral import __version__, config
 from corral.adapters import process
 from corral.db.database import Finding
-from corral.kernel.clock import MINUTE, format_duration
+from corral.kernel.clock import MINUTE, SystemClock, format_duration
 from corral.kernel.errors import CorralError
+from corral.kernel.lease import LONGEST as LONGEST_LEASE
 from corral.rooms.nodes.model import NodeState
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
             if not config.is_afar(store.address):  # of there, its own doctor knows more
                 findings += [_daemon(store), _runs(store, fix), _line(store), late_timers(store)]
                 findings.append(stalled_mailboxes(store))
+                findings += _clock(store, fix)
             findings += _machines(store)
     except CorralError as error:
         missing = error.details.get("reason") == "missing"
@@ -193,6 +195,74 @@ def stalled_mailboxes(store: "Corral") -> Finding:
         f"The oldest letter of {first.mailbox} has been due for {format_duration(late)} and is not "
         f"claimed: {_CLAIMED_BY[kind]}. `corral mail list --mailbox {first.mailbox}` shows "
         f"it.{rest}",
+    )
+
+
+def _clock(store: "Corral", fix: bool) -> Iterator[Finding]:
+    """Clocks that differ, and what was written while one was ahead: a lease or a moment of a
+    schedule that lies further ahead than it can."""
+    now = store.now()
+    apart = now - SystemClock().now()
+    newest = max((event.at for event in store.events.newest(limit=1).items), default=0)
+    if abs(apart) > MINUTE:
+        words = "ahead of" if apart > 0 else "behind"
+        yield Finding(
+            "clock",
+            "warning",
+            f"The store's time is {format_duration(abs(apart))} {words} this machine's clock; "
+            "check the clocks of all machines that use the store.",
+        )
+    elif newest > now + MINUTE:
+        yield Finding(
+            "clock",
+            "warning",
+            f"The newest event is {format_duration(newest - now)} ahead of the time: a clock was "
+            "ahead when it was written. Leases and timers of that time end later by as much.",
+        )
+    else:
+        yield Finding("clock", "ok", "The store's time agrees with this machine's clock.")
+    yield from _held_ahead(store, now)
+    yield from _planned_ahead(store, now, fix)
+
+
+def _held_ahead(store: "Corral", now: int) -> Iterator[Finding]:
+    sql = (
+        "SELECT count(*), min(seq), max(due_at) FROM letters WHERE state = 'waiting'"
+        f" AND owner IS NOT NULL AND due_at > {now + LONGEST_LEASE + MINUTE}"
+    )
+    count, seq, until = store.db.sql(sql, limit=1).rows[0]
+    if count:
+        yield Finding(
+            "leases",
+            "warning",
+            f"{count} claimed letters, as number {seq}, are held for "
+            f"{format_duration(until - now)}, longer than any lease: a clock was ahead. "
+            "`corral mail drop` and `corral mail resend` put a letter again.",
+        )
+
+
+def _planned_ahead(store: "Corral", now: int, fix: bool) -> Iterator[Finding]:
+    from corral.rooms.schedules.recurrence import Rule
+
+    ahead = []
+    for schedule in store.schedules.list(limit=200).items:
+        rule = Rule(schedule.kind, schedule.rule, schedule.time_zone, schedule.anchor_at)
+        planned, upcoming = schedule.next_at, rule.next(now)
+        if planned is not None and upcoming is not None and planned > upcoming + MINUTE:
+            ahead.append(schedule)
+    if not ahead:
+        return
+    if fix:
+        for schedule in ahead:
+            store.schedules.pause(schedule.id)
+            store.schedules.resume(schedule.id)
+        yield Finding("schedules", "ok", f"{len(ahead)} were planned too far ahead, and again now.")
+        return
+    yield Finding(
+        "schedules",
+        "warning",
+        f"{len(ahead)} are planned later than their interval, as {ahead[0].id}: a clock was ahead. "
+        "`corral doctor --fix` plans them again.",
     )
 
 

@@ -1,0 +1,101 @@
+"""A reader that is stopped inside its transaction: the log stays bounded, and doctor names it."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.db import sqlite_log
+from corral.db.statement import Statement
+from corral.db.tx import Tx
+from corral.kernel.errors import StoreUnavailable
+from corral.library.health import examine
+from tests.support.processes import Child, Signal
+
+BODY = "x" * 10_000
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sqlite_log, "NOTABLE", 300_000)
+    monkeypatch.setattr(sqlite_log, "MOST", 1_000_000)
+    monkeypatch.setattr(sqlite_log, "MOST_FOR_LIVE_READERS", 4_000_000)
+    monkeypatch.setattr(sqlite_log, "EVERY", 4)
+    path = tmp_path / "corral.db"
+    with corral.open(path) as store:
+        store.mail.put("queue:work", "first")
+    return path
+
+
+@contextmanager
+def reader_of(path: Path) -> Iterator["Child[None]"]:
+    """A process inside a read transaction, until it is killed."""
+    reads = Signal()
+
+    def stay(tx: Tx) -> None:
+        tx.run(Statement("SELECT count(*) FROM letters"))
+        reads.send()
+        time.sleep(60)
+
+    def read() -> None:
+        with corral.open(path) as store:
+            store.mail.put("queue:work", "so that the log is not empty")
+            store._database.read(stay)
+
+    with Child(read) as child:
+        reads.wait()
+        yield child
+
+
+def put_until_refused(path: Path, most: int) -> tuple[StoreUnavailable, int]:
+    with corral.open(path) as store:
+        for _ in range(most):
+            try:
+                store.mail.put("queue:work", BODY)
+            except StoreUnavailable as error:
+                return error, sqlite_log.size_of(str(path))
+    raise AssertionError(f"the log grew to {sqlite_log.size_of(str(path)):,} bytes")
+
+
+def test_a_stopped_reader_bounds_the_log_and_is_named(file: Path) -> None:
+    with reader_of(file) as child:
+        os.kill(child.pid, signal.SIGSTOP)
+        error, size = put_until_refused(file, 500)
+        assert error.reason == "log_full"
+        assert error.details["holder"] == child.pid
+        assert f"kill -CONT {child.pid}" in error.message
+        assert size < 1_500_000
+        reported = [each for each in examine(f"sqlite:///{file}") if each.check == "log"]
+        assert [each.state for each in reported] == ["warning"]
+        assert str(child.pid) in reported[0].message
+        with corral.open(file) as store:
+            accepted = len(store.mail.list(limit=200).items)
+            os.kill(child.pid, signal.SIGCONT)
+            child.kill()
+            store.mail.put("queue:work", "after")
+            assert len(store.mail.list(limit=200).items) == accepted + 1
+            assert sqlite_log.size_of(str(file)) < 300_000
+    assert not [each for each in examine(f"sqlite:///{file}") if each.check == "log"]
+
+
+def test_a_reader_that_runs_is_given_more_room_than_a_stopped_one(file: Path) -> None:
+    with reader_of(file):
+        error, size = put_until_refused(file, 900)
+        assert error.reason == "log_full"
+        assert 4_000_000 < size < 5_000_000
+
+
+def test_a_large_transaction_without_readers_is_not_refused(file: Path) -> None:
+    from corral.rooms.mail import ops as mail
+
+    with corral.open(file) as store:
+        with store.transaction() as tx:
+            for _ in range(300):
+                mail.put(tx, "queue:work", BODY)
+        for _ in range(10):
+            store.mail.put("queue:work", "after")
