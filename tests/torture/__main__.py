@@ -313,6 +313,7 @@ def main() -> int:
     parser.add_argument("--storm", action="store_true", help="chats in a storm; see its --help")
     parser.add_argument("--chaos", action="store_true", help="everything at once; see its --help")
     parser.add_argument("--moves", action="store_true", help="db move under load; see its --help")
+    parser.add_argument("--runs", action="store_true", help="many runs at once; see its --help")
     parser.add_argument("--kills", type=int, help="batches of --count until there were so many")
     parser.add_argument("--into", metavar="FILE", help="a line for each batch; --kills goes on")
     parser.add_argument("--total", metavar="FILE", help="only show what such a file tells")
@@ -324,6 +325,10 @@ def main() -> int:
         from tests.torture.chaos import main as chaos
 
         return chaos.main([word for word in sys.argv[1:] if word != "--chaos"])
+    if "--runs" in sys.argv:
+        from tests.torture import many_runs
+
+        return many_runs.main([word for word in sys.argv[1:] if word != "--runs"])
     if "--moves" in sys.argv:
         from tests.torture import moves
 
