@@ -141,6 +141,7 @@ torture: setup ## kill, stop, cut off and fill whatever there is, and see that t
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --storm
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --handles
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --moves
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --runs
 	@env -u PYTHONDONTWRITEBYTECODE CORRAL_CRASH=all $(BIN)/pytest --timeout 1800 -n $(WORKERS) --dist worksteal tests/crash
 
 clean: ## remove what the targets above made

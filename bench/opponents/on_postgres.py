@@ -27,7 +27,7 @@ from bench.opponents import (
     now_ms,
     open_store,
 )
-from corral.db.postgres import STEADY_PLANS
+from corral.db.postgres_pool import STEADY_PLANS
 
 CLAIM = """
     WITH RECURSIVE level (rank) AS (

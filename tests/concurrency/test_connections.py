@@ -8,7 +8,7 @@ import pytest
 
 import corral
 from corral.db.database import CLOSED
-from corral.db.postgres import MAX_CONNECTIONS
+from corral.db.postgres_pool import MAX_CONNECTIONS
 from corral.db.sqlite import SqliteDatabase
 from corral.db.tx import Tx
 from corral.kernel.errors import Refused

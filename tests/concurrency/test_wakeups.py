@@ -21,7 +21,7 @@ NEVER = 30.0
 @pytest.fixture(autouse=True)
 def _no_safety_net(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow looks that catch a missed wake-up would hide that it was missed."""
-    from corral.db.postgres import NotifyListener
+    from corral.db.notices import NotifyListener
 
     monkeypatch.setattr(wakeups, "SAFETY_POLL", NEVER)
     monkeypatch.setattr(NotifyListener, "SAFETY_POLL", NEVER)

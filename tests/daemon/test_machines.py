@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.db.postgres import PATIENCE
+from corral.db.postgres_pool import PATIENCE
 from corral.rooms.runs.model import Run
 from tests.support.keeping import lives, until
 from tests.support.machines import Machine

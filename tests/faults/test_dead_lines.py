@@ -15,9 +15,9 @@ from tests.torture.chaos.world import Network, Server
 PROGRAM = """
 import sys, time
 import corral
-from corral.db import postgres, postgres_link
+from corral.db import postgres_link, postgres_pool
 from corral.kernel.errors import StoreUnavailable
-postgres.PATIENCE = 0.5
+postgres_pool.PATIENCE = 0.5
 postgres_link.NOTICED.update(keepalives_idle=1, keepalives_interval=1,
                              keepalives_count=2, tcp_user_timeout=2_000)
 with corral.open(sys.argv[1]) as store:

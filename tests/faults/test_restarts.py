@@ -10,7 +10,7 @@ import pytest
 
 import corral
 from corral.adapters.process import Usage
-from corral.db import postgres
+from corral.db import postgres_pool
 from corral.keeper.hold import CUT_OFF, Hold
 from corral.keeper.meter import Meter
 from corral.kernel.clock import HOUR, SetClock
@@ -155,7 +155,7 @@ def test_whoever_says_how_long_waits_for_a_server_no_longer_than_that(
         began = time.monotonic()
         with store.waiting_at_most(0.1), pytest.raises(StoreUnavailable):
             store.mail.list()
-        assert time.monotonic() - began < postgres.PATIENCE / 2
+        assert time.monotonic() - began < postgres_pool.PATIENCE / 2
         later = Racer(lambda: store.mail.list().items)  # who does not say waits as usual
         time.sleep(0.3)
         own_server.start()
@@ -176,7 +176,7 @@ def test_a_keeper_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it
         hold.keep_usage(Usage(cpu_ms=1, memory_bytes=1, processes=1))
         hold.log("info", "still there")
         while hold.stop_wanted is None:
-            assert time.monotonic() - began < postgres.PATIENCE / 2
+            assert time.monotonic() - began < postgres_pool.PATIENCE / 2
             hold.renew(None, 0, Meter())
         assert hold.stop_wanted == CUT_OFF
         own_server.start()
@@ -185,7 +185,7 @@ def test_a_keeper_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it
 def test_a_server_that_stays_away_is_given_up_after_a_while_and_found_again_later(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "PATIENCE", 1.0)
+    monkeypatch.setattr(postgres_pool, "PATIENCE", 1.0)
     with corral.open(own_url) as store:
         store.mail.put("queue:work", "before", key="before")
         own_server.stop()

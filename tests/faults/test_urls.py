@@ -6,7 +6,7 @@ import time
 import pytest
 
 import corral
-from corral.db import postgres
+from corral.db import postgres_pool
 from corral.kernel.errors import Invalid, StoreUnavailable
 from tests.support.postgres import PostgresServer, free_port
 
@@ -60,7 +60,7 @@ def test_a_server_of_another_kind_is_said_to_be_unreachable() -> None:
         port = other.getsockname()[1]
         # It accepts the connection, by the kernel, and never answers.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(postgres, "CONNECT_SECONDS", 2)  # the least that libpq takes
+            patch.setattr(postgres_pool, "CONNECT_SECONDS", 2)  # the least that libpq takes
             unavailable(f"postgresql://ada@127.0.0.1:{port}/corral")
 
 

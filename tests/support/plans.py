@@ -8,7 +8,7 @@ import apsw
 import psycopg
 from psycopg import sql
 
-from corral.db.postgres import STEADY_PLANS
+from corral.db.postgres_pool import STEADY_PLANS
 from corral.db.statement import Params, Statement
 
 

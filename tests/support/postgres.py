@@ -114,7 +114,7 @@ class PostgresServer:
     def start(self) -> None:
         settings = [
             part
-            for name in (*self._settings, "listen_addresses=127.0.0.1", "max_connections=200")
+            for name in ("max_connections=200", *self._settings, "listen_addresses=127.0.0.1")
             for part in ("-c", name)
         ]
         with (self.folder / "log").open("ab") as log:

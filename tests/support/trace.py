@@ -108,7 +108,7 @@ def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
 
     def recorded_run(self: postgres.Link, text: str) -> list[Row]:
         # Those who wait are told by a thread of its own, and a connection is set up only once.
-        if threading.get_ident() == here and text != postgres.STEADY_PLANS:
+        if threading.get_ident() == here:
             trace.texts.append(text)
         return run(self, text)
 

@@ -314,6 +314,7 @@ def main() -> int:
     parser.add_argument("--chaos", action="store_true", help="everything at once; see its --help")
     parser.add_argument("--handles", action="store_true", help="many handles; see its --help")
     parser.add_argument("--moves", action="store_true", help="db move under load; see its --help")
+    parser.add_argument("--runs", action="store_true", help="many runs at once; see its --help")
     parser.add_argument("--kills", type=int, help="batches of --count until there were so many")
     parser.add_argument("--into", metavar="FILE", help="a line for each batch; --kills goes on")
     parser.add_argument("--total", metavar="FILE", help="only show what such a file tells")
@@ -329,6 +330,10 @@ def main() -> int:
         from tests.torture import handles
 
         return handles.main([word for word in sys.argv[1:] if word != "--handles"])
+    if "--runs" in sys.argv:
+        from tests.torture import many_runs
+
+        return many_runs.main([word for word in sys.argv[1:] if word != "--runs"])
     if "--moves" in sys.argv:
         from tests.torture import moves
 

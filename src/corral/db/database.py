@@ -144,6 +144,10 @@ class Database(ABC):
         """This process is about to end: from now on a server that went away is not waited for."""
         self.hurried = True
 
+    def spare_connections(self) -> None:  # noqa: B027 (a file has no connections to spare)
+        """This process lives long and uses the store now and then: hold a connection to a server
+        only while it is used. Many such processes share a server's connections."""
+
     @contextmanager
     def waiting_at_most(self, seconds: float) -> Iterator[None]:
         """On this thread a server that went away is waited for no longer than this, nor than

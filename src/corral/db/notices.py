@@ -70,43 +70,61 @@ class ServerClock:
 
 
 class Bell:
-    """Tells the other processes that something was committed, soon and not too often.
+    """A helper thread that notifies other processes of commits, and closes unused connections.
 
-    The notice goes out after the commit and beside it: inside, PostgreSQL would let notifying
-    transactions commit only one after the other. Should this process die in between, the
-    listeners' own slow poll finds the change.
+    The notice is sent after the commit and beside it: inside, PostgreSQL would let notifying
+    transactions commit only one after the other. Commits that are close together send one notice.
+    If this process dies in between, the slow poll of the listeners finds the change.
     """
 
-    def __init__(self, ring: Callable[[], None]) -> None:
+    def __init__(self, ring: Callable[[], None], close_unused: Callable[[], float | None]) -> None:
+        """`close_unused` returns the seconds until it is to be called again; None: not before the
+        next `attend`."""
         self._send = ring
-        self._wanted = threading.Event()
+        self._close_unused = close_unused
+        self._wake = threading.Event()
+        self._to_send = False
         self._closed = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
     def ring(self) -> None:
-        if not self._wanted.is_set():
-            self._wanted.set()
+        """Send a notice soon."""
+        self._to_send = True
+        if not self._wake.is_set():
+            self._wake.set()
         if self._thread is None:
-            with self._starting:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._loop, daemon=True, name="bell")
-                    self._thread.start()
+            self._start()
+
+    def attend(self) -> None:
+        """A connection was opened: look after it."""
+        self._wake.set()
+        if self._thread is None and not self._closed:
+            self._start()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, daemon=True, name="bell")
+                self._thread.start()
 
     def _loop(self) -> None:
         while True:
-            self._wanted.wait()
-            self._wanted.clear()
-            self._send()
+            self._wake.wait(self._close_unused())
+            self._wake.clear()
+            if sends := self._to_send:
+                self._to_send = False
+                self._send()
             if self._closed:
                 return
-            time.sleep(BELL_PAUSE)
+            if sends:
+                time.sleep(BELL_PAUSE)
 
     def close(self) -> None:
-        """Send what is still to be sent."""
+        """Send a notice that is still to be sent, and end the thread."""
         self._closed = True
         if self._thread is not None:
-            self._wanted.set()
+            self._wake.set()
             self._thread.join(LAST_RING_SECONDS)
 
 
@@ -114,8 +132,10 @@ class NotifyListener:
     SAFETY_POLL = 1.0
 
     def __init__(self, connect: Callable[[], Wire]) -> None:
+        """`connect` must not wait for a free connection: `wait` polls meanwhile."""
         self._connect = connect
         self._wire: Wire | None = None
+        self.rested = 0.0
         with suppress(psycopg.Error, StoreUnavailable):  # a server that is away: `wait` tries again
             self._subscribe()
 
@@ -127,6 +147,7 @@ class NotifyListener:
         self._or_break_off(f"LISTEN {CHANNEL}")
 
     def rest(self) -> None:
+        self.rested = time.monotonic()
         # The server would keep notices for one who listens and never reads them.
         self._or_break_off(f"UNLISTEN {CHANNEL}")
 
@@ -146,9 +167,11 @@ class NotifyListener:
             left = min(timeout, self.SAFETY_POLL)
             for _ in self._wire.connection.notifies(timeout=left, stop_after=1):
                 return True
-        except (psycopg.Error, StoreUnavailable):
+        except (psycopg.Error, StoreUnavailable) as error:
             self.close()
-            time.sleep(min(max(deadline - time.monotonic(), 0), random.uniform(0.05, 0.3)))
+            full = isinstance(error, StoreUnavailable) and error.reason == "too_many_clients"
+            pause = self.SAFETY_POLL if full else random.uniform(0.05, 0.3)
+            time.sleep(min(max(deadline - time.monotonic(), 0), pause))
         # A poll that came out empty counts as a wake-up: better one query too many.
         return time.monotonic() < deadline
 

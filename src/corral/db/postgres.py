@@ -9,16 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import NoReturn, TypeVar
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.types.json import set_json_loads
-from psycopg.types.numeric import Int8Dumper
 
-from corral.db.database import CLOSED, Database, Finding, Listener, Probe, RowsOf, Table, Work
-from corral.db.notices import CHANNEL, Bell, NotifyListener, ServerClock
+from corral.db.database import Finding, RowsOf, Table, Work
+from corral.db.notices import CHANNEL
 from corral.db.postgres_care import (
     ADOPT_EVENTS,
     check_feed,
@@ -31,68 +28,23 @@ from corral.db.postgres_errors import (
     translate,
     unknown_outcome,
     unreachable,
-    without_password,
-    without_secrets,
 )
-from corral.db.postgres_link import Gone, Link, is_gone, noticed, raise_if_gone
-from corral.db.statement import Row, Statement
+from corral.db.postgres_link import Gone, Link, is_gone, raise_if_gone
+from corral.db.postgres_pool import SHORTEST_BACKOFF, PostgresConnections, back_off
+from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
-from corral.kernel.clock import Clock
 from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
 
 R = TypeVar("R")
 
 MIGRATION_LOCK = 0x436F7272
 MOVE_LOCK = MIGRATION_LOCK + 1
-OLDEST_SERVER = 130_000  # transaction numbers of 64 bits came with it
-MAX_CONNECTIONS = 32
-# Plans that a connection keeps. A daemon's rounds, or a thorough look at a store, use more
-# statements than the driver's 100, and each that was put out is planned anew at its next turn.
-MAX_PREPARED = 400
-CONNECT_SECONDS = 5
-PATIENCE = 20.0  # how long a server that went away is waited for
+MIGRATION_SECONDS = 60  # how long a migration by another process is waited for
 MAX_CLASHES = 10  # how often a transaction that met another is run again
 
-# What was accepted is on the server's disk. Every statement of ours has its index and is planned
-# once: planning anew for each value would cost more than running it, and a plan that suits a guess
-# about values would one day read a whole table.
-STEADY_PLANS = """
-    SET synchronous_commit = on;
-    SET default_transaction_isolation = 'read committed';
-    SET plan_cache_mode = force_generic_plan;
-    SET enable_seqscan = off;
-    SET enable_sort = off;
-    SET jit = off
-"""
 
-
-class PostgresDatabase(Database):
-    engine = "postgres"
+class PostgresDatabase(PostgresConnections):
     keeps_output = True
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock: Clock | None,
-        actor: str,
-        probe: Probe | None = None,
-    ) -> None:
-        """Connect to the server; without a clock of the caller's, the server's time is used."""
-        super().__init__()
-        self._conninfo = self.address = url
-        self.url, self.pointer = without_password(url), without_secrets(url)
-        self.actor = actor
-        self._probe = probe
-        self._idle: list[Link] = []
-        self._places: SimpleQueue[None] = SimpleQueue()
-        """As many as connections that this process may still make use of."""
-        for _ in range(MAX_CONNECTIONS):
-            self._places.put(None)
-        self._bell = Bell(self._ring)
-        first = self._take()
-        self.clock = clock or ServerClock(self._ask_time, at_first=lambda: self._time_of(first))
-        self._idle.append(first)
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -168,17 +120,6 @@ class PostgresDatabase(Database):
         if tx.noted:
             self._bell.ring()
 
-    def _await_place(self) -> None:
-        """One of the connections that this process may have; those who come late wait."""
-        try:
-            self._places.get(timeout=PATIENCE)
-        except Empty:
-            raise StoreUnavailable(
-                f"All {MAX_CONNECTIONS} connections of this process to {self.url} were busy for "
-                f"{PATIENCE:.0f} s; share the work out, or end what holds them.",
-                reason="locked",
-            ) from None
-
     def _take_begun(self) -> Link:
         """A connection in a transaction; one that broke while it lay on the shelf is replaced."""
         while True:
@@ -206,9 +147,9 @@ class PostgresDatabase(Database):
 
     def _persist(self, once: Callable[[Link], R], *, repeatable: bool) -> R:
         """Run it until it succeeds, fails for a reason of its own, or patience ends."""
-        own = self.working.patience
-        patience = PATIENCE if own is None else own
+        patience = self._patience
         patience_ends: float | None = None
+        backoff = SHORTEST_BACKOFF
         for clash in range(MAX_CLASHES):
             while True:
                 try:
@@ -218,8 +159,11 @@ class PostgresDatabase(Database):
                         raise unknown_outcome(self.url) from gone
                     patience_ends = patience_ends or time.monotonic() + patience
                     if self.hurried or time.monotonic() > patience_ends:
-                        raise unreachable(self.url, gone) from gone
-                    time.sleep(random.uniform(0.05, 0.3))
+                        raise (gone.refused or unreachable(self.url, gone)) from gone
+                    if gone.is_full:
+                        backoff = back_off(backoff, patience_ends)
+                    else:
+                        time.sleep(random.uniform(0.05, 0.3))
                 except (pg.SerializationFailure, pg.DeadlockDetected):
                     time.sleep(random.uniform(0, 0.002) * 2**clash)
                     break
@@ -237,9 +181,9 @@ class PostgresDatabase(Database):
             self._await_place()
         try:
             try:
-                link = self._take()
+                link = self._take(wait=False)
             except StoreUnavailable as error:
-                raise Gone(False, psycopg.OperationalError(str(error))) from None
+                raise Gone(False, psycopg.OperationalError(str(error)), error) from None
             try:
                 return once(link)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
@@ -254,108 +198,11 @@ class PostgresDatabase(Database):
     def _tx(self, link: Link, mode: Mode) -> Tx:
         return Tx(link, self.clock.now(), self.actor, mode, self.redaction, self.origin)
 
-    # -- connections ----------------------------------------------------------------------------
-
-    def _connect(self) -> Link:
-        try:
-            connection = psycopg.connect(
-                self._conninfo,
-                autocommit=True,
-                connect_timeout=CONNECT_SECONDS,
-                application_name="corral",
-                client_encoding="UTF8",
-                prepare_threshold=0,
-                **noticed(self._conninfo),
-            )
-        except psycopg.ProgrammingError:
-            # Its own words are not repeated: they quote the URL, and so perhaps a password.
-            raise Invalid(
-                "The store's URL is wrong; write it like postgresql://user@host/database."
-            ) from None
-        except psycopg.Error as error:
-            raise unreachable(self.url, error) from error
-        if connection.info.server_version < OLDEST_SERVER:
-            connection.close()
-            raise StoreUnavailable(
-                f"The server of {self.url} is older than PostgreSQL 13; upgrade it.",
-                reason="old_server",
-            )
-        if connection.info.parameter_status("server_encoding") != "UTF8":
-            connection.close()
-            raise StoreUnavailable(
-                f"{self.url} does not keep UTF-8; make a database with ENCODING 'UTF8'.",
-                reason="encoding",
-            )
-        connection.adapters.register_dumper(int, Int8Dumper)
-        set_json_loads(_as_it_is, connection)  # records decode JSON themselves
-        connection.prepared_max = MAX_PREPARED
-        return Link(connection)
-
-    def _take(self) -> Link:
-        while True:
-            try:
-                link = self._idle.pop()
-            except IndexError:
-                link = self._connect()
-                self._say_first(link, STEADY_PLANS)
-                return link
-            if link.silent:
-                return link
-            link.connection.close()
-
-    def _say_first(self, link: Link, text: str) -> list[Row]:
-        """Ask something on a new connection; one that breaks at once was none."""
-        try:
-            return link.run(text)
-        except psycopg.OperationalError as error:
-            link.connection.close()
-            raise unreachable(self.url, error) from error
-
-    def _give_back(self, link: Link) -> None:
-        if not link.idle and link.usable:
-            with suppress(psycopg.Error):
-                link.run("ROLLBACK")
-        if link.idle:
-            self._idle.append(link)
-            if self.unusable == CLOSED:  # meanwhile, and whoever closed it has seen the shelf empty
-                self._close_idle()
-        elif link.usable:  # who was interrupted left it in the middle of a statement
-            link.connection.close()
-        else:
-            # When one connection broke, its neighbours probably did too.
-            while self._idle:
-                with suppress(psycopg.Error, IndexError):
-                    self._idle.pop().connection.close()
-
-    def _ask_time(self) -> int:
-        # On a connection of its own: whoever asks may hold the last place of the shelf already.
-        link = self._connect()
-        try:
-            return self._time_of(link)
-        finally:
-            link.connection.close()
-
-    def _time_of(self, link: Link) -> int:
-        (answer,) = self._say_first(link, "SELECT extract(epoch FROM clock_timestamp()) * 1000")
-        return int(answer[0])
-
-    def _close(self) -> None:
-        self._bell.close()
-        self._close_idle()
-
-    def _close_idle(self) -> None:
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().connection.close()
-
     # -- wake-ups -------------------------------------------------------------------------------
 
-    def _ring(self) -> None:
+    def _send_notice(self) -> None:
         with suppress(CorralError):
             self._persist(lambda link: link.run(f"NOTIFY {CHANNEL}"), repeatable=True)
-
-    def listen(self) -> Listener:
-        return NotifyListener(self._connect)
 
     # -- durability -----------------------------------------------------------------------------
 
@@ -390,7 +237,17 @@ class PostgresDatabase(Database):
     def migrating(self) -> Iterator[None]:
         link = self._connect()
         try:
-            self._say_first(link, f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
+            self._say_first(link, f"SET lock_timeout = '{MIGRATION_SECONDS}s'")
+            try:
+                link.run(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
+            except pg.LockNotAvailable:
+                raise StoreUnavailable(
+                    f"Another process has been migrating {self.url} for {MIGRATION_SECONDS} s; "
+                    "wait until it is done, or end it.",
+                    reason="locked",
+                ) from None
+            except psycopg.Error as error:
+                raise unreachable(self.url, error) from error
             yield
         finally:
             link.connection.close()
@@ -459,7 +316,3 @@ class PostgresDatabase(Database):
 
     def _raise(self, error: psycopg.Error) -> NoReturn:
         raise translate(error, self.url) from error
-
-
-def _as_it_is(text: str | bytes) -> str | bytes:
-    return text

@@ -6,8 +6,20 @@ from psycopg import errors as pg
 from corral.db.fencing import refusal
 from corral.kernel.errors import Conflict, CorralError, StoreUnavailable
 
+TOO_MANY_CLIENTS = "too_many_clients"
+
+# libpq gives no SQLSTATE for a refused connection, so its text decides: all of 53300.
+_FULL = ("too many clients", "connection slots are reserved", "too many connections for")
+
 
 def unreachable(url: str, cause: Exception) -> StoreUnavailable:
+    if getattr(cause, "sqlstate", None) == "53300" or any(text in str(cause) for text in _FULL):
+        return StoreUnavailable(
+            f"The server of {url} has no free connection ({first_line(cause)}); try again, end "
+            "programs that hold connections, or raise max_connections.",
+            reason=TOO_MANY_CLIENTS,
+            url=url,
+        )
     if "does not exist" in str(cause) and "database" in str(cause):
         return StoreUnavailable(
             f"There is no database at {url}; make it with `createdb`.", reason="missing", url=url

@@ -1,6 +1,7 @@
 """One connection to PostgreSQL."""
 
 import select
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,8 +9,10 @@ import psycopg
 from psycopg import errors as pg
 
 from corral.db.dialect import Engine
+from corral.db.postgres_errors import TOO_MANY_CLIENTS
 from corral.db.statement import Params, Row, Statement
 from corral.db.tx import NOTE
+from corral.kernel.errors import StoreUnavailable
 
 # A line that is dead without a word (a cable, a machine without power) is noticed within about ten
 # seconds: a keeper that waits for it for longer than its lease could not end its agent in time.
@@ -33,11 +36,23 @@ def noticed(conninfo: str) -> dict[str, Any]:
 
 
 class Gone(Exception):
-    """The connection broke. `asked_to_commit`: whether the server may have kept the work."""
+    """The connection broke. `asked_to_commit`: whether the server may have kept the work.
+    `refused`: why there was no connection in the first place."""
 
-    def __init__(self, asked_to_commit: bool, cause: psycopg.Error) -> None:
+    def __init__(
+        self,
+        asked_to_commit: bool,
+        cause: psycopg.Error,
+        refused: StoreUnavailable | None = None,
+    ) -> None:
         super().__init__(str(cause))
         self.asked_to_commit = asked_to_commit
+        self.refused = refused
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the server had no free connection."""
+        return self.refused is not None and self.refused.reason == TOO_MANY_CLIENTS
 
 
 class Link:
@@ -45,6 +60,8 @@ class Link:
 
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self.connection = connection
+        self.opened = self.rested = time.monotonic()
+        """When it was opened, and when it was last put back into the pool."""
         self._server = connection.pgconn
         self._cursor = psycopg.RawCursor(connection)
         self._socket = select.poll()
@@ -72,6 +89,13 @@ class Link:
 
     def run(self, text: str) -> list[Row]:
         self._cursor.execute(text, prepare=False)
+        return self._rows()
+
+    def run_script(self, text: str) -> list[Row]:
+        """Run several statements in one round trip; the rows of the last one."""
+        self._cursor.execute(text, prepare=False)
+        while self._cursor.nextset():
+            pass
         return self._rows()
 
     def _rows(self) -> list[Row]:

@@ -67,6 +67,7 @@ def main() -> int:
             raise
         keepers.tell(answer_at, {"refused": _as_told(error)})
         return 0
+    store.spare_connections()  # there may be hundreds of supervisors
     with store:
         keeper, answer = _begin(store, order, stdin if order.use_stdin else None)
         keepers.tell(answer_at, answer | {"run": order.run})

@@ -439,6 +439,11 @@ class Corral:
         """This process is about to end: from now on a server that went away is not waited for."""
         self._database.hurry()
 
+    def spare_connections(self) -> None:
+        """Hold a connection to a server only while it is used: for processes of which there are
+        many, and which use the store now and then."""
+        self._database.spare_connections()
+
     def waiting_at_most(self, seconds: float) -> AbstractContextManager[None]:
         """For what this thread does meanwhile, a server that went away is waited for no longer
         than this, nor than whoever called may wait."""

@@ -56,6 +56,9 @@ class Remote(Corral):
     def transaction(self) -> AbstractContextManager[Tx]:
         raise Refused("A transaction is open only where the store is; call one operation.")
 
+    def spare_connections(self) -> None:
+        """The daemon holds the connections to the server."""
+
     def listening(self) -> AbstractContextManager[Listener]:
         raise Refused("Wake-ups come only where the store is; use events.follow.")
 

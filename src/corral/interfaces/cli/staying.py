@@ -105,6 +105,7 @@ def _wait_for_output(app: App, ended: Run) -> None:
 def stay(app: App, asked: Run, *, split: bool) -> int:
     """Stay with a run until it is over, or the person detaches; gives back its exit code."""
     runs = app.store.runs
+    app.store.spare_connections()
     outlets = _outlets(app, asked, split=split)
     missed: list[str] = []
     try:

@@ -48,6 +48,7 @@ class Here:
         from corral.library import open
 
         store = open(self._url)
+        store.spare_connections()  # every agent has a server of its own
         try:
             return store, from_environment(store)
         except BaseException:

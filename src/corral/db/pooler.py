@@ -1,0 +1,84 @@
+"""Detection of connection poolers that share one server connection among several clients.
+
+Corral needs the state of its own session: settings (`SET`), prepared statements, advisory locks
+that end with their holder, and LISTEN. A pooler in session mode (pgbouncer: pool_mode = session)
+keeps all of it. In transaction mode a client may get another server connection for each
+transaction: a lock would stay with a connection that another client uses next, and notices would
+get lost.
+"""
+
+import select
+import time
+from collections.abc import Callable
+
+import psycopg
+
+from corral.db.statement import Row
+from corral.kernel.errors import StoreUnavailable
+
+ANSWER_SECONDS = 5.0
+TRIES = 3
+
+_WHICH = b"SELECT pg_backend_pid()"
+
+
+def refuse_transaction_pooler(
+    connection: psycopg.Connection[Row],
+    process: int,
+    connect: Callable[[], psycopg.Connection[Row]],
+    url: str,
+) -> None:
+    """Raise StoreUnavailable if `connection` leads to a pooler in transaction mode.
+
+    `process` is what the server says its process is. A direct connection learned the same number
+    when it was opened, so the usual case costs nothing. Behind a proxy the numbers differ; then a
+    second connection shows whether both clients can get the same server process.
+    """
+    if connection.info.backend_pid == process:
+        return
+    second = connect()
+    try:
+        for _ in range(TRIES):
+            mine = _ask(connection, _WHICH)
+            if _ask(second, b"BEGIN") is None:
+                return  # session mode, and no server connection is free for the second client
+            theirs = _ask(second, _WHICH)
+            again = _ask(connection, _WHICH)
+            # No answer: the second client's transaction holds the only server connection.
+            if again is None or mine != again or theirs == mine:
+                raise _refusal(url)
+            _ask(second, b"ROLLBACK")
+    except psycopg.Error:
+        # Statement mode refuses BEGIN.
+        raise _refusal(url) from None
+    finally:
+        second.close()
+
+
+def _ask(connection: psycopg.Connection[Row], text: bytes) -> str | None:
+    """The first value of the answer; None if the answer does not come in time."""
+    server = connection.pgconn
+    server.send_query(text)
+    ends = time.monotonic() + ANSWER_SECONDS
+    while server.is_busy():
+        left = ends - time.monotonic()
+        if left <= 0 or not select.select([connection.fileno()], [], [], left)[0]:
+            return None
+        server.consume_input()
+    value: bytes | None = b""
+    while result := server.get_result():
+        if result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
+            raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+        if result.ntuples:
+            value = result.get_value(0, 0)
+    return (value or b"").decode()
+
+
+def _refusal(url: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{url} leads to a connection pooler that shares server connections between clients "
+        "(pgbouncer with pool_mode = transaction or statement). Corral needs sessions of its own: "
+        "set pool_mode = session for this database, or give the URL of the server itself.",
+        reason="pooler",
+        url=url,
+    )

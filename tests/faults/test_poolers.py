@@ -1,0 +1,76 @@
+"""A connection pooler between Corral and PostgreSQL: session mode works, others are refused."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import corral
+from corral.kernel.errors import StoreUnavailable
+from corral.library.health import examine
+from tests.support.pgbouncer import Pgbouncer, find_pgbouncer
+from tests.support.postgres import PostgresServer
+
+Through = Callable[..., str]
+
+
+@pytest.fixture
+def through(postgres_server: PostgresServer) -> Iterator[Through]:
+    """A function that gives the URL of a new database through a pgbouncer in a mode."""
+    program = find_pgbouncer()
+    if program is None:
+        pytest.skip("pgbouncer is not installed; install the package `pgbouncer`")
+    started: list[Pgbouncer] = []
+    urls: list[str] = []
+
+    def start(mode: str, *, size: int = 5) -> str:
+        urls.append(postgres_server.new_database())
+        started.append(Pgbouncer(program, urls[-1], mode, size=size))
+        return started[-1].url
+
+    yield start
+    for bouncer in started:
+        bouncer.close()
+    for url in urls:
+        postgres_server.drop_database(url)
+
+
+@pytest.mark.parametrize("mode", ["transaction", "statement"])
+def test_pooler_that_shares_server_connections_is_refused(through: Through, mode: str) -> None:
+    url = through(mode)
+    with pytest.raises(StoreUnavailable) as caught:
+        corral.open(url)
+    assert caught.value.reason == "pooler"
+    assert "pool_mode = session" in caught.value.message
+    (found,) = (each for each in examine(url) if each.check == "store")
+    assert (found.state, "pool_mode = session" in found.message) == ("broken", True)
+
+
+def test_pooler_in_session_mode_is_used(through: Through) -> None:
+    with corral.open(through("session")) as store:
+        heard: list[object] = []
+        store.mail.put("agent:ada", "first")
+
+        def wait() -> None:
+            letters = store.mail.claim("agent:bob", owner="bob", wait_ms=20_000)
+            heard.extend(letter.body for letter in letters)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        store.mail.put("agent:bob", "second")
+        waiter.join(30)
+        assert heard == ["second"]
+        assert store.db.migrate() == []
+        assert [event.subject for event in store.events.after().items] == ["let_1", "let_2"]
+
+
+def test_pooler_in_session_mode_without_a_second_connection_is_not_mistaken(
+    through: Through, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second client of the check gets no server connection; it does not wait for ever."""
+    monkeypatch.setattr("corral.db.pooler.ANSWER_SECONDS", 0.2)
+    from corral.db import connect
+
+    database = connect(through("session", size=1), actor="test")
+    assert database.schema_version() == 0
+    database.close()

@@ -1,0 +1,130 @@
+"""Run many commands at once on one PostgreSQL server with stock settings, and count connections.
+
+    python -m tests.torture --runs [--count 200] [--seconds 60]
+
+Each run has a supervisor process of its own. The server allows 100 connections. Every run must be
+running at the same moment, stay alive beyond its lease, and end as completed with its exit code.
+"""
+
+import argparse
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+import corral
+from corral.adapters.keepers import StartingKeeper
+from corral.library import Corral
+from corral.rooms.runs.model import RunState
+from tests.support.postgres import PostgresServer
+from tests.torture.places import folder_for
+
+STOCK = "max_connections=100"
+_COUNT = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
+
+
+class Meter(threading.Thread):
+    """Counts the connections to a database all the time, on one connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._server = psycopg.connect(url, autocommit=True)
+        self._own = self._server.info.backend_pid
+        self.over = threading.Event()
+        self.counts: list[int] = []
+
+    def run(self) -> None:
+        while not self.over.wait(0.1):
+            row = self._server.execute(_COUNT, (self._own,)).fetchone()
+            assert row is not None
+            self.counts.append(int(row[0]))
+        self._server.close()
+
+    def part(self, since: int) -> str:
+        part = sorted(self.counts[since:]) or [0]
+        mean = sum(part) / len(part)
+        return f"mean {mean:.1f}, median {part[len(part) // 2]}, most {part[-1]}"
+
+
+def start(store: Corral, project: Path, release: Path) -> str:
+    """A run that waits until a file is there."""
+    words = f"while ! test -e {release}; do sleep 2; done; exit 7"
+    run = store.runs.ask(command=["sh", "-c", words], project=str(project), terminal=False)
+    StartingKeeper().keep(store=store.address, run=run.id)
+    return run.id
+
+
+@contextmanager
+def measured(url: str) -> Iterator[Meter]:
+    meter = Meter(url)
+    meter.start()
+    try:
+        yield meter
+    finally:
+        meter.over.set()
+        meter.join()
+
+
+def run(folder: Path, url: str, count: int, seconds: float) -> int:
+    os.environ["CORRAL_HOME"] = str(folder / "home")
+    (folder / "work").mkdir()
+    release, wrong = folder / "release", []
+    with measured(url) as meter, corral.open(url, actor="torture") as store:
+        for name in ("runs.max", "runs.max_per_node"):
+            if name in {each.name for each in store.settings.list().items}:
+                store.settings.set(name, count + 10)
+        began = time.monotonic()
+        ids = [start(store, folder / "work", release) for _ in range(count)]
+        print(f"started    {count} runs in {time.monotonic() - began:.0f} s", flush=True)
+        at = len(meter.counts)
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            time.sleep(1)
+        live = [store.runs.get(id) for id in ids]
+        now = store.now()
+        running = sum(each.state is RunState.RUNNING for each in live)
+        leased = sum((each.lease_until or 0) > now for each in live)
+        print(
+            f"running    {running} of {count}, {leased} with a valid lease, after {seconds:.0f} s"
+        )
+        print(f"connections while all run: {meter.part(at)}")
+        wrong += [f"{count - running} do not run"] if running < count else []
+        wrong += [f"{count - leased} lost their lease"] if leased < count else []
+        at = len(meter.counts)
+        release.touch()
+        deadline = time.monotonic() + 300
+        while any(store.runs.get(id).is_live for id in ids) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        ended = [store.runs.get(id) for id in ids]
+        right = sum((each.state, each.exit_code) == (RunState.FAILED, 7) for each in ended)
+        print(f"ended      {right} of {count} as they should (exit 7)")
+        print(f"connections while all end: {meter.part(at)}")
+        wrong += [f"{count - right} ended otherwise"] if right < count else []
+    errors = sorted((folder / "home" / "runs").glob("*/keeper.error"))
+    wrong += [f"{path.parent.name}: {path.read_text().splitlines()[-1]}" for path in errors[:5]]
+    for text in wrong:
+        print(f"  ! {text}")
+    return 1 if wrong else 0
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0] if __doc__ else "")
+    parser.add_argument("--count", type=int, default=200, help="how many runs at once")
+    parser.add_argument("--seconds", type=float, default=90, help="how long all of them run")
+    parser.add_argument("--keep", action="store_true", help="keep the folder")
+    wanted = parser.parse_args(arguments)
+    server = PostgresServer(STOCK)
+    try:
+        with folder_for("runs", keep=wanted.keep) as folder:
+            return run(folder, server.new_database(), wanted.count, wanted.seconds)
+    finally:
+        server.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
