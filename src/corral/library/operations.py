@@ -71,5 +71,11 @@ def _first_line(member: Any) -> str:
     return " ".join(paragraph.split())
 
 
+class _NoDatabase:
+    """Outside of any run, and in the name of no agent."""
+
+    origin, actor = None, ""
+
+
 class _NoStore:
-    _database: Any = None
+    _database: Any = _NoDatabase()
