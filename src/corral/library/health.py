@@ -203,8 +203,8 @@ def _held_ahead(store: "Corral", now: int) -> Iterator[Finding]:
             "leases",
             "warning",
             f"{count} claimed letters, as number {seq}, are held for "
-            f"{format_duration(until - now)}, longer than any lease: a clock was ahead. `corral mail drop` and `corral mail resend` "
-            "put a letter again.",
+            f"{format_duration(until - now)}, longer than any lease: a clock was ahead. "
+            "`corral mail drop` and `corral mail resend` put a letter again.",
         )
 
 
