@@ -14,7 +14,7 @@ import apsw
 import msgspec
 
 from bench.opponents import ACTOR, BODY, LEASE_MS, MAILBOX, OWNER, now_ms, open_store
-from corral.db.sqlite import LOG_PAGES
+from corral.db.sqlite_connections import LOG_PAGES
 from corral.db.sqlite_filing import EVERY, file_behind
 
 PUT = """

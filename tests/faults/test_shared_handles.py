@@ -16,9 +16,13 @@ import apsw
 import pytest
 
 import corral
+from corral.adapters import attachments
+from corral.adapters.channels.api import Trouble, contents
+from corral.adapters.channels.contract import File
+from corral.adapters.output.opening import open_regular
 from corral.kernel import open_files
 from corral.kernel.clock import SetClock
-from corral.kernel.errors import Refused, StoreUnavailable
+from corral.kernel.errors import Invalid, Refused, StoreUnavailable
 from corral.library import Corral
 from corral.library.health import examine
 from tests.support.invariants import check_store
@@ -351,13 +355,13 @@ def test_the_open_store_is_not_read_as_a_file_of_another_tool(file: Path) -> Non
 def test_paths_from_outside_that_lead_to_the_store_are_not_opened(file: Path) -> None:
     with corral.open(file) as store:
         store.mail.put("agent:ada", "second")
-        before = held_locks(file)
+        before, never = held_locks(file), file.parent / "elsewhere"
         for name in ("corral.db", "corral.db-wal", "corral.db-shm"):
             with pytest.raises(FileNotFoundError):
                 open_regular(file.with_name(name))
             with pytest.raises(Trouble):
-                contents(File(name, None, 1, str(file.with_name(name))))
-        with pytest.raises(Invalid):
-            read_attachments(file)
+                contents(File(name, str(file.with_name(name)), 1))
+            with pytest.raises(Invalid):
+                attachments.take(name, [str(file.parent)], most=1_000_000, never=never)
         assert held_locks(file) == before
     os.close(open_regular(file))
