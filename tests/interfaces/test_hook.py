@@ -60,6 +60,36 @@ PATCH = """*** Begin Patch
 *** End Patch"""
 
 
+DIFF = """--- a/src/a.py
++++ b/src/a.py
+@@ -1 +1 @@
+-a
++b"""
+
+
+@pytest.mark.parametrize("command", ["patch -p1 < my.diff", "git apply --index ./my.diff"])
+def test_a_patch_in_a_file_is_refused(folder: Path, call: Hook, command: str) -> None:
+    (folder / "my.diff").write_text(DIFF)
+    told = use("Bash", command=command)
+    assert call("claude", "pre-tool-use", told).code == 2
+    (folder / "my.diff").write_text(DIFF.replace("src/", "docs/"))
+    assert call("claude", "pre-tool-use", told).code == 0
+
+
+def test_another_name_of_a_locked_file_is_locked_too(folder: Path, call: Hook) -> None:
+    git(folder, "init", "-q")
+    (folder / "src").mkdir(exist_ok=True)
+    (folder / "src" / "a.py").write_text("x")
+    (folder / "deep").mkdir()
+    os.link(folder / "src" / "a.py", folder / "deep" / "alias.py")
+    said = call("claude", "pre-tool-use", use("Edit", file_path="deep/alias.py"))
+    assert said.code == 2
+    assert "agent:ada" in said.err
+    (folder / "deep" / "alias.py").unlink()
+    (folder / "deep" / "alias.py").write_text("x")
+    assert call("claude", "pre-tool-use", use("Edit", file_path="deep/alias.py")).code == 0
+
+
 @pytest.mark.parametrize(
     ("provider", "event", "told"),
     [
@@ -73,6 +103,9 @@ PATCH = """*** Begin Patch
         ("codex", "pre-tool-use", use("shell", command=["apply_patch", PATCH])),
         ("gemini", "BeforeTool", use("write_file", file_path="src/a.py")),
         ("qwen", "pre-tool-use", use("edit", file_path="src/a.py")),
+        ("claude", "pre-tool-use", use("Bash", command=f"git apply - <<'E'\n{DIFF}\nE")),
+        ("claude", "pre-tool-use", use("Bash", command=f"cd . && patch -p1 <<'E'\n{DIFF}\nE")),
+        ("gemini", "BeforeTool", use("run_shell_command", command=f"git am <<'E'\n{DIFF}\nE")),
     ],
 )
 def test_an_edit_of_what_another_holds_is_refused_with_who_and_until_when(

@@ -26,7 +26,7 @@ FILES = {
         ".claude/settings.local.json",
         "PreToolUse",
         "PostToolUse",
-        "Edit|Write|MultiEdit|NotebookEdit|mcp__.*",
+        "Edit|Write|MultiEdit|NotebookEdit|Bash|mcp__.*",
     ),
     "codex": HookFile(
         ".codex/hooks.json",
@@ -37,7 +37,10 @@ FILES = {
     ),
     "copilot": HookFile(".github/hooks/corral.json", "preToolUse", "postToolUse", None),
     "gemini": HookFile(
-        ".gemini/settings.json", "BeforeTool", "AfterTool", "write_file|replace|edit|mcp_.*"
+        ".gemini/settings.json",
+        "BeforeTool",
+        "AfterTool",
+        "write_file|replace|edit|run_shell_command|mcp_.*",
     ),
 }
 

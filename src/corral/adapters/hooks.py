@@ -7,6 +7,7 @@ stops an agent.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,10 @@ _EDITS = frozenset(
     }
 )
 _PATHS = ("file_path", "notebook_path", "path", "filePath", "absolute_path")
+MAX_PATCH = 1 << 20
+_APPLIES = re.compile(r"\bgit\b[^\n]*\b(?:apply|am)\b|(?:^|[\s;&|(])patch\b")
+_WORDS = re.compile(r"[^\s;&|<>()'\"`$]+")
+_DIFF_LINES = ("+++ ", "--- ", "rename from ", "rename to ", "copy to ")
 _PATCH_LINES = ("*** Update File: ", "*** Add File: ", "*** Delete File: ", "*** Move to: ")
 
 
@@ -71,7 +76,7 @@ def edited_paths(told: bytes, cwd: str) -> list[str]:
         return []
     tool = (words.tool_name or words.toolName).rpartition("__")[2].lower()
     base = os.path.join(words.cwd or cwd, *(_workdir(given)))
-    found = [*_patched(given), *(_named(given) if tool in _EDITS else ())]
+    found = [*_patched(given), *_applied(given, base), *(_named(given) if tool in _EDITS else ())]
     return [os.path.join(base, path) for path in dict.fromkeys(found)]
 
 
@@ -109,6 +114,37 @@ def _patched(given: dict[str, Any]) -> Iterator[str]:
                 for start in _PATCH_LINES:  # with spaces around, as Codex reads them
                     if (said := line.strip()).startswith(start):
                         yield said[len(start) :].strip()
+
+
+def _applied(given: dict[str, Any], base: str) -> Iterator[str]:
+    """The files in a unified diff that a shell command hands to `patch`, `git apply` or `git am`:
+    in the command itself, or in a file that the command names."""
+    for value in given.values():
+        text = " ".join(map(str, value)) if isinstance(value, list) else value
+        if not isinstance(text, str) or not _APPLIES.search(text):
+            continue
+        yield from _changed_in(text)
+        for word in _WORDS.findall(text):
+            path = os.path.join(base, word)
+            try:
+                if os.path.isfile(path) and os.path.getsize(path) <= MAX_PATCH:
+                    with open(path, encoding="utf-8", errors="replace") as file:
+                        yield from _changed_in(file.read(MAX_PATCH))
+            except (OSError, ValueError):
+                continue
+
+
+def _changed_in(diff: str) -> Iterator[str]:
+    """The paths of a unified diff, with and without their first folder (`a/`, `b/`, or what -pN
+    takes away)."""
+    for line in diff.split("\n"):
+        for start in _DIFF_LINES:
+            if line.startswith(start):
+                path = line[len(start) :].partition("\t")[0].strip().strip('"')
+                if path and path != "/dev/null":
+                    yield path.partition("/")[2] if path.startswith(("a/", "b/")) else path
+                    if not path.startswith(("a/", "b/")) and "/" in path:
+                        yield path.partition("/")[2]
 
 
 def refusal(provider: str, reason: str) -> tuple[int, str, str]:

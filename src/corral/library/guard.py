@@ -1,5 +1,7 @@
 import os
+import stat
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -10,6 +12,8 @@ from corral.rooms.locks.model import InTheWay, Lock
 from corral.rooms.projects import ops as projects
 from corral.rooms.projects.model import Project
 
+MAX_SEARCHED = 200_000
+
 
 class InProject(msgspec.Struct, frozen=True):
     """A path, and the project that it is in."""
@@ -19,11 +23,41 @@ class InProject(msgspec.Struct, frozen=True):
 
 
 def _spellings(path: str) -> list[str]:
-    """The real path: in a linked git worktree the one in the repository's main one first."""
+    """The real path, and the other names of the same file: in a linked git worktree the one in the
+    repository's main one first."""
     from corral.adapters.git import main_path
 
     real = os.path.realpath(path)
-    return list(dict.fromkeys((main_path(real), real)))
+    names = [real, *_hard_links(real)]
+    return list(dict.fromkeys(name for each in names for name in (main_path(each), each)))
+
+
+def _hard_links(path: str) -> list[str]:
+    """The other names of a file in its worktree, or in its folder outside of git. Few files have
+    any, so a search is rare; it ends after MAX_SEARCHED entries."""
+    from corral.adapters.git import worktree_of
+
+    try:
+        known = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return []
+    if known.st_nlink < 2 or not stat.S_ISREG(known.st_mode):
+        return []
+    found: list[str] = []
+    waiting, seen = [worktree_of(path) or os.path.dirname(path)], 0
+    while waiting and seen < MAX_SEARCHED and len(found) < known.st_nlink - 1:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                seen += 1
+                if entry.is_dir(follow_symlinks=False):
+                    waiting += [entry.path] if entry.name != ".git" else []
+                elif (
+                    entry.inode() == known.st_ino
+                    and entry.path != path
+                    and os.path.samestat(entry.stat(follow_symlinks=False), known)
+                ):
+                    found.append(entry.path)
+    return found
 
 
 class Guard(Room):
