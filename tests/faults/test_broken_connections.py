@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 import corral
-from corral.db.postgres import MAX_CONNECTIONS, STEADY_PLANS, PostgresDatabase
+from corral.db.postgres import PostgresDatabase
 from corral.db.postgres_link import Link
+from corral.db.postgres_pool import MAX_CONNECTIONS, STEADY_PLANS
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import StoreUnavailable
@@ -115,15 +116,23 @@ def test_a_connection_that_ends_as_it_begins_is_tried_again(
     said_first: str,
 ) -> None:
     """As when a server is restarted while many connect to it."""
-    run, ended = Link.run, []
+    run, run_script, ended = Link.run, Link.run_script, []
 
-    def ends_at_first(link: Link, text: str) -> Any:
+    def cut_first(link: Link, text: str) -> None:
         if said_first in text and not ended:
             ended.append(text)
             cut(link)
+
+    def ends_at_first(link: Link, text: str) -> Any:
+        cut_first(link, text)
         return run(link, text)
 
+    def script_ends_at_first(link: Link, text: str) -> Any:
+        cut_first(link, text)
+        return run_script(link, text)
+
     monkeypatch.setattr(Link, "run", ends_at_first)
+    monkeypatch.setattr(Link, "run_script", script_ends_at_first)
     database._close_idle()
     monkeypatch.setattr(database.clock, "_known", (-1e9, 0))  # it asks for the time anew
     store.mail.put("queue:work", "kept")

@@ -478,3 +478,16 @@ def test_what_a_keeper_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
     told = tmp_path / "keeper.error"
     assert stat.S_IMODE(told.stat().st_mode) == 0o600
     assert "RuntimeError: [redacted] is no number" in told.read_text()
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_supervisors_hold_no_connection_while_their_runs_only_run(home: Home, url: str) -> None:
+    """Hundreds of them share a server that allows a hundred connections."""
+    import psycopg
+
+    runs = [home.detached("sleep", "600") for _ in range(2)]
+    count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    count += " AND application_name = 'corral'"
+    with psycopg.connect(url, autocommit=True) as server:
+        until(lambda: server.execute(count).fetchone() == (0,), "none is left")
+    assert all(home.get(run.id).state is RunState.RUNNING for run in runs)

@@ -83,6 +83,7 @@ class PostgresConnections(Database):
         first = self._take()
         self.clock = clock or ServerClock(self._ask_time, at_first=lambda: self._time_of(first))
         self._idle.append(first)
+        self._bell.attend()
 
     def _connect(self, *, wait: bool = True) -> Link:
         """Open a connection; with `wait`, retry while the server has none free."""

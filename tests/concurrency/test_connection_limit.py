@@ -1,0 +1,126 @@
+"""A server with few connections: none is held unused, and a full server is retried."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+import corral
+from corral.db import postgres_pool
+from corral.kernel.errors import StoreUnavailable
+from tests.support.postgres import PostgresServer
+from tests.support.threads import Racer
+
+MOST = 6
+SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def small_server() -> Iterator[PostgresServer]:
+    server = PostgresServer(f"max_connections={MOST}", "superuser_reserved_connections=0")
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def connections(server: PostgresServer, url: str) -> int:
+    with psycopg.connect(server.url("postgres")) as watcher:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
+        row = watcher.execute(query, (url.rpartition("/")[2],)).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def fill(server: PostgresServer) -> list[psycopg.Connection[tuple[object, ...]]]:
+    """Take all connections that the server has left."""
+    held = []
+    while True:
+        try:
+            held.append(psycopg.connect(server.url("postgres")))
+        except psycopg.OperationalError:
+            return held
+
+
+def release(held: list[psycopg.Connection[tuple[object, ...]]]) -> None:
+    for connection in held:
+        connection.close()
+
+
+def test_unused_connections_and_listeners_are_closed(
+    small_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_pool, "LINGER", 0.05)
+    url = small_server.new_database()
+    with corral.open(url) as store:
+        assert store.mail.claim("agent:ada", owner="me", wait_ms=10) == []
+        until(lambda: connections(small_server, url) == 0)
+        store.mail.put("agent:ada", "after")
+        until(lambda: connections(small_server, url) == 0)
+        assert [letter.body for letter in store.mail.list().items] == ["after"]
+
+
+def test_process_that_spares_connections_gives_up_one_that_it_uses_all_the_time(
+    small_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_pool, "SPARE_HOLD", 0.0)
+    url = small_server.new_database()
+    with corral.open(url) as store:
+        store.spare_connections()
+        for number in range(3):
+            store.mail.put("agent:ada", number)
+        until(lambda: connections(small_server, url) == 0)
+
+
+def test_full_server_is_waited_for_when_a_store_is_opened_and_used(
+    small_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = small_server.new_database()
+    refused = []
+    connect_once = postgres_pool.PostgresConnections._connect_once
+
+    def seen(self: postgres_pool.PostgresConnections) -> object:
+        try:
+            return connect_once(self)
+        except StoreUnavailable as error:
+            refused.append(error.reason)
+            raise
+
+    monkeypatch.setattr(postgres_pool.PostgresConnections, "_connect_once", seen)
+    monkeypatch.setattr(postgres_pool, "LINGER", 0.05)
+    held = fill(small_server)
+    opening = Racer(lambda: corral.open(url))
+    until(lambda: len(refused) >= 2)
+    release(held)
+    with opening.result() as store:
+        until(lambda: connections(small_server, url) == 0)
+        held = fill(small_server)
+        before = len(refused)
+        putting = Racer(lambda: store.mail.put("agent:ada", "kept"))
+        until(lambda: len(refused) >= before + 2)
+        release(held)
+        assert putting.result().body == "kept"
+    assert set(refused) == {postgres_pool.TOO_MANY_CLIENTS}
+
+
+def test_full_server_is_reported_once_patience_ends(
+    small_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_pool, "PATIENCE", 0.2)
+    url = small_server.new_database()
+    held = fill(small_server)
+    try:
+        with pytest.raises(StoreUnavailable) as caught:
+            corral.open(url)
+    finally:
+        release(held)
+    assert caught.value.reason == "too_many_clients"
+    assert "max_connections" in caught.value.message
