@@ -81,19 +81,29 @@ def test_half_open_requests_keep_nobody_out(store: Corral) -> None:
             assert client.post("/api/mail/put", json={"mailbox": "queue:q", "body": 1}).is_success
 
 
-def test_connections_without_a_token_are_limited_per_peer_and_in_total(store: Corral) -> None:
-    pool = Connections(512)
+def test_connections_without_a_token_give_way_to_new_ones(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BURST_SECONDS", 0.0)
+    pool = Connections(64)
     with ExitStack() as lines, serving(store, pool=pool) as served:
         known = lines.enter_context(served.client())
         assert known.get("/api").status_code == 200
-        made = [
-            lines.enter_context(connected(served))
-            for _ in range(connections.MOST_UNPROVEN_OF_PEER + 20)
-        ]
+        made = [lines.enter_context(connected(served)) for _ in range(100)]
         until(lambda: is_closed(made[0]), "the oldest is closed")
-        until(lambda: len(pool) <= connections.MOST_UNPROVEN_OF_PEER + 1, "all others are few")
+        until(lambda: len(pool) <= 64 // 4 + 1, "one peer has a quarter of all")
         assert not is_closed(made[-1])
         assert known.get("/api").status_code == 200, "a connection with a token stays"
+
+
+def test_many_callers_that_begin_at_once_are_all_answered(store: Corral) -> None:
+    with ExitStack() as lines, serving(store, pool=Connections(300)) as served:
+        request = (
+            f"GET /api/projects HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"Authorization: Bearer {served.token}\r\n\r\n"
+        )
+        made = [lines.enter_context(connected(served, request.encode())) for _ in range(250)]
+        assert all(line.recv(15) == b"HTTP/1.1 200 OK" for line in made)
 
 
 def test_headers_must_come_in_time_and_a_kept_connection_waits_for_the_next(

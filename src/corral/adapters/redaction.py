@@ -1,5 +1,6 @@
 """Taking secrets out of records before they are stored: by their values and by their shapes."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -10,6 +11,9 @@ from corral.kernel.words import WHOLE, is_word, may_hold_key, no_place
 
 # Shorter values are ordinary words too often to be taken out of everything that anybody writes.
 SHORTEST_KNOWN = 8
+
+# A line break in a text, and as JSON writes it.
+_LINE_BREAK = re.compile(r"(?:\r?\n|(?:\\r)?\\n)[ \t]{0,16}")
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -76,6 +80,8 @@ class Redaction:
         self._given = values
         self._values: list[str] | None = None
         self._forms: tuple[str, ...] = ()
+        self._encoded: tuple[str, ...] = ()
+        """Of these, those that programs break into lines."""
         self._literal = False
         self.suspects: Callable[[str], bool] = self._first
 
@@ -133,10 +139,12 @@ class Redaction:
 
     def _settle(self) -> None:
         """How a text is looked at from now on."""
-        from corral.adapters.output.redact import forms_of
+        from corral.adapters.output.redact import encoded_forms, forms_of
 
         forms = {form for value in self._known() for form in forms_of(value)}
         self._forms = tuple(form.decode("utf-8", "surrogateescape") for form in sorted(forms))
+        encoded = {form for value in self._known() for form in encoded_forms(value)}
+        self._encoded = tuple(form.decode() for form in sorted(encoded))
         self.suspects = self._by_value if forms or self._literal else may_hold_key
 
     def _first(self, text: str) -> bool:
@@ -149,7 +157,12 @@ class Redaction:
     def _by_value(self, text: str) -> bool:
         if not self._literal and may_hold_key(text):
             return True
-        return any(form in text for form in self._forms)
+        if any(form in text for form in self._forms):
+            return True
+        if "\n" not in text and "\\n" not in text:
+            return False
+        joined = _LINE_BREAK.sub("", text)
+        return any(form in joined for form in self._encoded)
 
 
 def _decoded(text: str) -> Any:

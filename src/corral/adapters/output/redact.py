@@ -1,5 +1,6 @@
 """Secrets taken out of a stream of bytes, wherever the stream is cut into pieces."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -27,6 +28,14 @@ SHORTEST_ENCODED = 8
 # letter: two colours in their longest spelling. Beyond that it is no output but a riddle.
 WIDEST_LETTER = 48
 
+# Programs break base64 and hex into lines of 60 to 76 letters. A line with fewer letters than this
+# at its end is not taken for one: what stands in two such lines is mostly prose.
+LINE_LETTERS = 8
+_BROKEN = re.compile(rb"[A-Za-z0-9+/_-]{%d}\r?\n" % LINE_LETTERS)
+_LINE = re.compile(rb"[A-Za-z0-9+/_-]{%d}\Z" % LINE_LETTERS)
+_BREAK = re.compile(rb"\r?\n[ \t]{0,16}")
+_BREAK_SO_FAR = re.compile(rb"\r?(?:\n[ \t]{0,16})?\Z")
+
 
 class _Found(NamedTuple):
     end: int
@@ -34,20 +43,58 @@ class _Found(NamedTuple):
 
 
 def forms_of(value: str | bytes) -> set[bytes]:
-    """A secret's value as it may be written: itself, in base64, a URL, JSON, on a terminal."""
-    import urllib.parse  # only a run that was given a secret needs it
+    """A secret's value as it may be written: itself, in base64, hex, a URL, JSON, a page, a shell's
+    command line, on a terminal."""
+    raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
+    return _plain_forms(raw) | encoded_forms(raw) if len(raw) >= SHORTEST_VALUE else set()
 
+
+def encoded_forms(value: str | bytes) -> set[bytes]:
+    """The forms that programs break into lines: in base64, in hex."""
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
     if len(raw) < SHORTEST_VALUE:
         return set()
+    found = {form for form in _in_base64(raw) if len(form) >= SHORTEST_ENCODED}
+    return found | {raw.hex().encode(), raw.hex().upper().encode()}
+
+
+def _plain_forms(raw: bytes) -> set[bytes]:
+    import urllib.parse  # only a run that was given a secret needs it
+
     text = raw.decode("utf-8", "surrogateescape")
     found = {raw, raw.replace(b"\n", b"\r\n")}
+    pairs = [f"{byte:02x}" for byte in raw]
+    found |= {"%".join(["", *pairs]).upper().encode()}
+    found |= {":".join(pairs).encode(), ":".join(pairs).upper().encode()}
     for quoted in (urllib.parse.quote(raw, safe=""), urllib.parse.quote_plus(raw)):
         found |= {quoted.encode(), _lower_escapes(quoted).encode()}
     found.add(urllib.parse.quote(raw).encode())
-    found |= {form.encode("utf-8", "surrogateescape") for form in _in_json(text)}
-    found |= {form for form in _in_base64(raw) if len(form) >= SHORTEST_ENCODED}
-    return found
+    quoted_once = _in_page(text) | _in_shell(text) | {"\\x".join(["", *pairs])}
+    written = _in_json(text) | quoted_once | {_as_json(form) for form in quoted_once}
+    return found | {form.encode("utf-8", "surrogateescape") for form in written}
+
+
+def _in_page(text: str) -> set[str]:
+    """As HTML and XML hold it, with the usual ways to write quotes."""
+    import html
+
+    bare = html.escape(text, quote=False)
+    quotes = (("&quot;", "&#x27;"), ("&#34;", "&#39;"), ("&quot;", "&apos;"), ("&quot;", "'"))
+    return {bare} | {bare.replace('"', one).replace("'", other) for one, other in quotes}
+
+
+def _in_shell(text: str) -> set[str]:
+    """Inside single quotes, inside double quotes, and with a backslash before what matters."""
+    return {
+        text.replace("'", "'\"'\"'"),
+        text.replace("'", "'\\''"),
+        text.replace("'", "\\'"),
+        re.sub(r'(["$`\\])', r"\\\1", text),
+        re.sub(r'(["$`\\!])', r"\\\1", text),
+        re.sub(r"([^A-Za-z0-9_@%+=:,./\x80-\U0010ffff-])", r"\\\1", text),
+        re.sub(r"([^A-Za-z0-9_@%+=:./\x80-\U0010ffff-])", r"\\\1", text),
+        re.sub(r"([^A-Za-z0-9_./\x80-\U0010ffff-])", r"\\\1", text),
+    }
 
 
 def _in_json(text: str) -> set[str]:
@@ -61,15 +108,20 @@ def _in_json(text: str) -> set[str]:
         paged = spelled.translate(_PAGED)
         for written in (spelled, paged, spelled.replace("/", "\\/"), paged.replace("/", "\\/")):
             once |= {written, _upper_escapes(written)}
-    return once | {json.dumps(form, ensure_ascii=False)[1:-1] for form in once}
+    return once | {_as_json(form) for form in once}
+
+
+def _as_json(text: str) -> str:
+    """A text as it stands between the quotes of a JSON string."""
+    import json
+
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 _PAGED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&'\u2028\u2029\x7f"}
 
 
 def _upper_escapes(written: str) -> str:
-    import re
-
     return re.sub(r"\\u[0-9a-f]{4}", lambda match: "\\u" + match[0][2:].upper(), written)
 
 
@@ -107,12 +159,14 @@ class Redactor:
     """
 
     def __init__(self, values: Iterable[str | bytes] = (), *, shapes: bool = True) -> None:
+        values = list(values)
         forms = {form for value in values for form in forms_of(value)}
+        self._encoded = frozenset(form for value in values for form in encoded_forms(value))
         # The longest first: of two values that begin alike, the longer one is the secret.
         self._forms = sorted(forms, key=lambda form: (-len(form), form))
         self._heads = bytes({form[0] for form in forms})
         self._reach = max(map(len, forms), default=1) - 1
-        self._spread = _first_letters(forms) if forms else None
+        self._spread = _first_letters(forms, self._encoded) if forms else None
         self._shapes = SHAPES if shapes else ()
         self._needles: dict[tuple[bytes, bytes], list[int]] = {}
         for kind, shape in enumerate(self._shapes):
@@ -198,7 +252,9 @@ class Redactor:
             while hit >= 0:
                 found.append((hit, _VALUE))
                 hit = text.find(form, hit + 1)
-        if self._spread is not None and UNSEEN.search(text, at):
+        if self._spread is not None and (
+            UNSEEN.search(text, at) or _BROKEN.search(text, max(at - LINE_LETTERS, 0))
+        ):
             found += [(match.start(), _SPREAD) for match in self._spread.finditer(text, at)]
         for (sign, needle), kinds in self._needles.items():
             if sign in text and needle in text:
@@ -228,7 +284,10 @@ class Redactor:
         """The same for a value with something unseen between its letters."""
         begin = max(at, len(text) - _widest(self._reach + 1))
         if not UNSEEN.search(text, begin) and not UNSEEN_SO_FAR.search(text, max(len(text) - 4, 0)):
-            return
+            # Line breaks alone: one in 60 letters, and what a line begins with.
+            begin = max(at, len(text) - 2 * self._reach - 40)
+            if b"\n" not in text[begin:] and not text.endswith(b"\r"):
+                return
         for index in range(begin, len(text)):
             head = text[index] in self._heads
             if head and self._look(text, index, _SPREAD, last=False) is _UNDECIDED:
@@ -250,7 +309,9 @@ class Redactor:
                     return _UNDECIDED
             return None
         if kind == _SPREAD:
-            ends = (_spread_end(text, start, form, last) for form in self._forms)
+            ends = (
+                _spread_end(text, start, form, last, form in self._encoded) for form in self._forms
+            )
             end = next((end for end in ends if end is not None), None)
             return None if end is None else _UNDECIDED if end < 0 else _Found(end, None)
         shape = self._shapes[kind]
@@ -271,29 +332,42 @@ def _widest(letters: int) -> int:
     return min(letters * WIDEST_LETTER, LONGEST)
 
 
-def _first_letters(forms: set[bytes]) -> Pattern:
-    """Where the first letters of a value stand, with anything unseen between them."""
-    import re
+def _first_letters(forms: set[bytes], encoded: frozenset[bytes]) -> Pattern:
+    """Where the first letters of a value stand, with anything unseen between them; of an encoded
+    one also with a line break."""
+    unseen = UNSEEN.pattern.replace(b"?P<control>", b"?:").replace(b"?P<single>", b"?:")
+    spelled = {
+        (b"(?:" + unseen + (b"|" + _BREAK.pattern if is_encoded else b"") + b")*+").join(
+            re.escape(bytes((letter,))) for letter in beginning
+        )
+        for beginning, is_encoded in {(form[:SHORTEST_VALUE], form in encoded) for form in forms}
+    }
+    return re.compile(b"(?=" + b"|".join(sorted(spelled)) + b")")
 
-    between = b"(?:" + UNSEEN.pattern.replace(b"?P<control>", b"?:").replace(b"?P<single>", b"?:")
-    beginnings = sorted({form[:SHORTEST_VALUE] for form in forms})
-    spelled = (
-        (between + b")*+").join(re.escape(bytes((letter,))) for letter in beginning)
-        for beginning in beginnings
-    )
-    return re.compile(b"(?=" + b"|".join(spelled) + b")")
+
+def _ends_line(text: bytes, at: int) -> bool:
+    """Whether what stands before a place looks like the end of an encoded line."""
+    return _LINE.match(text, max(at - LINE_LETTERS, 0), at) is not None
 
 
-def _spread_end(text: bytes, start: int, form: bytes, last: bool) -> int | None:
-    """Where a value ends whose letters have something unseen between them; -1: not told yet."""
+def _spread_end(
+    text: bytes, start: int, form: bytes, last: bool, is_encoded: bool = False
+) -> int | None:
+    """Where a value ends whose letters have something unseen between them, or a line break where
+    it is encoded; -1: not told yet."""
     at, most = start, start + _widest(len(form))
     for letter in form:
         while at >= len(text) or text[at] != letter:
-            if at > start and not last and len(text) <= most and UNSEEN_SO_FAR.match(text, at):
-                return -1
+            if at > start and not last and len(text) <= most:
+                if UNSEEN_SO_FAR.match(text, at):
+                    return -1
+                if is_encoded and _BREAK_SO_FAR.match(text, at) and _ends_line(text, at):
+                    return -1
             if at >= len(text):
                 return -1 if not last and at <= most else None
             unseen = UNSEEN.match(text, at) if at > start else None
+            if unseen is None and is_encoded and at > start and _ends_line(text, at):
+                unseen = _BREAK.match(text, at)
             if unseen is None:
                 return None
             at = unseen.end()

@@ -1,13 +1,15 @@
 """Connections to the server: how many there may be, and for how long one may say nothing.
 
 A connection costs a descriptor before anybody knows whose it is, and the loops of the daemon need
-descriptors too. So there is a limit for all connections, which leaves the loops their share, one
-for those that have not shown a token yet, and one per peer among these. Where a new one is too
-many, the oldest without a token is closed: a caller that sends its request at once is not locked
-out by others that open connections and send nothing. Headers must be whole within HEADER_SECONDS.
+descriptors too. So there is a limit for all connections, which leaves the loops their share; half
+of it for those that wait for a request and have shown no token, a quarter for those of one peer.
+Where a new one is too many, the oldest of these is closed: a caller that sends its request at once
+is not locked out by others that open connections and send nothing. Headers must be whole within
+HEADER_SECONDS.
 """
 
 import asyncio
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
 HEADER_SECONDS = 10.0
 IDLE_SECONDS = 30
 RESERVED_FILES = 256  # descriptors that connections never take, at least
-MOST_UNPROVEN = 256
-MOST_UNPROVEN_OF_PEER = 128
+BURST_SECONDS = 1.0
 MOST_OF_AGENT = 64
 CONNECTION = "corral.connection"
 """Where a request's scope has its connection."""
@@ -43,8 +44,8 @@ class Connections:
     def __init__(self, most: int | None = None) -> None:
         self.most = most or most_connections()
         self._all: set[Connection] = set()
-        # Those without a token, oldest first.
-        self._unproven: dict[Connection, str] = {}
+        # Those that have shown no token and wait for a request: since when, oldest first.
+        self._waiting: dict[Connection, float] = {}
         self._of_peer: Counter[str] = Counter()
         self._of_token: Counter[str] = Counter()
 
@@ -52,58 +53,70 @@ class Connections:
         return len(self._all)
 
     def add(self, connection: "Connection") -> None:
-        """Count a new connection; a connection without a token is closed where it is one too many,
-        the new one itself where all others have shown one."""
-        peer = connection.client[0] if connection.client else ""
-        if self._of_peer[peer] >= MOST_UNPROVEN_OF_PEER:
-            self._close_oldest(peer)
-        elif len(self._unproven) >= MOST_UNPROVEN or len(self._all) >= self.most:
-            self._close_oldest()
-        if len(self._all) >= self.most:
+        """Count a new connection. Where it is one too many, the oldest that waits for a request
+        without a token is closed; the new one itself, where there is none."""
+        if len(self._all) >= self.most and not self._close_oldest():
             connection.transport.abort()
             return
         self._all.add(connection)
-        self._unproven[connection] = peer
-        self._of_peer[peer] += 1
+        self.wait(connection)
+
+    def wait(self, connection: "Connection") -> None:
+        """It waits for a request: without a token it may be closed in favour of others."""
+        if connection.token is not None or connection not in self._all:
+            return
+        now = time.monotonic()
+        self._waiting[connection] = now
+        self._of_peer[connection.peer] += 1
+        # Many that begin at once are not an attack: their requests are just behind.
+        if self._of_peer[connection.peer] > self.most // 4:
+            self._close_oldest(connection.peer, before=now - BURST_SECONDS)
+        elif len(self._waiting) > self.most // 2:
+            self._close_oldest(before=now - BURST_SECONDS)
+
+    def work(self, connection: "Connection") -> None:
+        """It has a request, which is answered in any case."""
+        if self._waiting.pop(connection, None) is not None:
+            _count_down(self._of_peer, connection.peer)
 
     def prove(self, connection: "Connection", token: str, *, is_agent: bool) -> bool:
         """Note whose connection it is; False when that caller has as many as it may have."""
         if connection.token == token:
             return True
-        most = MOST_OF_AGENT if is_agent else self.most * 3 // 4
+        most = MOST_OF_AGENT if is_agent else self.most
         if self._of_token[token] >= most or connection not in self._all:
             return False
         self._forget_token(connection)
-        self._forget_unproven(connection)
+        self.work(connection)
         connection.token = token
         self._of_token[token] += 1
         return True
 
     def remove(self, connection: "Connection") -> None:
         self._all.discard(connection)
-        self._forget_unproven(connection)
+        self.work(connection)
         self._forget_token(connection)
 
-    def _close_oldest(self, peer: str | None = None) -> None:
-        for each, of in self._unproven.items():
-            if peer is None or of == peer:
+    def _close_oldest(self, peer: str | None = None, *, before: float | None = None) -> bool:
+        for each, since in self._waiting.items():
+            if before is not None and since > before:
+                return False
+            if peer is None or each.peer == peer:
                 self.remove(each)
                 each.transport.abort()
-                return
-
-    def _forget_unproven(self, connection: "Connection") -> None:
-        peer = self._unproven.pop(connection, None)
-        if peer is not None:
-            self._of_peer[peer] -= 1
-            if not self._of_peer[peer]:
-                del self._of_peer[peer]
+                return True
+        return False
 
     def _forget_token(self, connection: "Connection") -> None:
         token, connection.token = connection.token, None
         if token is not None:
-            self._of_token[token] -= 1
-            if not self._of_token[token]:
-                del self._of_token[token]
+            _count_down(self._of_token, token)
+
+
+def _count_down(counter: "Counter[str]", key: str) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
 
 
 class Connection(H11Protocol):
@@ -114,6 +127,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.peer = ""
         self.token: str | None = None
         self.identity: RunIdentity | None = None
         """The run that the calling process belongs to."""
@@ -122,6 +136,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.peer = self.client[0] if self.client else ""
         self._begin_headers()
         self.pool.add(self)
 
@@ -140,9 +155,14 @@ class Connection(H11Protocol):
         super().handle_events()
         if self.cycle is not before:
             self._end_headers()
+            self.pool.work(self)
             # The request's task has the same scope, and begins after this.
             extra: Any = self.scope
             extra[CONNECTION] = self
+
+    def on_response_complete(self) -> None:
+        self.pool.wait(self)
+        super().on_response_complete()
 
     def _begin_headers(self) -> None:
         if self._waits_for_headers is None:
@@ -161,5 +181,6 @@ class Connection(H11Protocol):
 def server_options(pool: Connections | None = None, **own: Any) -> dict[str, Any]:
     """What `uvicorn.Config` is to be given for a server with these limits; `own` are attributes of
     its connections."""
-    kind = type("ServedConnection", (Connection,), {"pool": pool or Connections(), **own})
+    limits = Connections() if pool is None else pool
+    kind = type("ServedConnection", (Connection,), {"pool": limits, **own})
     return {"http": kind, "ws": "none", "timeout_keep_alive": IDLE_SECONDS}

@@ -50,6 +50,7 @@ RATES = {"full": Rate(5_000, 10_000), "read": Rate(5_000, 10_000), "agent": Rate
 STRANGERS = Rate(20, 100)
 PLATFORMS = Rate(500, 5_000)
 STRANGER = "stranger:"
+MOST_STRANGERS = 64  # calls without a token at once, most of them of chat platforms
 MOST_OF_AGENT = 16  # calls of one agent at once: those that wait have 64 threads for all
 
 
@@ -74,6 +75,8 @@ class Guard:
         self._error_page = error_page
         self.most = most_at_once
         self.going = 0
+        self.strangers = 0
+        """Of these, calls without a token."""
         self.going_of: Counter[str] = Counter()
         """Of each agent."""
         self._buckets = Buckets()
@@ -270,6 +273,8 @@ class Place:
     def __init__(self, guard: Guard, who: Who | None = None) -> None:
         self._agent = who.agent if who is not None else None
         going, most = guard.going, guard.most
+        if who is None and guard.strangers >= MOST_STRANGERS:
+            going = most = MOST_STRANGERS
         if self._agent is not None and guard.going_of[self._agent] >= MOST_OF_AGENT:
             going = most = MOST_OF_AGENT  # one that hangs on to its calls stands in nobody's way
         if going >= most:
@@ -279,7 +284,9 @@ class Place:
                 f"{most} calls are being answered already; try again in a moment.",
                 headers=retry_after(1),
             )
+        self._is_stranger = who is None
         guard.going += 1
+        guard.strangers += self._is_stranger
         if self._agent is not None:
             guard.going_of[self._agent] += 1
         self._guard: Guard | None = guard
@@ -287,6 +294,7 @@ class Place:
     def leave(self) -> None:
         if self._guard is not None:
             self._guard.going -= 1
+            self._guard.strangers -= self._is_stranger
             if self._agent is not None:
                 self._guard.going_of[self._agent] -= 1
                 self._guard.going_of += Counter()  # what is at 0 goes
