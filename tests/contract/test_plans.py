@@ -127,6 +127,8 @@ FORK = f"ses_50x{'0' * 23}"
 TURNS = {"sessions_pkey", "turns_by_number"}
 KEPT = {"checkpoints_by_id", "checkpoint_writes_by_place"}
 RUNS_PROJECT = f"prj_7x{'0' * 24}"
+RUNS_AGENT = f"agt_3x{'0' * 24}"
+ONE_TASK = f"tsk_7x{'0' * 24}"
 QUIET_PROJECT = f"prj_60x{'0' * 23}"
 GRAPH = RUNS_PROJECT
 TASK = {"tasks_pkey", "edges_pkey"}
@@ -330,11 +332,11 @@ READY: dict[str, tuple[Operation, set[str]]] = {
     "sessions.list, next page": (next_page("sessions", "list"), {"sessions_open"}),
     "sessions.list all, next page": (next_page("sessions", "list", all=True), {"sessions_pkey"}),
     "sessions.list of a project, next page": (
-        next_page("sessions", "list", project="prj_60"),
+        next_page("sessions", "list", project=QUIET_PROJECT),
         {"sessions_open_by_project"},
     ),
     "sessions.list all of a project, next page": (
-        next_page("sessions", "list", project="prj_60", all=True),
+        next_page("sessions", "list", project=QUIET_PROJECT, all=True),
         {"sessions_by_project"},
     ),
     "search.find, next page": (
@@ -429,7 +431,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.progress.list(agent=AGENT),
         {"agents_pkey", "agent_versions_pkey", "progress_pkey"},
     ),
-    "progress.list of a task": (lambda c: c.progress.list(task_id="tsk_7"), {"progress_by_task"}),
+    "progress.list of a task": (lambda c: c.progress.list(task_id=ONE_TASK), {"progress_by_task"}),
     "runs.request": (lambda c: c.runs.request(order(project_id=RUNS_PROJECT)), set()),
     "runs.get by a shortened id": (lambda c: c.runs.get("run_29999x"), {"runs_pkey"}),
     "runs.get by a name": (lambda c: c.runs.get("7x"), {"runs_by_name", "runs_pkey"}),
@@ -449,7 +451,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.runs.list(project=RUNS_PROJECT, state="failed"),
         {"runs_by_project_state"},
     ),
-    "runs.list of a session": (lambda c: c.runs.list(session="ses_7"), {"runs_by_session"}),
+    "runs.list of a session": (lambda c: c.runs.list(session=SESSION), {"runs_by_session"}),
     "runs said to have a process": (lambda c: c.runs._active(), {"runs_live"}),
     "runs, room for more": (
         lambda c: c.runs._room_for(host="h"),
@@ -732,11 +734,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "sessions.list of an agent": (
         lambda c: c.sessions.list(agent=AGENT),
-        {"sessions_open_by_agent", "agents_pkey", "agent_versions_pkey"},
+        {"sessions_open_by_agent", "agents_pkey"},
     ),
     "sessions.list all of an agent": (
         lambda c: c.sessions.list(agent=AGENT, all=True),
-        {"sessions_by_agent", "agents_pkey", "agent_versions_pkey"},
+        {"sessions_by_agent", "agents_pkey"},
     ),
     "sessions.handoffs": (lambda c: c.sessions.handoffs(SESSION), {"handoffs_pkey"}),
     "sessions.retros": (lambda c: c.sessions.retros(SESSION), {"sessions_pkey", "retros_pkey"}),
@@ -846,7 +848,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "decisions.list of a project": (
         lambda c: c._database.read(
-            lambda tx: decisions.list_decisions(tx, project="prj_7", limit=5)
+            lambda tx: decisions.list_decisions(tx, project=RUNS_PROJECT, limit=5)
         ),
         {"decisions_by_project"},
     ),
@@ -970,19 +972,19 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "charges.total": (lambda c: c.charges.total("project:prj_1"), {"totals_pkey"}),
     "charges.days": (lambda c: c.charges.days("all", limit=5), {"totals_pkey"}),
     "charges.list": (lambda c: c.charges.list(), {"charges_pkey"}),
-    "runs.list of an agent": (lambda c: c.runs.list(agent="agn_3", limit=5), {"runs_by_agent"}),
+    "runs.list of an agent": (lambda c: c.runs.list(agent=RUNS_AGENT, limit=5), {"runs_by_agent"}),
     "events.before": (lambda c: c.events.before("9-9999", limit=5), {"the feed"}),
     "events.before of a subject": (
         lambda c: c.events.before("99999999-99999", subject="let_7", limit=5),
         {"events_by_subject"},
     ),
-    "charges.list of a run": (lambda c: c.charges.list(run="run_7"), {"charges_by_run"}),
+    "charges.list of a run": (lambda c: c.charges.list(run=RUN), {"charges_by_run"}),
     "charges.list of a session": (
-        lambda c: c.charges.list(session="ses_7", limit=5),
+        lambda c: c.charges.list(session=SESSION, limit=5),
         {"charges_by_session"},
     ),
     "charges.list of a project": (
-        lambda c: c.charges.list(project="prj_7", limit=5),
+        lambda c: c.charges.list(project=RUNS_PROJECT, limit=5),
         {"charges_by_project"},
     ),
     "charges.unpriced": (lambda c: c.charges.unpriced(limit=5), {"charges_unpriced"}),

@@ -146,8 +146,8 @@ def test_runs_of_a_project_a_session_or_a_state(
         assert walk(store.runs.list, state=state) == [run for run in many if run.state is state]
     assert walk(store.runs.list, session="ses_1") == [run for run in many if run.session_id]
     assert walk(store.runs.list, live=True) == [run for run in many if run.is_live]
-    assert store.runs.list(project="prj_none").items == []
-    assert store.runs.list(session="ses_none").items == []
+    assert store.runs.list(project="prj_0n3").items == []
+    assert store.runs.list(session="ses_0n3").items == []
 
 
 def test_filters_hold_together(store: Corral, many: list[Run], projects: tuple[str, str]) -> None:

@@ -117,7 +117,8 @@ _FILL = [
         CASE WHEN i % 500 = 0 THEN 'running' WHEN i % 501 = 0 THEN 'queued'
              WHEN i % 20 = 1 THEN 'crashed' WHEN i % 20 = 2 THEN 'failed' ELSE 'completed' END,
         'prj_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26), 'ses_' || (i % 997),
-        'agn_' || (i % 7), 'claude', 'm' || (i % 5), 'pipe', 'claude', '[]', '/srv', 1, 1, 0, 1,
+        'agt_' || substr((i % 7) || 'x0000000000000000000000000', 1, 26), 'claude',
+        'm' || (i % 5), 'pipe', 'claude', '[]', '/srv', 1, 1, 0, 1,
         CASE i % 1000 WHEN 0 THEN 'stuck' END, 0, i, i, {{now}} - 60000 * i, {{now}} - 60000 * i,
         CASE WHEN i % 500 = 0 OR i % 501 = 0 THEN NULL ELSE {{now}} - 60000 * i + 5000 END
     FROM n""",
@@ -285,7 +286,8 @@ _FILL = [
         cleared_turn, parent_id, parent_turn, created_at, updated_at, closed_at)
     {_SERIES.format(count=MANY)}
     SELECT 'ses_' || substr(i || 'x0000000000000000000000000', 1, 26),
-        CASE i % 3 WHEN 0 THEN 'prj_' || (i % 100) END,
+        CASE i % 3 WHEN 0 THEN 'prj_' || substr((i % 100) ||
+            'x0000000000000000000000000', 1, 26) END,
         CASE i % 3 WHEN 1 THEN 'agt_' || substr((i % 50) || 'x0000000000000000000000000', 1, 26)
         END, 'claude', 'p' || i, CASE i % 10 WHEN 0 THEN 'open' ELSE 'closed' END, 10, 0,
         CASE i % 40 WHEN 10 THEN

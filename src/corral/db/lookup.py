@@ -61,6 +61,18 @@ class IdColumn:
             )
         return str(found[0])
 
+    def find(self, tx: Tx, typed: str) -> str:
+        """The whole id that `typed` stands for, to narrow a list by it. An id that does not exist
+        is used as it is: rows of something that was deleted may still name it."""
+        if self.is_whole(typed):
+            return typed
+        try:
+            return self.resolve(tx, typed)
+        except NotFound:
+            if typed.startswith(f"{self.prefix}_"):
+                return typed
+            raise
+
     def is_whole(self, typed: str) -> bool:
         """Whether it has the form of a whole id; whether it exists, the statement that wants it
         will tell."""

@@ -148,6 +148,7 @@ class Races(Room):
         Who tries, and in which ways, is as in the round before unless it is said anew.
         """
         found = self.get(race)
+        ops.check_repository(found)
         if budget_micros is not None:
             rounds = max(found.plan.rounds, len(found.rounds) + 1)
             found = self._set_budget(found.id, budget_micros, rounds)
@@ -236,6 +237,7 @@ class Races(Room):
         may choose what did not pass its checks, and choose anew what was chosen before.
         """
         found = self.get(race)
+        ops.check_repository(found)
         best = found.latest.ranked
         if attempt is None and not best:
             return self._select(found.id, None, reason=reason, overrule=overrule)
@@ -278,6 +280,7 @@ class Races(Room):
         """Have the attempts that passed judged, blind and in shuffled orders; `wait` waits for the
         verdicts. Without a name the race's own judge is asked (again)."""
         found = self.get(race)
+        ops.check_repository(found)
         name = judge or found.plan.judge
         if name is None:
             raise Invalid(f"{found.id} has no judge; name one with --agent.", id=found.id)
@@ -289,6 +292,7 @@ class Races(Room):
 
     def retry(self, race: str, attempt: str) -> Race:
         """Try an attempt again that did not pass, in a new worktree; what it left stays."""
+        ops.check_repository(self.get(race))
         again = self._retry(race, attempt, folder=str(races_folder()))
         return self.advance(again.id)
 
@@ -382,6 +386,7 @@ class Races(Room):
         return self._require_here(self.get(race))
 
     def _require_here(self, race: Race) -> Race:
+        ops.check_repository(race)
         if race.host != process.host():
             raise Refused(
                 f"The worktrees of {race.id} are on {race.host}; do it there.",

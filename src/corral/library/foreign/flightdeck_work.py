@@ -6,7 +6,7 @@ from corral.adapters.foreign.database import key_of
 from corral.kernel.patterns import head_of
 from corral.library.foreign import things
 from corral.library.foreign.flightdeck_crew import mailbox, project_of_lead
-from corral.library.foreign.mapping import KEPT, KEY, Table, Thing
+from corral.library.foreign.mapping import KEPT, KEY, SAME, Table, Thing
 from corral.library.foreign.row import Row
 
 _TASKS = {
@@ -82,10 +82,12 @@ def _needs(row: Row) -> Iterable[Thing]:
     own = row.id_of("dag_tasks", row.key_of("id", "lead_id"))
     if own is None:
         return
+    yield Thing(SAME, {"table": "tasks", "id": own})
     for need in row.json("depends_on", list[str], []):
         other = row.id_of("dag_tasks", key_of([need, row.plain_text("lead_id")]))
         if other is None or other == own:
-            row.troubles.append("depends_on names a task that is not there")
+            row.keep("depends_on")
+            row.troubles.append("depends_on names a task that is not there, or itself")
         else:
             yield Thing("edges", {"task_id": own, "needs_id": other})
 

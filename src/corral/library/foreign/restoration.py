@@ -70,7 +70,7 @@ class Restoration:
         return (key for key, name in names.items() if name not in there)
 
     def goes_with(self, row: Known, parents: Iterable[str]) -> bool:
-        """Whether a row is restored because one of its parents was."""
-        if row.became not in _WITH_PARENT:
-            return False
-        return row.id in self.restored or not self.restored.isdisjoint(parents)
+        """Whether a row is restored because one of its parents was, or what it tells more of."""
+        if row.id in self.restored:
+            return True
+        return row.became in _WITH_PARENT and not self.restored.isdisjoint(parents)

@@ -328,7 +328,8 @@ class Taking:
                     told.became[table] = told.became.get(table, 0) + 1
                 elif not each.restored:
                     each.row.keep_columns(_columns_in(of, table))
-                    each.row.troubles.append(f"a second place among the {table} here is taken")
+                    taken = f"a second place among the {table} here is taken"
+                    each.row.troubles.append(placed.why or taken)
         origins = []
         for each in made:
             id = ids.get(each.key)

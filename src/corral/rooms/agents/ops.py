@@ -30,7 +30,7 @@ from corral.rooms.agents.model import (
     Limits,
     check_limits,
 )
-from corral.rooms.agents.roles import ROLES, instructions_of
+from corral.rooms.agents.roles import instructions_of
 from corral.rooms.agents.tools import allows as allows_by_rules
 
 # As it stands in mailboxes and scopes (agent:NAME), and never to be taken for an id.
@@ -53,8 +53,7 @@ def create(
 ) -> Agent:
     """Make an agent with its first version; Conflict when the name is taken.
 
-    A built-in role brings its instructions when none are given; a role of one's own needs some, or
-    a command that knows what it is for.
+    A role is any text. A built-in role brings its instructions when none are given.
     """
     check_name(name)
     content = _content(
@@ -91,6 +90,11 @@ def create(
         )
     _add_version(tx, row.id, 1, content)
     return _whole(tx, row.id)
+
+
+def find_id(tx: Tx, given: str) -> str:
+    """The id of the agent to narrow a list by: given by its name or by its id."""
+    return sql.IDS.find(tx, given) if given.startswith("agt_") else get(tx, given).id
 
 
 def get(tx: Tx, agent: str) -> Agent:
@@ -286,7 +290,6 @@ def _content(*, limits: Limits, **texts: str | None) -> Content:
     if content.command is not None:
         command_words(content.command)
     _check_provider(content)
-    _check_role(content)
     return content
 
 
@@ -296,17 +299,6 @@ def _check_provider(content: Content) -> None:
             f"There is no provider {content.provider!r}; take one of "
             f"{', '.join(registry.names())}, or give any program as the command.",
             provider=content.provider,
-        )
-
-
-def _check_role(content: Content) -> None:
-    """A role of Corral's says what the agent is told; any other word needs that said."""
-    known = content.role is None or content.role in ROLES
-    if not known and content.instructions is None and content.command is None:
-        raise Invalid(
-            f"There is no built-in role {content.role!r}; take one of {', '.join(ROLES)}, or give "
-            "instructions for a role of your own.",
-            role=content.role,
         )
 
 

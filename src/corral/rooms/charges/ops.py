@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from corral.adapters.providers.facts import Used
 from corral.db.lookup import no_such
 from corral.db.moves_many import encode_rows
-from corral.db.statement import Query
 from corral.db.tx import Tx
 from corral.kernel.clock import DAY, day_of
 from corral.kernel.errors import Invalid, NotFound, Refused
@@ -224,20 +223,26 @@ def list_charges(
     limit: int = 50,
 ) -> Page[Charge]:
     """Charges, newest first: all, or those of one run, session or project."""
-    asked: list[tuple[str, Query[Charge]]] = [
-        (clean_text(id, "The id", most=MAX_NAME), query)
-        for id, query in ((run, sql.OF_RUN), (session, sql.OF_SESSION), (project, sql.OF_PROJECT))
-        if id
-    ]
+    given = {"run": run, "session": session, "project": project}
+    asked = [(kind, id) for kind, id in given.items() if id]
     if len(asked) > 1:
         raise Invalid("Give a run, a session or a project, not several.")
     (before,) = decode_cursor(after, LAST_NUMBER)
     if asked:
-        id, query = asked[0]
-        rows = tx.all(query, id=id, before=before, limit=check_limit(limit) + 1)
+        kind, id = asked[0]
+        found = _find_id(tx, kind, id)
+        rows = tx.all(sql.OF[kind], id=found, before=before, limit=check_limit(limit) + 1)
     else:
         rows = tx.all(sql.ALL, before=before, limit=check_limit(limit) + 1)
     return page_of(rows, limit, lambda charge: (number_of("chg", charge.id),))
+
+
+def _find_id(tx: Tx, kind: str, given: str) -> str:
+    if kind == "project":
+        from corral.rooms.projects import ops as projects  # not for a keeper, which only charges
+
+        return projects.find_id(tx, given)
+    return (sql.RUN_IDS if kind == "run" else sql.SESSION_IDS).find(tx, given)
 
 
 def total(tx: Tx, scope: str = "all", *, day: str | None = None) -> Total:

@@ -1,3 +1,4 @@
+from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.rooms.charges.counters import Figures
@@ -99,9 +100,9 @@ def _of(column: str) -> Query[Charge]:
     )
 
 
-OF_RUN = _of("run_id")
-OF_SESSION = _of("session_id")
-OF_PROJECT = _of("project_id")
+OF = {"run": _of("run_id"), "session": _of("session_id"), "project": _of("project_id")}
+RUN_IDS = IdColumn("run", "run", "runs")
+SESSION_IDS = IdColumn("session", "ses", "sessions")
 
 # A scope with only unknown costs has an unknown cost.
 _TOTAL = """scope, day, charges, unknown, input, output, cache_read, cache_write, reasoning,

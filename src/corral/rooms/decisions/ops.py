@@ -12,6 +12,7 @@ from corral.kernel.text import MAX_NAME, check_category, clean_text, encode_json
 from corral.rooms.decisions import sql
 from corral.rooms.decisions.model import MOVES, VERDICTS, Decision, DecisionState
 from corral.rooms.mail.model import agent_of, check_mailbox
+from corral.rooms.projects import ops as projects
 from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import check_answerers, check_may_answer, deadline_of
 from corral.rooms.settings import ops as settings
@@ -145,7 +146,7 @@ def list_decisions(
     narrow = {}
     if project:
         query = sql.LIST_OF_PROJECT
-        narrow["project_id"] = clean_text(project, "The project", most=MAX_NAME)
+        narrow["project_id"] = projects.find_id(tx, project)
     rows = tx.all(query, before=before, limit=check_limit(limit) + 1, **narrow)
     return page_of(rows, limit, lambda decision: (decision.id,))
 

@@ -91,6 +91,12 @@ def _by(
 ) -> Query[Event]:
     if subject and project:
         raise Invalid("Give a subject or a project, not both.")
+    if project and not project.startswith("prj_"):
+        raise Invalid(
+            f"Events are listed by the id of a project, not by {project!r}; `corral project list` "
+            "shows the ids.",
+            project=project,
+        )
     if subject or project:
         clean_text(subject or project or "", "The subject or project", most=2 * MAX_NAME)
     return by_subject if subject else by_project if project else by_nothing

@@ -27,6 +27,7 @@ from corral.rooms.groups.model import (
 )
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import agent_of
+from corral.rooms.projects import ops as projects
 from corral.rooms.settings import ops as settings
 
 POSTS_KEPT, REACTIONS_KEPT = sql.POSTS_KEPT, sql.REACTIONS_KEPT
@@ -154,7 +155,7 @@ def list_groups(
     narrow = {}
     if project is not None:
         query = sql.LIST_OF_PROJECT
-        narrow["project_id"] = clean_text(project, "The project", most=MAX_NAME)
+        narrow["project_id"] = projects.find_id(tx, project)
     rows = tx.all(query, before=before, limit=check_limit(limit) + 1, **narrow)
     return page_of(rows, limit, lambda group: (group.id,))
 

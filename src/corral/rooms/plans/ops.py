@@ -115,7 +115,7 @@ def list_progress(
         first = agents.get(tx, agent).id
         named = {"agent_end": f"{first}/~"}
     elif task_id is not None:
-        named = {"task": task_id}
+        named = {"task": sql.TASK_IDS.find(tx, task_id)}
     (id,) = decode_cursor(after, first)
     kind = ("agent",) if agent is not None else ("task",) if task_id is not None else ()
     rows = tx.all(sql.LISTS[kind], after=max(id, first), limit=check_limit(limit) + 1, **named)

@@ -1,3 +1,4 @@
+from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.rooms.plans.model import Plan, Progress
@@ -48,6 +49,8 @@ FORGET_PLANS = Statement(
 FORGET_PROGRESS = Statement(
     "DELETE FROM progress WHERE project_id = :project AND project_id IS NOT NULL RETURNING id"
 )
+
+TASK_IDS = IdColumn("task", "tsk", "tasks")
 
 PLANS_KEPT = Retention(
     "plans",

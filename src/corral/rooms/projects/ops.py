@@ -86,8 +86,15 @@ def _heads(real: str) -> str:
     return encode_json([*above, real], "The path")
 
 
+def find_id(tx: Tx, given: str) -> str:
+    """The id of the project to narrow a list by; see `get`."""
+    return sql.IDS.find(tx, given) if given.startswith("prj_") else get(tx, given).id
+
+
 def get(tx: Tx, id: str) -> Project:
-    """A project by its id, which may be shortened, or by a name that no other has."""
+    """A project by its id, which may be shortened, a name that no other has, or its directory."""
+    if os.path.isabs(id) or id.startswith(("~", "./", "../")) or id in (".", ".."):
+        return by_dir(tx, id)
     if id.startswith("prj_"):
         whole = tx.one(sql.PROJECTS.by_key, key_=id) if len(id) == _WHOLE_ID else None
         return whole or sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))

@@ -104,6 +104,7 @@ def next_round(
     Refused while a round is not decided, and when the money is spent.
     """
     found = locked(tx, race)
+    check_repository(found)
     parent = _parent(found, from_round)
     if by_fence is not None and parent.number != found.latest.number:
         return found  # somebody has begun the next one already
@@ -124,6 +125,16 @@ def next_round(
         folder=folder,
     )
     return get(tx, found.id)
+
+
+def check_repository(race: Race) -> None:
+    """Refused for an imported race: the tool that ran it kept no commits, so nothing can go on."""
+    if not race.repository:
+        raise Refused(
+            f"{race.id} was imported from another tool and has no repository. Start a new race "
+            "with `corral race start`.",
+            id=race.id,
+        )
 
 
 def _parent(race: Race, from_round: int | None) -> Round:

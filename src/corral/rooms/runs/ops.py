@@ -10,6 +10,7 @@ from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.lease import taken_over
 from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
+from corral.rooms.agents import ops as agents
 from corral.rooms.charges import ops as charges
 from corral.rooms.outputs import ops as outputs
 from corral.rooms.outputs.model import Output
@@ -26,6 +27,7 @@ from corral.rooms.runs.model import (
 )
 from corral.rooms.runs.order import MAX_ARGS, Order, check_order
 from corral.rooms.runs.queueing import CLAIM_MS
+from corral.rooms.sessions import ops as sessions
 
 
 def request(tx: Tx, order: Order) -> Run:
@@ -176,11 +178,22 @@ def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
 
 
 def fail(tx: Tx, id: str, *, reason: str) -> Run:
-    """Say that a queued run can never be started. The first end stands."""
+    """Record that a run failed: one that is queued and can never be started, or a process that
+    Corral only records. The first end stands: a run that is over is returned as it is.
+
+    Conflict when a supervisor has the run: its process may go on, so it must be stopped.
+    """
     found = sql.RUNS.hold(tx, resolve(tx, id))
-    if found.state is not RunState.QUEUED:
+    if not found.is_live:
         return found
-    return _close(tx, found, "fail", End(reason=reason))
+    if found.state is not RunState.QUEUED and found.mode is not Mode.RECORDED:
+        raise Conflict(
+            f"{found.id} is {found.state} and has a supervisor. Stop it with "
+            f"`corral stop {found.id}`.",
+            id=found.id,
+            state=found.state,
+        )
+    return _close(tx, found, "fail", End(reason=clean_text(reason, "The reason", most=MAX_NAME)))
 
 
 def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
@@ -318,19 +331,22 @@ def list_runs(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Run]:
-    """Runs, newest first: all, of a project, a session or an agent, in a state, or not over."""
+    """Runs, newest first: all, of a project, a session or an agent, in a state, or not over.
+
+    A project is given by its id, name or directory, an agent by its id or name, a session by its
+    id; an id may be shortened.
+    """
     if state is not None and state not in [*RunState]:
         raise Invalid(f"{state!r} is no state of a run; those are {', '.join(RunState)}.")
-    wanted = {
-        name: clean_text(value, f"The {name}", most=MAX_NAME)
-        for name, value in (
-            ("project", project),
-            ("session", session),
-            ("agent", agent),
-            ("state", state),
-        )
-        if value is not None
-    }
+    wanted: dict[str, str] = {}
+    if project is not None:
+        wanted["project"] = projects.find_id(tx, project)
+    if session is not None:
+        wanted["session"] = sessions.find_id(tx, session)
+    if agent is not None:
+        wanted["agent"] = agents.find_id(tx, agent)
+    if state is not None:
+        wanted["state"] = state
     statement = sql.LISTS.get((*wanted, "live") if live else (*wanted,))
     if statement is None:
         raise Invalid(

@@ -9,6 +9,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Invalid
 from corral.kernel.page import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_text
+from corral.rooms.projects import ops as projects
 from corral.rooms.search import sql
 from corral.rooms.search.model import Cursor, Hit, Kind
 from corral.rooms.search.words import folded_of, pieces_of, query_of, snippet_of, text_in
@@ -42,7 +43,7 @@ def find(
         "words": query,
         "before": before,
         "kind": kind,
-        "project_id": clean_text(project, "The project", most=MAX_NAME) if project else None,
+        "project_id": projects.find_id(tx, project) if project else None,
         "limit": check_limit(limit) + 1,
     }
     # A common word is found among the newest; only for a rare one is all of the index asked.

@@ -113,6 +113,11 @@ def by_provider(tx: Tx, provider: str, id: str) -> Session | None:
     )
 
 
+def find_id(tx: Tx, given: str) -> str:
+    """The id of the session to narrow a list by; it may be shortened."""
+    return sql.IDS.find(tx, given)
+
+
 def list_sessions(
     tx: Tx,
     *,
@@ -130,10 +135,10 @@ def list_sessions(
     narrow = {}
     if project:
         query = sql.LIST_ALL_OF_PROJECT if all else sql.LIST_OPEN_OF_PROJECT
-        narrow["project_id"] = clean_text(project, "The project", most=MAX_NAME)
+        narrow["project_id"] = projects.find_id(tx, project)
     elif agent:
         query = sql.LIST_ALL_OF_AGENT if all else sql.LIST_OPEN_OF_AGENT
-        narrow["agent_id"] = agents.get(tx, agent).id
+        narrow["agent_id"] = agents.find_id(tx, agent)
     rows = tx.all(query, before=before, limit=check_limit(limit) + 1, **narrow)
     return page_of(rows, limit, lambda session: (session.id,))
 

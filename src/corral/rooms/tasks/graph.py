@@ -15,6 +15,21 @@ def in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
     Those that need nothing come first, else the order is that of `needs`.
     """
+    order, waits = _sorted(needs)
+    if len(order) < len(needs):
+        cycle = _cycle({key: needed for key, needed in needs.items() if waits[key]})
+        way = " → ".join([*cycle[:NAMED], "…"] if len(cycle) > NAMED else [*cycle, cycle[0]])
+        raise Invalid(
+            f"These tasks wait for each other for ever: {way}; take one of the dependencies out.",
+            cycle=cycle[:NAMED],
+            length=len(cycle),
+        )
+    return order
+
+
+def _sorted(needs: Mapping[str, Sequence[str]]) -> tuple[list[str], dict[str, int]]:
+    """The tasks that are on no cycle and behind none, in order, and how many needs each task still
+    waits for after that."""
     waits = {key: sum(need in needs for need in needed) for key, needed in needs.items()}
     followers: dict[str, list[str]] = {}
     for key, needed in needs.items():
@@ -27,15 +42,7 @@ def in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
             waits[follower] -= 1
             if not waits[follower]:
                 order.append(follower)
-    if len(order) < len(needs):
-        cycle = _cycle({key: needed for key, needed in needs.items() if waits[key]})
-        way = " → ".join([*cycle[:NAMED], "…"] if len(cycle) > NAMED else [*cycle, cycle[0]])
-        raise Invalid(
-            f"These tasks wait for each other for ever: {way}; take one of the dependencies out.",
-            cycle=cycle[:NAMED],
-            length=len(cycle),
-        )
-    return order
+    return order, waits
 
 
 def _cycle(stuck: Mapping[str, Sequence[str]]) -> list[str]:
@@ -48,11 +55,50 @@ def _cycle(stuck: Mapping[str, Sequence[str]]) -> list[str]:
     return list(seen)[seen[at] :]
 
 
+def closing_edges(
+    needs: Mapping[str, Sequence[str]], edges: Sequence[tuple[str, str]], *, budget: int = 5_000_000
+) -> list[tuple[str, str]]:
+    """Those of some edges (task, what it needs) of a graph that would close a cycle, added one by
+    one. Without its `edges` the graph has no cycle.
+
+    After `budget` steps, all edges that are left are given: a hostile graph takes no longer.
+    """
+    try:
+        in_order(needs)
+    except Invalid:
+        pass
+    else:
+        return []
+    added = {*edges}
+    below = {
+        key: [need for need in needed if (key, need) not in added] for key, needed in needs.items()
+    }
+    closing = []
+    for task, need in edges:
+        seen, line = {need}, [need]
+        for key in line:  # it grows while we go
+            budget -= 1
+            if key == task or budget < 0:
+                break
+            for each in below.get(key, ()):
+                if each not in seen:
+                    seen.add(each)
+                    line.append(each)
+        if task in seen or budget < 0:
+            closing.append((task, need))
+        else:
+            below.setdefault(task, []).append(need)
+    return closing
+
+
 def critical_path(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """The longest chain of tasks of which each needs the one before."""
+    """The longest chain of tasks of which each needs the one before.
+
+    Tasks on a cycle, which an early import could bring in, and those behind it are on no chain.
+    """
     length: dict[str, int] = {}
     before: dict[str, str] = {}
-    for key in in_order(needs):
+    for key in _sorted(needs)[0]:
         length[key] = 1
         for need in needs[key]:
             if length.get(need, 0) >= length[key]:
