@@ -40,6 +40,9 @@ class TableDoc(NamedTuple):
 
 _TABLE = re.compile(r"CREATE TABLE (\w+) \(\n(.*)\n\)", re.S)
 _COLUMN = re.compile(r"    (\w+) (\{\w+\}|[A-Z]+)([^-]*?)\s*(?:-- (.*))?$")
+_ADDED = re.compile(
+    r"(?:-- ([^\n]*)\n)?ALTER TABLE (\w+) ADD COLUMN (\w+) (\{\w+\}|[A-Z]+)([^\n;]*)"
+)
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)")
 _DROPPED = re.compile(r"DROP INDEX (\w+)")
 
@@ -52,6 +55,9 @@ def tables() -> list[TableDoc]:
         for statement in split_statements(migration.text):
             if match := _TABLE.search(statement):
                 found[match[1]] = _table(match[1], statement[: match.start()], match[2])
+            elif match := _ADDED.search(statement):
+                type = f"{match[4].strip('{}').lower()} {match[5].strip().lower()}".strip()
+                found[match[2]].columns.append(ColumnDoc(match[3], type, match[1] or ""))
             elif (match := _INDEX.search(statement)) and match[1] in found:
                 found[match[1]].indexes.append(" ".join(statement[match.start() :].split()))
             elif match := _DROPPED.search(statement):
