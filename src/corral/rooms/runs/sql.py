@@ -70,7 +70,8 @@ SET_ATTENTION = Query(
     Run,
     f"""
     UPDATE runs
-    SET attention = :attention, attention_at = :now, seen_at = :now, dialog = :dialog
+    SET attention = :attention, attention_at = :now, seen_at = :now,
+        dialog = CAST(:dialog AS {{json}})
     WHERE id = :id AND fence = :fence AND {_LIVE}
       AND (attention IS DISTINCT FROM :attention
         OR CAST(dialog AS TEXT) IS DISTINCT FROM CAST(:dialog AS TEXT))
