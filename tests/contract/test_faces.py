@@ -162,6 +162,7 @@ ELSEWHERE = {
     "runs.launch_of": "`corral show`",
     "runs.list": "`corral ps`",
     "runs.lose": "for programs that started the process themselves",
+    "runs.asking": "`corral question list`",
     "runs.next_due": "for programs that wait",
     "runs.park": "the keeper's work",
     "runs.record": "for programs that started the process themselves",

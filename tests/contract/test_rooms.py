@@ -147,8 +147,7 @@ def test_no_file_is_too_long_to_be_read() -> None:
     long = {
         module_of(file): count
         for file in FILES
-        if (count := len(file.read_text(encoding="utf-8").splitlines()))
-        > LONGEST_FILE
+        if (count := len(file.read_text(encoding="utf-8").splitlines())) > LONGEST_FILE
     }
     assert long == {}
 

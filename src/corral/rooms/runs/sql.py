@@ -65,13 +65,14 @@ TAKE_OVER = Query(
 """,
 )
 
+# The dialog as text: values of type JSON cannot be compared on both engines.
 SET_ATTENTION = Query(
     Run,
     f"""
     UPDATE runs
-    SET attention = :attention, attention_at = :now, seen_at = :now, dialog = :dialog
+    SET attention = :attention, attention_at = :now, seen_at = :now,
+        dialog = CAST(:dialog AS {{json}})
     WHERE id = :id AND fence = :fence AND {_LIVE}
-      -- As text: PostgreSQL cannot compare two values of type JSON.
       AND (attention IS DISTINCT FROM :attention
         OR CAST(dialog AS TEXT) IS DISTINCT FROM CAST(:dialog AS TEXT))
     RETURNING {_COLUMNS}
