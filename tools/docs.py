@@ -163,7 +163,12 @@ agent tool. PATH is the file, or a folder in which it lies where the tool says; 
 - **No secrets.** What looks like one is blanked before it is stored, and credentials are not taken.
 - **Times** may count seconds, milliseconds or finer, or be texts, in one column: a number's size
   tells which. A moment in the future counts as now.
-
+- **Conversations of nanoclaw** become turns, merged from the two files of a session by time.
+  Attached files are copied into `$CORRAL_HOME/imports` and deleted with their session. A session
+  file that is empty or damaged is skipped and reported; the rest is imported.
+- **Code in a source does not run.** Constraints, computed columns, views, triggers and virtual
+  tables are not evaluated; computed columns and views are reported as left out. A value may have
+  256 MB, and a statement 60 s between two rows.
 - **Retention does not delete imported data.** The `keep_ms` settings apply only to data that Corral
   made. The report says how many imported rows retention would delete otherwise. To apply it, run
   `corral setting set imports.retention true`.
