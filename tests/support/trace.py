@@ -64,8 +64,9 @@ def traced(store: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trace]:
 
 
 def _connections(database: Any) -> list[apsw.Connection]:
-    assert database._writer is not None, "write once first"
-    return [link.connection for link in [*database._readers, database._writer]]
+    shared = database._shared
+    assert shared.writer is not None, "write once first"
+    return [link.connection for link in [*shared.readers, shared.writer]]
 
 
 def _patch_sqlite(database: Any, trace: Trace, patch: pytest.MonkeyPatch) -> None:
