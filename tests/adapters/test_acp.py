@@ -148,7 +148,7 @@ def test_a_second_prompt_waits_for_the_first() -> None:
 def test_what_is_asked_no_more_cannot_be_answered() -> None:
     line = Line().open()
     with pytest.raises(NotFound):
-        line.talk.answer("1-1-x", None)
+        line.talk.answer("1-1-x", False)
 
 
 def test_an_option_that_only_allows_always_is_left_to_a_person() -> None:
@@ -159,7 +159,7 @@ def test_an_option_that_only_allows_always_is_left_to_a_person() -> None:
         id=7, method="session/request_permission", params={**params, "options": options}
     )
     assert [type(fact) for fact in facts] == [Asked]
-    line.talk.answer(facts[0].id, None)
+    line.talk.answer(facts[0].id, False)
     assert line.sent[-1] == {
         "jsonrpc": "2.0",
         "id": 7,

@@ -252,6 +252,36 @@ def test_a_version_is_asked_once_for_a_file_as_it_is(tmp_path: Path) -> None:
     assert versions.probe(program) == "0.166.0-alpha.1"
 
 
+def test_codex_at_a_terminal_runs_without_its_shared_server_where_it_can(tmp_path: Path) -> None:
+    new = make_program(tmp_path / "new", "echo '      --no-daemon'; echo '          Run without'")
+    old = make_program(tmp_path / "old", "echo '      --oss'")
+    codex = registry.find("codex")
+    at_terminal = Ask("x", interactive=True)
+    assert codex.start(at_terminal, new).args[:2] == [new, "--no-daemon"]
+    resumed = Ask("x", interactive=True, session="t", resume=True)
+    assert codex.start(resumed, new).args[:3] == [new, "resume", "--no-daemon"]
+    assert "--no-daemon" not in codex.start(at_terminal, old).args
+    assert "--no-daemon" not in codex.start(Ask("x"), new).args  # `exec` has no server
+
+
+@pytest.mark.parametrize(
+    ("ask", "trusted"),
+    [
+        (Ask("x"), False),
+        (Ask("x", approvals=("edit", "run")), False),
+        (Ask("x", approvals=("trust",)), True),
+        (Ask("x", approvals=("all",)), True),
+        (Ask("x", own_folder=True), True),
+    ],
+)
+def test_gemini_trusts_its_folder_only_when_that_was_chosen(ask: Ask, trusted: bool) -> None:
+    gemini = registry.find("gemini")
+    assert ("--skip-trust" in gemini.start(ask).args) is trusted
+    by_protocol = gemini.acp(ask)
+    assert by_protocol is not None
+    assert ("--skip-trust" in by_protocol.args) is trusted
+
+
 def test_a_program_that_cannot_tell_has_no_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

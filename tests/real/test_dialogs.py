@@ -102,22 +102,6 @@ def test_sent_text_is_submitted_and_an_idle_cli_quits(home: RealHome, cli: str) 
     home.nobody_left()
 
 
-def test_an_idle_cli_whose_dialog_is_open_is_not_approved(home: RealHome, cli: str) -> None:
-    tool, args = SHELL[cli]
-    run = begin(
-        home,
-        cli,
-        {"tool": tool, "args": args, "text": "I run it."},
-        {"text": "done"},
-        options=("--idle-exit", "15s", "--grace", "3s"),
-    )
-    ended = home.ended(run.id)
-    assert ended.state is RunState.CANCELLED, ended
-    assert ended.reason == "its question was not answered in time"
-    assert not (home.work / "zz").exists()
-    home.nobody_left()
-
-
 def screen_of(home: RealHome, run: Run) -> str:
     return home.output(run).decode(errors="replace")
 
@@ -182,10 +166,10 @@ def test_gemini_works_in_the_worktrees_of_a_race(home: RealHome) -> None:
     assert states == [("completed", True)] * 2, told
 
 
-def test_attention_is_cleared_when_a_person_answers_at_the_terminal(home: RealHome) -> None:
+def test_attention_is_cleared_when_a_person_answers(home: RealHome) -> None:
     home.install("claude")
     ask_before_commands(home)
     run = asking(home, "claude")
     assert run.attention is Attention.NEEDS_INPUT
-    assert home.corral("send", run.id, "4").returncode == 0
+    assert home.corral("send", run.id, "no").returncode == 0
     until(lambda: home.get(run.id).attention is None, "nobody is called for")
