@@ -18,6 +18,7 @@ from corral.db.sqlite_care import (
     copy_whole,
     reading,
     refuse_foreign,
+    replace_pages,
     require_current_sqlite,
     run_query,
 )
@@ -395,21 +396,13 @@ class SqliteDatabase(Database):
         self._obey_durability()
 
     def overwrite(self, source: Path) -> None:
-        """Replace all pages by those of another file, in one step, inside `migrating`.
-
-        The file keeps its name and inode, so handles of other processes stay valid.
-        """
+        """Replace the content inside `migrating`; the inode, and so other handles, stay valid."""
         writer = self._shared.writer
         assert writer is not None, "inside migrating() only"
-        from_file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            with writer.connection.backup("main", from_file, "main") as task:
-                task.step(-1)  # all at once: no other process sees half of it
+            replace_pages(writer.connection, source)
         except apsw.Error as error:
             self._raise(error)
-        finally:
-            from_file.close()
-        writer.run("PRAGMA journal_mode = WAL").fetchall()
         self._shared.require_in_place()
 
     def reading(self) -> AbstractContextManager[RowsOf]:

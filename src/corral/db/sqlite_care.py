@@ -66,6 +66,17 @@ def copy_whole(connection: apsw.Connection, target: Path) -> None:
         copy.close()
 
 
+def replace_pages(connection: apsw.Connection, source: Path) -> None:
+    """Replace all pages of a store by those of another file, in one write transaction."""
+    from_file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        with connection.backup("main", from_file, "main") as task:
+            task.step(-1)  # all at once: no other process sees half of it
+    finally:
+        from_file.close()
+    connection.execute("PRAGMA journal_mode = WAL").fetchall()
+
+
 def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
     """Check the pages and rows of a store.
 
