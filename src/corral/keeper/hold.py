@@ -217,11 +217,11 @@ class Hold:
 
     # -- ending --------------------------------------------------------------------------------
 
-    def ask_to_stop(self, kind: Stop) -> None:
+    def ask_to_stop(self, kind: Stop, reason: str | None = None) -> None:
         """A limit, or a signal, wants the run to end; the store says so first."""
         with self._if_there():
-            self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind)
-        self.stop_wanted = self.run.stop_reason or ending.REASONS[kind]
+            self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind, reason=reason)
+        self.stop_wanted = self.run.stop_reason or reason or ending.REASONS[kind]
 
     def park(self, limit: "LimitReached") -> bool:
         """Give the run back until its provider's quota is there again; False when somebody wanted

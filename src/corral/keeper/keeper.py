@@ -247,6 +247,7 @@ class Keeper:
     def _as_told(self, end: End) -> End:
         """What the agent says of its end goes with what its process returned."""
         self._voice.close()
+        self._voice.close_record()
         finished = self._voice.finished
         if self._idle:
             return end._replace(well=True, reason=ending.IDLE)
@@ -312,6 +313,8 @@ class Keeper:
             moments.append(self._line.look_at)
         if self._voice.pause is not None:
             moments.append(now + self._voice.pause)
+        if self._voice.record is not None:
+            moments.append(max(self._voice.record.next_look, now + 0.05))
         return min(moments) - now
 
     def _look_at_the_time(self) -> None:
@@ -365,12 +368,14 @@ class Keeper:
 
     def _listen(self) -> None:
         """Take in what the agent says of itself."""
-        if self._voice.look():
+        agent = self._agent.pid if self._agent is not None else None
+        heard, followed = self._voice.look(), self._voice.follow(agent)
+        if heard or followed:
             self._active = time.monotonic()
         if self._voice.attention != self.run.attention:
             self._hold.call_for(self._voice.attention)
         if self._voice.over_budget and self._hold.stop_wanted is None:
-            self._hold.ask_to_stop(Stop.OVER_BUDGET)
+            self._hold.ask_to_stop(Stop.OVER_BUDGET, self._voice.over_budget)
 
     def _renew(self) -> None:
         self._hold.renew(self._agent, self._output.bytes(), self._meter)

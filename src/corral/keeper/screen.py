@@ -33,7 +33,6 @@ class ScreenVoice(Voice):
         approvals: frozenset[str],
         type_in: Callable[[bytes], bool],
         first_words: str | None,
-        keep: Callable[[Voice], None],
         log: Log,
     ) -> None:
         super().__init__()
@@ -41,7 +40,6 @@ class ScreenVoice(Voice):
         self._terminal = Terminal(columns, rows, history=0)
         self._reader = Reader(screen, approvals)
         self._type_in = type_in
-        self._keep = keep
         self._to_type = [] if first_words is None else [_paste(first_words), b"\r"]
         self._log = log
         self._state = "unknown"
@@ -105,9 +103,6 @@ class ScreenVoice(Voice):
             self._log("info", "Answered again, for nothing moved.", self._answered)
         else:
             self.attention, self._answered, self.pause = Attention.NEEDS_INPUT, None, None
-
-    def close(self) -> None:
-        self._keep(self)
 
     def _type_on(self, now: float) -> None:
         """The prompt, then Enter: each only when it is ready and stands still, for a question may

@@ -78,6 +78,17 @@ class Attention(StrEnum):
     PARKED = "parked"  # it waits for its provider's quota
 
 
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+class Denial(msgspec.Struct, frozen=True):
+    """How often a tool was denied in one attempt of a run."""
+
+    attempt: int
+    tool: str
+    count: int
+
+
 class Run(msgspec.Struct, frozen=True):
     id: str
     name: str | None
@@ -124,6 +135,24 @@ class Run(msgspec.Struct, frozen=True):
     created_at: int
     started_at: int | None
     ended_at: int | None
+    denials: list[Denial] | None
+
+    @property
+    def denied(self) -> dict[str, int]:
+        """How often each tool was denied, over all attempts; the most often denied first."""
+        counts: dict[str, int] = {}
+        for denial in self.denials or ():
+            counts[denial.tool] = counts.get(denial.tool, 0) + denial.count
+        return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
+
+    @property
+    def denied_text(self) -> str | None:
+        """How many calls were denied, and of which tools; None when none were."""
+        counts = self.denied
+        if not counts:
+            return None
+        tools = ", ".join(f"{tool} {TIMES}{n}" if n > 1 else tool for tool, n in counts.items())
+        return f"{sum(counts.values())} denied ({tools})"
 
     @property
     def what(self) -> str:
