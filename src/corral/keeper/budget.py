@@ -81,7 +81,7 @@ class BudgetWatch:
         if choice.value == "stop":
             self.stop_if_limited(
                 f"the price of {model or 'its model'} is not known, so its budget cannot be kept "
-                "(`corral set budgets.unknown_prices allow` lets such runs go on)"
+                "(`corral setting set budgets.unknown_prices allow` lets such runs go on)"
             )
 
     def stop_if_limited(self, reason: str) -> None:

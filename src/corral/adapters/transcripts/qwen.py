@@ -69,7 +69,7 @@ def head(path: Path) -> Head | None:
 
 def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
     """What was said, used and denied from `offset` on."""
-    total = _Total(path.stem)
+    total = _Total()
     for line in lines_before(path, offset, b"api_response"):
         total.add(line)
     for line, after in lines_of(path, offset):
@@ -81,8 +81,7 @@ def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
 class _Total:
     """What the conversation has used so far, as its counter tells it."""
 
-    def __init__(self, session: str) -> None:
-        self._counter = f"qwen/{session}"
+    def __init__(self) -> None:
         self._input = self._output = self._cached = 0
 
     def add(self, line: dict[str, Any]) -> list[Used]:
@@ -93,8 +92,8 @@ class _Total:
         self._input += max(0, number(event, "input_token_count") - cached)
         self._output += number(event, "output_token_count")
         self._cached += cached
-        model = text(event, "model")
-        return [Used(model, self._input, self._output, self._cached, counter=self._counter)]
+        model, counter = text(event, "model"), f"qwen/{text(line, 'sessionId')}"
+        return [Used(model, self._input, self._output, self._cached, counter=counter)]
 
 
 def _said(line: dict[str, Any]) -> list[Said | Denied]:
