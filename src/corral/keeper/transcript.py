@@ -68,13 +68,14 @@ class Place:
         self.started_at = started_at - SLACK_MS
         self._is_alone, self._is_taken = is_alone, is_taken
 
-    def sessions(self, agent: int) -> list[str]:
-        """The sessions of a process and its descendants. A CLI that does not record them is only
-        identified by directory and time, so that must leave one candidate."""
-        pids = [agent, *process.descendants(agent)]
-        found = self._reader.sessions_of(self._folder, pids, self.started_at)
-        if found:
-            return found
+    def sessions(self, agent: int | None) -> list[str]:
+        """The sessions of a process and its descendants; None: the process has ended. Where the CLI
+        does not record that, directory and time must leave one candidate."""
+        if agent is not None:
+            pids = [agent, *process.descendants(agent)]
+            found = self._reader.sessions_of(self._folder, pids, self.started_at)
+            if found or self._reader.RECORDS_PROCESSES:
+                return found
         later = self._reader.since(self._folder, self._cwd, self.started_at)
         free = [session for session in later if not self._is_taken(session)]
         return free if len(free) == 1 and self._is_alone() else []
@@ -160,13 +161,15 @@ class FollowedRecord:
 
     def close(self) -> None:
         """The agent has ended: read the rest, and charge an estimate that nothing replaced."""
+        if not self._sessions:
+            self._search(None, time.monotonic())
         self._read()
         if self._estimate and not self._has_stream_charged():
             self.recorder.take(list(self._estimate.values()), place="record:estimate")
         self._estimate.clear()
         self.recorder.finish()
 
-    def _search(self, agent: int, now: float) -> None:
+    def _search(self, agent: int | None, now: float) -> None:
         try:
             sessions = self._place.sessions(agent)
         except OSError:

@@ -29,12 +29,15 @@ from corral.adapters.transcripts.transcript import (
     lines_of,
     moment,
     sessions_of_pids,
+    sessions_since,
     title_of,
 )
 
 FOLDER = ".claude"
 # Words that the CLI puts into the person's mouth.
 _NOT_SAID = ("<local-command-", "<command-", "<system-reminder>", "Caveat: The messages below")
+
+RECORDS_PROCESSES = True
 
 
 def root(env: Mapping[str, str]) -> Path:
@@ -52,8 +55,7 @@ def sessions_of(folder: Path, pids: Sequence[int], started_at: int) -> list[str]
 
 
 def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    """Its processes record their sessions; nothing is inferred from times."""
-    return []
+    return sessions_since(folder.glob("projects/*/*.jsonl"), head, cwd, started_at)
 
 
 def children(path: Path) -> list[Path]:

@@ -29,12 +29,15 @@ from corral.adapters.transcripts.transcript import (
     lines_before,
     lines_of,
     moment,
+    sessions_since,
     title_of,
 )
 
 FOLDER = ".codex/sessions"
 # What the CLI adds in the person's name begins with a tag of its own.
 _NOT_SAID = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md")
+
+RECORDS_PROCESSES = True
 
 
 def root(env: Mapping[str, str]) -> Path:
@@ -63,8 +66,7 @@ def sessions_of(folder: Path, pids: Sequence[int], started_at: int) -> list[str]
 
 
 def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    """Its processes keep their rollouts open; nothing is inferred from times."""
-    return []
+    return sessions_since(folder.glob("sessions/**/rollout-*.jsonl"), head, cwd, started_at)
 
 
 def children(path: Path) -> list[Path]:

@@ -26,10 +26,13 @@ from corral.adapters.transcripts.transcript import (
     lines_before,
     lines_of,
     moment,
+    sessions_since,
     title_of,
 )
 
 EVENTS = "events.jsonl"
+
+RECORDS_PROCESSES = True
 
 
 def root(env: Mapping[str, str]) -> Path:
@@ -49,8 +52,7 @@ def sessions_of(folder: Path, pids: Sequence[int], started_at: int) -> list[str]
 
 
 def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    """Its processes record their sessions; nothing is inferred from times."""
-    return []
+    return sessions_since(folder.glob("session-state/*/events.jsonl"), head, cwd, started_at)
 
 
 def children(path: Path) -> list[Path]:

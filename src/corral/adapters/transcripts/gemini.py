@@ -28,11 +28,14 @@ from corral.adapters.transcripts.transcript import (
     lines_before,
     lines_of,
     moment,
+    sessions_since,
     title_of,
 )
 
 # Context that the CLI adds in the name of the person.
 _NOT_SAID = ("<session_context>", "<hook_context>")
+
+RECORDS_PROCESSES = False
 
 
 def root(env: Mapping[str, str]) -> Path:
@@ -53,14 +56,7 @@ def sessions_of(folder: Path, pids: Sequence[int], started_at: int) -> list[str]
 
 
 def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    """Sessions of a directory that began at `started_at` or later."""
-    found = []
-    for path in folder.glob("tmp/*/chats/session-*.jsonl"):
-        if path.is_file() and path.stat().st_mtime * 1_000 >= started_at:
-            about = head(path)
-            if about and about.cwd == cwd and (about.started_at or 0) >= started_at:
-                found.append(about.session)
-    return found
+    return sessions_since(folder.glob("tmp/*/chats/session-*.jsonl"), head, cwd, started_at)
 
 
 def children(path: Path) -> list[Path]:

@@ -47,6 +47,8 @@ _SINCE = """
     WHERE directory = :cwd AND time_created >= :started_at AND parent_id IS NULL
 """
 
+RECORDS_PROCESSES = False
+
 
 def root(env: Mapping[str, str]) -> Path:
     data = env.get("XDG_DATA_HOME")

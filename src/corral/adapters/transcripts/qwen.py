@@ -27,8 +27,11 @@ from corral.adapters.transcripts.transcript import (
     lines_of,
     moment,
     sessions_of_pids,
+    sessions_since,
     title_of,
 )
+
+RECORDS_PROCESSES = False  # only at a terminal
 
 
 def root(env: Mapping[str, str]) -> Path:
@@ -46,8 +49,7 @@ def sessions_of(folder: Path, pids: Sequence[int], started_at: int) -> list[str]
 
 
 def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    """Its processes record their sessions; nothing is inferred from times."""
-    return []
+    return sessions_since(folder.glob("projects/*/chats/*.jsonl"), head, cwd, started_at)
 
 
 def children(path: Path) -> list[Path]:

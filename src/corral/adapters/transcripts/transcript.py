@@ -5,7 +5,7 @@ stopped: an item tells the offset behind its line, and a line that is not comple
 the next time. A line that cannot be read is passed over.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -46,6 +46,10 @@ class Item(msgspec.Struct, frozen=True):
 class Reader(Protocol):
     """How the records of one CLI are found and read: a module for each of them."""
 
+    RECORDS_PROCESSES: bool
+    """Whether each of its processes records which session it has, so that `since` is only asked
+    for a process that has ended."""
+
     def root(self, env: Mapping[str, str]) -> Path:
         """The CLI's own folder, for a process with these variables."""
         ...
@@ -59,8 +63,7 @@ class Reader(Protocol):
         ...
 
     def since(self, folder: Path, cwd: str, started_at: int) -> list[str]:
-        """The sessions of a directory that began at `started_at` or later, for a CLI that does not
-        record which process has a session."""
+        """The sessions of a directory that began at `started_at` or later."""
         ...
 
     def children(self, path: Path) -> list[Path]:
@@ -82,6 +85,23 @@ def reader_of(provider: str) -> Reader | None:
         return None
     reader: Any = import_module(f"corral.adapters.transcripts.{provider}")
     return reader  # type: ignore[no-any-return]
+
+
+def sessions_since(
+    files: Iterable[Path], head: Callable[[Path], Head | None], cwd: str, started_at: int
+) -> list[str]:
+    """The sessions among these records that are of a directory and began at `started_at` or later;
+    not those of sub-agents."""
+    found = []
+    for path in files:
+        if not path.is_file() or path.stat().st_mtime * 1_000 < started_at:
+            continue
+        about = head(path)
+        if about is None or about.cwd != cwd or about.parent is not None:
+            continue
+        if (about.started_at or 0) >= started_at:
+            found.append(about.session)
+    return found
 
 
 def sessions_of_pids(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
