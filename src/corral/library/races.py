@@ -154,9 +154,6 @@ class Races(Room):
         Who tries, and in which ways, is as in the round before unless it is said anew.
         """
         found = self.get(race)
-        if budget_micros is not None:
-            rounds = max(found.plan.rounds, len(found.rounds) + 1)
-            found = self._set_budget(found.id, budget_micros, rounds)
         before = found.latest.attempts
         if agents is None and not variations and not vary_auto:
             entries = [Entry(each.agent, each.variation) for each in before]
@@ -169,8 +166,11 @@ class Races(Room):
             found.plan,
             found.host,
             starting=entries,
-            budget_micros=found.budget_micros,
+            budget_micros=found.budget_micros if budget_micros is None else budget_micros,
         )
+        if budget_micros is not None:
+            rounds = max(found.plan.rounds, len(found.rounds) + 1)
+            self._set_budget(found.id, budget_micros, rounds)
         after = self._next(
             found.id,
             entries,
