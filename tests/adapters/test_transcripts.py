@@ -1,4 +1,4 @@
-"""Transcripts as Claude Code and Codex wrote them (without the CLIs' own prompts)."""
+"""Records as the agent CLIs wrote them (without the CLIs' own prompts)."""
 
 import shutil
 from pathlib import Path
@@ -7,12 +7,22 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.providers.facts import Said, Used
-from corral.adapters.transcripts import claude, codex
+from corral.adapters.providers.facts import Denied, Said, Used
+from corral.adapters.transcripts import claude, codex, copilot, gemini, opencode, qwen
 from corral.adapters.transcripts.transcript import Item
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "transcripts"
-BOTH = [(claude, "claude"), (claude, "claude-killed"), (codex, "codex"), (codex, "codex-killed")]
+BOTH = [
+    (claude, "claude"),
+    (claude, "claude-killed"),
+    (claude, "claude-denied"),
+    (codex, "codex"),
+    (codex, "codex-killed"),
+    (copilot, "copilot"),
+    (copilot, "copilot-denied"),
+    (gemini, "gemini"),
+    (qwen, "qwen"),
+]
 
 
 def said(items: list[Item]) -> list[Said]:
@@ -133,3 +143,113 @@ def test_the_files_of_a_folder_are_found(tmp_path: Path) -> None:
     assert [file.name for file in codex.files(tmp_path)] == ["rollout-a.jsonl"]
     assert "a.jsonl" in [file.name for file in claude.files(tmp_path)]
     assert list(claude.files(tmp_path / "nowhere")) == []
+
+
+def denied(items: list[Item]) -> list[str]:
+    return [item.fact.tool for item in items if isinstance(item.fact, Denied)]
+
+
+@pytest.mark.parametrize(("module", "name"), [(gemini, "gemini"), (copilot, "copilot")])
+def test_each_request_is_counted_once_by_its_key(module: ModuleType, name: str) -> None:
+    items = list(module.read(RECORDED / f"{name}.jsonl"))
+    figures = [(one.input, one.output, one.cache_read) for one in used(items)]
+    assert figures == [(700, 50, 300), (5, 6, 0)]
+    assert len({one.key for one in used(items)}) == 2
+    roles = [turn.role for turn in said(items)]
+    assert roles == ["user", "assistant", "assistant", "tool", "assistant"]
+    assert all(item.at is not None for item in items)
+    assert denied(items) == []
+
+
+def test_qwen_usage_is_the_running_total_of_its_stream() -> None:
+    items = list(qwen.read(RECORDED / "qwen.jsonl"))
+    figures = [(one.input, one.output, one.cache_read) for one in used(items)]
+    assert figures == [(700, 50, 300), (705, 56, 300)]
+    found = qwen.head(RECORDED / "qwen.jsonl")
+    assert found is not None
+    assert {one.counter for one in used(items)} == {f"qwen/{found.session}"}
+    assert [turn.tool_name for turn in said(items) if turn.role == "tool"] == ["write_file"]
+
+
+def test_denied_calls_are_told_with_their_tool() -> None:
+    assert denied(list(copilot.read(RECORDED / "copilot-denied.jsonl"))) == ["create"]
+    assert denied(list(claude.read(RECORDED / "claude-denied.jsonl"))) == ["Write"]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    import apsw
+
+    opened = apsw.Connection(str(tmp_path / "opencode.db"))
+    opened.execute((RECORDED / "opencode.sql").read_text())
+    opened.close()
+    return tmp_path
+
+
+def test_opencode_is_read_from_its_database(database: Path) -> None:
+    (session,) = opencode.since(database, "/demo/place", 0)
+    path = opencode.find(database, session)
+    assert path is not None
+    found = opencode.head(path)
+    assert found is not None
+    assert (found.session, found.cwd) == (session, "/demo/place")
+    items = list(opencode.read(path))
+    figures = [(one.input, one.output, one.cache_read, one.model) for one in used(items)]
+    assert figures == [(700, 50, 300, "stub"), (5, 6, 0, "stub")]
+    assert [turn.role for turn in said(items)] == [
+        "user",
+        "assistant",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert len({(item.place, repr(item.fact)) for item in items}) == len(items)
+    assert list(opencode.read(path, offset=items[-1].offset + 1)) == []
+    assert opencode.find(database, "ses_unknown") is None
+
+
+def test_opencode_counts_the_usage_of_sub_agents_and_not_their_words(database: Path) -> None:
+    import apsw
+
+    (session,) = opencode.since(database, "/demo/place", 0)
+    before = list(opencode.read(database / "opencode.db" / session))
+    opened = apsw.Connection(str(database / "opencode.db"))
+    columns = ", ".join(row[1] for row in opened.execute("PRAGMA table_info(session)"))
+    values = columns.replace("parent_id", f"'{session}'").replace("id,", "'ses_child',", 1)
+    opened.execute(f"INSERT INTO session ({columns}) SELECT {values} FROM session")
+    opened.execute(
+        "INSERT INTO part SELECT 'child_' || id, message_id, 'ses_child', time_created, "
+        "time_updated, data FROM part"
+    )
+    opened.close()
+    after = list(opencode.read(database / "opencode.db" / session))
+    assert len(used(after)) == 2 * len(used(before))
+    assert len(said(after)) == len(said(before))
+
+
+def test_a_process_is_found_by_what_its_cli_records(tmp_path: Path) -> None:
+    for module, folder in ((claude, tmp_path / "claude"), (qwen, tmp_path / "qwen")):
+        (folder / "sessions").mkdir(parents=True)
+        (folder / "sessions" / "17.json").write_text('{"pid":17,"sessionId":"abc"}')
+        assert module.sessions_of(folder, [16, 17], 0) == ["abc"]
+        assert module.sessions_of(folder, [18], 0) == []
+        assert module.sessions_of(folder, [17], 1 << 50) == [], "an earlier process had the number"
+    lock = tmp_path / "copilot/session-state/abc/inuse.17.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    assert copilot.sessions_of(tmp_path / "copilot", [17], 0) == ["abc"]
+    assert copilot.sessions_of(tmp_path / "copilot", [17], 1 << 50) == []
+
+
+def test_codex_is_found_by_the_rollout_that_its_process_has_open(tmp_path: Path) -> None:
+    import os
+
+    folder = tmp_path / "sessions/2026/11/18"
+    folder.mkdir(parents=True)
+    file = folder / "rollout-2026-11-18T00-00-00-x.jsonl"
+    shutil.copy(RECORDED / "codex.jsonl", file)
+    found = codex.head(file)
+    assert found is not None
+    assert codex.sessions_of(tmp_path, [os.getpid()], 0) == []
+    with file.open("a"):
+        assert codex.sessions_of(tmp_path, [os.getpid()], 0) == [found.session]

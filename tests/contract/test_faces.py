@@ -35,6 +35,8 @@ ELSEWHERE = {
     "insights.stats": "`corral stats`",
     "insights.task_cost": "the dashboard's page of a task",
     "insights.task_costs": "the dashboard's costs of a board",
+    "runs.count_denials": "the keeper's work",
+    "runs.link_session": "the keeper's work",
     "agents.get": "`corral agent show`",
     "agents.version": "`corral agent show --version`",
     "checkpoints.copy": "langgraph's saver calls it",

@@ -80,6 +80,7 @@ def behind(command: str, listed: str, found: str) -> str:
     return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do :; done"
 
 
+STARTED = "until corral ps -a --state completed | grep 'stand-up notes'; do sleep 0.2; done"
 ADA = "corral agent create ada --provider claude --role builder"
 
 PAGES = {
@@ -93,6 +94,9 @@ PAGES = {
             (r"^corral resume run_01…", "corral wait run_01… && corral resume run_01…"),
             (r"^corral race start", "git add -A && git commit -qm Work && corral race start"),
             (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
+            (r"--in 10m      # starts ada, once", "--in 5s"),
+            # What is scheduled for an agent must start that agent.
+            (r"^corral up\b.*", f"corral up && {STARTED}"),
             (r"^corral events -f", "timeout 1 corral events -f; [ $? = 124 ]"),
             (r"^    for letter in", "    build = print\n    for letter in"),
         ),

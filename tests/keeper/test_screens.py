@@ -25,7 +25,6 @@ class Agent:
             approvals=frozenset({"all"}),
             type_in=lambda keys: self.typed.append(keys) is None,
             first_words=None,
-            keep=lambda voice: None,
             log=self._log,
         )
 

@@ -132,7 +132,7 @@ def test_the_nearest_budget_that_is_spent_stops_a_run(store: Corral) -> None:
     over = store.charges.over_budget("run_1", **WHERE)
     assert over is not None
     assert over.scope == "run:run_1"
-    assert over.reason == "the budget of run run_1 is spent: $1.00 of $1.00"
+    assert over.reason == "its budget is spent: $1.00 of $1.00"
     spend(store, DOLLAR, run="run_2")
     over = store.charges.over_budget("run_2", **WHERE)
     assert over is not None

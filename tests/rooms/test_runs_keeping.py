@@ -380,3 +380,26 @@ def test_the_newest_run_is_first_although_the_clock_jumped_back(
     second = queued(store)
     assert [run.id for run in store.runs.list().items] == [second.id, first.id]
     assert next_queued(store, host="h") == second  # due already, by the clock that counts
+
+
+def test_denied_calls_are_counted_by_attempt_and_tool(store: Corral) -> None:
+    run = running(store)
+    assert (run.denials, run.denied, run.denied_text) == (None, {}, None)
+    for _ in range(2):  # told again, they are the same
+        run = store.runs.count_denials(run, {"Bash": 1, "Edit": 2})
+    assert run.denied == {"Edit": 2, "Bash": 1}
+    assert run.denied_text == "3 denied (Edit ×2, Bash)"  # noqa: RUF001
+    assert run.retry_command is None, "it goes on"
+    again = store.runs.restart(run, held(2), End(exit_code=1), quick_failures=0)
+    again = store.runs.count_denials(again, {"Edit": 1})
+    assert again.denied == {"Edit": 3, "Bash": 1}
+    assert store.runs.get(run.id).denied == again.denied
+
+
+def test_a_run_is_linked_with_the_conversation_that_its_cli_records(store: Corral) -> None:
+    run = running(store)
+    session = store.sessions.open(provider="claude", provider_session="abc")
+    linked = store.runs.link_session(run, session.id)
+    assert linked.session_id == session.id
+    with unchanged(store):
+        assert store.runs.link_session(linked, session.id) == linked

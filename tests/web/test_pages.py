@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from html import unescape
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,12 +17,14 @@ from corral.interfaces.web.navigation import NAVIGATION
 from corral.interfaces.web.race_actions import RACING
 from corral.interfaces.web.team_actions import TEAM
 from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
+from corral.kernel.end import End
 from corral.library import Corral
 from corral.library.catalogue import declared
 from tests.support.buttons import as_part, leaf_through
 from tests.support.lived_in import HOSTILE, LivedIn
-from tests.support.runs import add_run, queued
+from tests.support.runs import add_run, queued, running
 from tests.support.served import Served
+from tests.support.tasks import fail, project_with
 from tests.web.conftest import House
 
 PAGES = {link.path for group in NAVIGATION for link in group.links} | {
@@ -524,3 +527,42 @@ def test_money_is_shown_in_dollars_and_cents(micros: int, text: str) -> None:
 )
 def test_sizes_are_shown_in_powers_of_1024(bytes: int, text: str) -> None:
     assert rendering.size(bytes) == text
+
+
+def test_denied_calls_are_shown_beside_the_state(served: Served) -> None:
+    run = running(served.store)
+    served.store.runs.count_denials(run, {"Edit": 2, "Bash": 1})
+    told = "3 denied (Edit ×2, Bash)"  # noqa: RUF001
+    served.store.runs.end(served.store.runs.get(run.id), End(exit_code=0))
+    with served.client() as client:
+        for page in ("/", "/runs", f"/runs/{run.id}"):
+            assert told in client.get(page).text, page
+
+
+def test_a_new_run_has_the_approvals_that_were_chosen(served: Served, tmp_path: object) -> None:
+    project = served.store.projects.register(str(tmp_path))
+    fields = {"prompt": "say hi", "agent": "scripted", "project": project.id}
+    with served.client() as client:
+        assert 'name="approvals"' in client.get("/runs").text
+        for chosen, approvals in (("edit,run", ["edit", "run"]), ("", [])):
+            went = client.post(
+                "/do/runs/ask", data=fields | {"approvals": chosen}, headers=as_part("x")
+            )
+            id = went.headers["HX-Redirect"].rpartition("/")[2]
+            assert served.store.runs.launch_of(id).approvals == approvals
+
+
+def test_the_comment_of_an_accepted_task_is_not_shown_as_an_error(
+    served: Served, tmp_path: Path
+) -> None:
+    store = served.store
+    project = project_with(store, tmp_path, "A", "B", agents=("ada",))
+    taken = store.tasks.claim(project, "ada", key="A")
+    assert taken is not None
+    store.tasks.submit(taken, "it works")
+    store.tasks.accept(taken, note="well done")
+    fail(store, project, "B", "no way")
+    with served.client() as client:
+        page = client.get(f"/board?project={project}").text
+    assert '<small class="why good">well done</small>' in page
+    assert '<small class="why bad">no way</small>' in page

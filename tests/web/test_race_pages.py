@@ -94,9 +94,12 @@ def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
     plan = store.races.get(other.id).plan
     assert (plan.judge, plan.rubric) == ("solomon", "is it kind?")
     raced.choose(other, "1")
-    act("next", id=other.id, prompt="Now better", **{"from": "1"}, budget="7")
+    fields = {"id": other.id, "prompt": "Now better", "from": "1"}
+    track.refused("next", "cannot be enforced", **fields, budget="7")
+    assert store.races.get(other.id).budget_micros is None, "nothing is changed"
+    act("next", **fields)
     now = store.races.get(other.id)
-    assert (now.latest.number, now.latest.prompt, now.budget_micros) == (2, "Now better", 7_000_000)
+    assert (now.latest.number, now.latest.prompt) == (2, "Now better")
     act("abandon", id=other.id, round="2", reason="no")
     assert store.races.get(other.id).latest.state == "abandoned"
     act("abandon", id=other.id, reason="enough")

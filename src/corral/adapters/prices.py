@@ -51,6 +51,41 @@ class Answer(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
+MILLION = 1_000_000
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """What a million tokens of a model cost, in micro-dollars."""
+
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    version: str
+
+    def cost(self, used: Any) -> int:
+        """The price of what was used, rounded half up; the same that the table tells."""
+        total: int = (
+            self.input * used.input
+            + self.output * used.output
+            + self.cache_read * used.cache_read
+            + self.cache_write * used.cache_write
+        )
+        return min((total + MILLION // 2) // MILLION, MOST)
+
+
+def rates(model: str, provider: str | None) -> Rates | None:
+    """What the table says of a model, asked in a process of its own; None when the table does not
+    know the model. Refused when the table does not answer."""
+    kinds = ("input", "output", "cache_read", "cache_write")
+    told = ask([Question(model=model, provider=provider, **{kind: MILLION}) for kind in kinds])
+    costs = [one.cost_micros for one in told]
+    if any(cost is None for cost in costs):
+        return None
+    given, out, read, written = (cost or 0 for cost in costs)
+    return Rates(given, out, read, written, told[0].version)
+
+
 def version() -> str:
     """The table's name and version, as it is kept with every price."""
     from importlib.metadata import version

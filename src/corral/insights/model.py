@@ -8,7 +8,7 @@ import msgspec
 from corral.rooms.charges.model import Total
 from corral.rooms.projects.model import Project
 from corral.rooms.races.model import RaceState, RoundState
-from corral.rooms.runs.model import Dialog, Run
+from corral.rooms.runs.model import Denial, Dialog, Run, describe_denied
 
 
 class By(StrEnum):
@@ -45,6 +45,12 @@ class Glance(msgspec.Struct, frozen=True):
     """When its keeper last said how it is."""
     started_at: int | None
     ended_at: int | None
+    denials: list[Denial] | None
+
+    @property
+    def denied_text(self) -> str | None:
+        """How many calls were denied, and of which tools; None when none were."""
+        return describe_denied(self.denials)
 
     @property
     def what(self) -> str:

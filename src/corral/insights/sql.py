@@ -18,7 +18,7 @@ from corral.rooms.tasks.model import MOVES
 
 _GLANCE = """r.id, r.name, r.title, r.state, r.command, r.args, r.provider, r.project_id,
     p.name AS project, r.attention, r.attention_at, r.dialog, r.reason, r.exit_code, r.signal,
-    r.cost_micros, r.seen_at, r.started_at, r.ended_at"""
+    r.cost_micros, r.seen_at, r.started_at, r.ended_at, r.denials"""
 
 # Along the index by state: for one state, ordered by id alone, PostgreSQL would walk along the ids
 # of all runs that ever were until it has met enough of that state.

@@ -34,7 +34,7 @@ class AcpVoice(Voice):
         log: Log,
     ) -> None:
         super().__init__()
-        self._recorder = Recorder(store, run, self, log, secrets=secrets)
+        self.recorder = self._recorder = Recorder(store, run, self, log, secrets=secrets)
         self._talk = AcpTalk(
             write,
             cwd=run.cwd,
@@ -57,10 +57,11 @@ class AcpVoice(Voice):
                 if isinstance(fact, Asked):
                     self._open.append(fact)
         self._show_question()
-        self._recorder.look_at_budget(self._talk.pending())
+        self._recorder.look_at_budget([*self._talk.pending(), *self.pending_in_record()])
 
     def look(self) -> bool:
         self._recorder.pass_on()
+        self._recorder.look_at_budget([*self._talk.pending(), *self.pending_in_record()])
         self.pause = LONGEST_PAUSE if self._recorder.waits else None
         return False
 

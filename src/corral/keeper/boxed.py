@@ -3,8 +3,8 @@
 import time
 
 from corral.adapters.boxed import outbound
+from corral.keeper.budget import MOMENT
 from corral.keeper.stream import StreamVoice
-from corral.keeper.voice import MOMENT
 from corral.kernel.errors import CorralError
 from corral.library.exchanging import folder_of
 

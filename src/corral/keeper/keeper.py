@@ -253,6 +253,7 @@ class Keeper:
     def _as_told(self, end: End) -> End:
         """What the agent says of its end goes with what its process returned."""
         self._voice.close()
+        self._voice.close_record()
         finished = self._voice.finished
         if self._idle:
             return self._idle_end(end)
@@ -331,6 +332,8 @@ class Keeper:
             moments.append(now + self._voice.pause)
         if self._plan.confinement is not None:
             moments.append(self._plan.confinement.next_look)
+        if self._voice.record is not None:
+            moments.append(max(self._voice.record.next_look, now + 0.05))
         return min(moments) - now
 
     def _look_at_the_time(self) -> None:
@@ -399,14 +402,16 @@ class Keeper:
 
     def _listen(self) -> None:
         """Take in what the agent says of itself."""
-        if self._voice.look():
+        agent = self._agent.pid if self._agent is not None else None
+        heard, followed = self._voice.look(), self._voice.follow(agent)
+        if heard or followed:
             self._active = time.monotonic()
         voice, dialog = self._voice, self.run.dialog
         is_told = (voice.dialog and voice.dialog.id) == (dialog and dialog.id)
         if voice.attention != self.run.attention or not is_told:
             self._hold.call_for(voice.attention, voice.dialog)
         if self._voice.over_budget and self._hold.stop_wanted is None:
-            self._hold.ask_to_stop(Stop.OVER_BUDGET)
+            self._hold.ask_to_stop(Stop.OVER_BUDGET, self._voice.over_budget)
 
     def _renew(self) -> None:
         self._hold.renew(self._agent, self._output.bytes(), self._meter)

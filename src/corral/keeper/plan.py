@@ -11,9 +11,12 @@ from corral.adapters import process
 from corral.adapters.keepers import OWN_VARIABLES
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import GO_ON, Ask, Start
+from corral.adapters.transcripts.transcript import READABLE
 from corral.config import write_private_file
+from corral.keeper.stream import StreamVoice
 from corral.keeper.streams import OUTPUT, Copied, Direct, Streams, Talk, Terminal
 from corral.keeper.voice import Log, Recorder, Voice
+from corral.kernel.clock import SystemClock
 from corral.rooms.runs.model import Launch, Mode, Run
 
 if TYPE_CHECKING:
@@ -275,6 +278,12 @@ class Plan:
 
     def voice(self, start: Start, run: Run, streams: Streams, log: Log) -> Voice:
         """How this attempt's agent is understood."""
+        voice = self._voice(start, run, streams, log)
+        if self.provider.name in READABLE:
+            self._follow_record(voice, start, run, log, started_at=SystemClock().now())
+        return voice
+
+    def _voice(self, start: Start, run: Run, streams: Streams, log: Log) -> Voice:
         if run.mode is Mode.ACP:
             return self._acp_voice(start, run, streams, log)
         if run.mode is Mode.PTY:
@@ -288,15 +297,43 @@ class Plan:
         """The same for an attempt that another keeper started: its stream is read again, whole,
         and what was kept before is not kept twice."""
         structured = not self._launch.raw or self._tells_by_itself([run.command, *run.args])
-        if self._launch.is_boxed:
-            return self._stream_voice(run, self._offset_of(run.attempts), log)
-        if run.mode is Mode.PIPE and structured and self.provider.name != "plain":
-            return self._stream_voice(run, self._offset_of(run.attempts), log)
-        return Voice()
+        voice = Voice()
+        is_stream = run.mode is Mode.PIPE and structured and self.provider.name != "plain"
+        if self._launch.is_boxed or is_stream:
+            voice = self._stream_voice(run, self._offset_of(run.attempts), log)
+        if self.provider.name in READABLE:
+            session = self._provider_session() if run.session_id else None
+            start = Start([run.command, *run.args], structured=is_stream, session=session)
+            self._follow_record(voice, start, run, log, started_at=run.started_at or 0)
+        return voice
+
+    def _follow_record(
+        self, voice: Voice, start: Start, run: Run, log: Log, *, started_at: int
+    ) -> None:
+        """Let the voice take in what the CLI itself records of the conversation."""
+        from corral.keeper.transcript import follow_record
+
+        recorder = Recorder(
+            self._store,
+            run,
+            voice,
+            log,
+            secrets=self._values,
+            budget=voice.recorder.budget if voice.recorder else None,
+        )
+        follow_record(
+            voice,
+            recorder,
+            store=self._store,
+            run=run,
+            provider=self.provider,
+            env=self.env(start),
+            session=start.session,
+            started_at=started_at,
+            prompt=None if self._launch.raw else self._launch.prompt,
+        )
 
     def _stream_voice(self, run: Run, offset: int, log: Log) -> Voice:
-        from corral.keeper.stream import StreamVoice
-
         kind = StreamVoice
         if self._launch.is_boxed:
             from corral.keeper.boxed import BoxedVoice
@@ -312,6 +349,8 @@ class Plan:
             offset=offset,
             secrets=self._values,
             log=log,
+            # A command that the user typed has no session yet: its record tells all of it.
+            only_outcome=self._launch.raw and self.provider.name in READABLE,
         )
 
     def _offset_of(self, attempt: int) -> int:
@@ -326,14 +365,6 @@ class Plan:
         if screen is None:
             return Voice()
         from corral.keeper.screen import ScreenVoice
-        from corral.keeper.transcript import transcript_of
-
-        home = Path(self.env(start).get("HOME") or Path.home())
-        record = transcript_of(self.provider, home, start.session, self._launch.prompt)
-
-        def keep(voice: Voice) -> None:
-            if record is not None:
-                record.take_into(Recorder(self._store, run, voice, log, secrets=self._values))
 
         return ScreenVoice(
             screen,
@@ -341,7 +372,6 @@ class Plan:
             approvals=frozenset(self._launch.approvals),
             type_in=streams.type_in,
             first_words=start.stdin,
-            keep=keep,
             log=log,
         )
 

@@ -36,7 +36,6 @@ class ScreenVoice(Voice):
         approvals: frozenset[str],
         type_in: Callable[[bytes], bool],
         first_words: str | None,
-        keep: Callable[[Voice], None],
         log: Log,
     ) -> None:
         super().__init__()
@@ -45,7 +44,6 @@ class ScreenVoice(Voice):
         self._terminal = Terminal(columns, rows, history=0, colours=screen.bar)
         self._reader = Reader(screen, approvals)
         self._type_in = type_in
-        self._keep = keep
         self._log = log
         self._reading = Reading("unknown")
         self._changed = False
@@ -203,7 +201,6 @@ class ScreenVoice(Voice):
     def close(self) -> None:
         while self._entries:
             self._entries.popleft().close()
-        self._keep(self)
 
     def _notice_silence(self, now: float) -> None:
         if self.is_working and now - self._moved >= STUCK_AFTER:

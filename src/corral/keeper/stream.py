@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from corral.adapters.output.capped import read_cut
 from corral.adapters.output.lines import Line, Splitter
+from corral.adapters.providers.facts import Fact, Said, Used
 from corral.adapters.providers.lines import MAX_LINE, facts_of
 from corral.keeper.voice import LONGEST_PAUSE, SHORTEST_PAUSE, Log, Recorder, Voice
 from corral.rooms.runs.model import Run
@@ -30,10 +31,13 @@ class StreamVoice(Voice):
         offset: int,
         secrets: Sequence[str],
         log: Log,
+        only_outcome: bool = False,
     ) -> None:
+        """`only_outcome`: what is said and used is taken from the CLI's own record."""
         super().__init__()
         self._store, self._run, self._log = store, run, log
-        self._recorder = Recorder(store, run, self, log, secrets=secrets)
+        self.recorder = self._recorder = Recorder(store, run, self, log, secrets=secrets)
+        self.only_outcome = only_outcome
         self._parser = parser
         self._path = path
         self._offset = offset
@@ -46,7 +50,8 @@ class StreamVoice(Voice):
         while not self._recorder.is_behind and (data := self._read()):
             found = True
             self._take(self._lines.feed(data))
-        self._recorder.look_at_budget(self._parser.pending())
+        pending = [] if self.only_outcome else self._parser.pending()
+        self._recorder.look_at_budget([*pending, *self.pending_in_record()])
         self.pause = SHORTEST_PAUSE if found else min((self.pause or 0) * 2, LONGEST_PAUSE)
         return found
 
@@ -56,13 +61,25 @@ class StreamVoice(Voice):
             self._recorder.finish()
             self._take(self._lines.feed(data))
         self._take(self._lines.finish())
-        self._recorder.take(self._parser.close(), place="end")
+        self._recorder.take(self._kept(self._parser.close()), place="end")
         self._recorder.finish()
 
     def _take(self, lines: list[Line]) -> None:
         for line in lines:
             # By its place in the output, which is the same for whoever reads it again.
-            self._recorder.take(facts_of(self._parser, line), place=str(line.at))
+            facts = self._kept(facts_of(self._parser, line))
+            self._recorder.take(facts, place=str(line.at))
+
+    def _kept(self, facts: list[Fact]) -> list[Fact]:
+        """Without what the record tells: there it has its own time and its model."""
+        if self.only_outcome:
+            return [fact for fact in facts if not isinstance(fact, Said | Used)]
+        if any(isinstance(fact, Used) for fact in facts) and self._is_recorded():
+            return [fact for fact in facts if not isinstance(fact, Used)]
+        return facts
+
+    def _is_recorded(self) -> bool:
+        return self.record is not None and self.record.replaces_usage()
 
     def _read(self) -> bytes:
         """What comes next; what the cap has cut out of the file meanwhile is passed over."""

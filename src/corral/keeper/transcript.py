@@ -1,56 +1,318 @@
-"""The CLI's own record of a terminal conversation: what was said and used stands only there."""
+"""Following the record that an agent CLI keeps of a conversation, while the conversation goes on.
 
-from importlib import import_module
+What is said and used at a terminal, or by a CLI that the user started with an own command line, is
+written only there. Some streams report usage at the end of a turn or not at all; the record reports
+each request to the model. Every item keeps its own time. A record that is read again, by a keeper
+that took over, adds nothing twice: the key of a turn is its place in the record.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corral.adapters.providers.facts import Fact, Said
-from corral.keeper.voice import Recorder
+from msgspec.structs import replace
+
+from corral.adapters import process
+from corral.adapters.providers.facts import Denied, Said, SessionNamed, Used
+from corral.adapters.transcripts.transcript import Item, Reader, reader_of
+from corral.keeper.stream import StreamVoice
+from corral.keeper.voice import Recorder, Voice
+from corral.rooms.runs.model import Mode, Run
 
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import Provider
+    from corral.library import Corral
 
-# Providers whose transcripts can be read.
-READABLE = frozenset({"claude", "codex"})
+PROC = "/proc"
+
+BETWEEN_LOOKS = 1.0  # seconds
+BETWEEN_SEARCHES = 5.0  # seconds, once a session is known: the user may switch to another
+SHARE = 0.1  # of the time may be spent on reading: a long record is read less often
+SLACK_MS = 1_000  # between the clock of a file system and ours
 
 
-class Transcript:
-    """One conversation's record, from where it stood when the run began."""
+class Part(StrEnum):
+    """What of a record is used."""
 
-    def __init__(self, provider: "Provider", home: Path, session: str, prompt: str | None) -> None:
-        self._provider = provider
-        self._home = home
-        self._session = session
-        self._prompt = prompt
-        path = self._path()
-        self._offset = path.stat().st_size if path is not None else 0
+    ALL = "all"  # turns, usage and denials: the only source
+    USAGE = "usage"  # usage and denials; what the stream reports has the same keys and counters
+    ESTIMATE = "estimate"  # usage counts against budgets; it is charged if the stream reports none
 
-    def take_into(self, recorder: Recorder) -> None:
-        """Keep what came since; the prompt itself is in the session already."""
-        path = self._path()
+
+# In a stream, besides what the stream itself tells.
+BESIDE_STREAM = {
+    "codex": Part.USAGE,
+    "copilot": Part.USAGE,
+    "opencode": Part.USAGE,
+    "gemini": Part.ESTIMATE,
+}
+
+
+class Place:
+    """Where the records of a run are, and which of them belong to it."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        folder: Path,
+        *,
+        cwd: str,
+        started_at: int,
+        is_alone: Callable[[], bool],
+        is_taken: Callable[[str], bool],
+    ) -> None:
+        self._reader, self._folder, self._cwd = reader, folder, cwd
+        self.started_at = started_at - SLACK_MS
+        self._is_alone, self._is_taken = is_alone, is_taken
+
+    def sessions(self, agent: int | None) -> list[str]:
+        """The sessions of a process and its descendants; None: the process has ended. Where the CLI
+        does not record that, directory and time must leave one candidate."""
+        if agent is not None:
+            pids = [agent, *process.descendants(agent)]
+            found = self._reader.sessions_of(self._folder, pids, self.started_at)
+            if found or self._reader.RECORDS_PROCESSES:
+                return found
+        later = self._reader.since(self._folder, self._cwd, self.started_at)
+        free = [session for session in later if not self._is_taken(session)]
+        return free if len(free) == 1 and self._is_alone() else []
+
+    def files(self, session: str) -> list[tuple[Path, bool]]:
+        """The record of a session and those of its sub-agents; of these only the usage counts."""
+        path = self._reader.find(self._folder, session)
         if path is None:
-            return
-        reader = import_module(f"corral.adapters.transcripts.{self._provider.name}")
-        facts: list[Fact] = [item.fact for item in reader.read(path, offset=self._offset)]
-        recorder.take([fact for fact in facts if not self._is_prompt(fact)])
-        recorder.finish()
+            return []  # nothing was said yet
+        return [(path, True), *((child, False) for child in self._reader.children(path))]
 
-    def _is_prompt(self, fact: Fact) -> bool:
-        if not isinstance(fact, Said) or fact.role != "user" or self._prompt is None:
+    def title(self, path: Path) -> str | None:
+        head = self._reader.head(path)
+        return head.title if head is not None else None
+
+    def read(self, path: Path, offset: int) -> list[Item]:
+        return list(self._reader.read(path, offset=offset))
+
+
+class FollowedRecord:
+    """The conversation of one attempt, as its CLI records it."""
+
+    def __init__(
+        self,
+        place: Place,
+        recorder: Recorder,
+        *,
+        part: Part,
+        session: str | None,
+        prompt: str | None,
+        is_screened: bool = False,
+        has_stream_charged: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._place, self.recorder, self._part = place, recorder, part
+        self.is_screened = is_screened
+        """Whether a screen tells that the agent works."""
+        self._prompt = prompt
+        self._has_stream_charged = has_stream_charged
+        self._sessions: list[str] = [session] if session else []
+        self._offsets: dict[Path, int] = {}
+        self._named: str | None = session
+        self._searches = session is None or part is Part.ALL
+        self._next_search = 0.0
+        self.next_look = 0.0
+        self._before: dict[str, Used] = {}
+        self._estimate: dict[str, Used] = {}
+
+    @property
+    def is_found(self) -> bool:
+        return bool(self._sessions)
+
+    @property
+    def pending(self) -> list[Used]:
+        """Usage that counts against budgets and is not charged."""
+        return [self._since_start(used) for used in self._estimate.values()]
+
+    def name(self, session: str) -> None:
+        """The stream says which session it is."""
+        if session not in self._sessions:
+            self._sessions.append(session)
+        self._searches = False
+
+    def look(self, agent: int | None) -> bool:
+        """Take in what is new in the record; whether there was anything."""
+        now = time.monotonic()
+        if now < self.next_look:
             return False
-        if fact.content.strip() != self._prompt.strip():
+        if agent is not None and self._searches and now >= self._next_search:
+            self._search(agent, now)
+        found = self._read()
+        self.recorder.pass_on()
+        lasted = time.monotonic() - now
+        self.next_look = now + max(BETWEEN_LOOKS, lasted / SHARE)
+        return found
+
+    def replaces_usage(self) -> bool:
+        """Whether the usage that the stream reports stands in the record, with the same keys or
+        counters; it is read now."""
+        if self._part is not Part.USAGE:
+            return False
+        self._read()
+        return bool(self._offsets)
+
+    def close(self) -> None:
+        """The agent has ended: read the rest, and charge an estimate that nothing replaced."""
+        if not self._sessions:
+            self._search(None, time.monotonic())
+        self._read()
+        if self._estimate and not self._has_stream_charged():
+            self.recorder.take(list(self._estimate.values()), place="record:estimate")
+        self._estimate.clear()
+        self.recorder.finish()
+
+    def _search(self, agent: int | None, now: float) -> None:
+        try:
+            sessions = self._place.sessions(agent)
+        except OSError:
+            sessions = []
+        for session in sessions:
+            if session not in self._sessions:
+                self._sessions.append(session)
+        if self._sessions:
+            self._next_search = now + BETWEEN_SEARCHES
+
+    def _read(self) -> bool:
+        found = False
+        for session in self._sessions:
+            try:
+                for path, is_main in self._place.files(session):
+                    self.recorder.budget.is_measured = True
+                    if is_main and session != self._named:
+                        self._link(session, path)
+                    found = self._read_file(session, path, is_main=is_main) or found
+            except OSError:
+                continue  # it is being replaced, or is not ours to read; the next look tries again
+        return found
+
+    def _link(self, session: str, path: Path) -> None:
+        """Say whose conversation this is, before anything of it is kept."""
+        self._named = session
+        if self._part is Part.ALL:
+            self.recorder.link(SessionNamed(session), title=self._place.title(path))
+
+    def _read_file(self, session: str, path: Path, *, is_main: bool) -> bool:
+        offset = self._offsets.get(path, 0)
+        items = self._place.read(path, offset)
+        if not items:
+            return False
+        self._offsets[path] = max(offset, *(item.offset for item in items))
+        numbers: dict[str, int] = {}
+        for item in items:
+            at = item.place or str(item.offset)
+            nth = numbers[at] = numbers.get(at, -1) + 1
+            self._take(item, f"record:{session}:{path.name[-40:]}:{at}.{nth}", is_main=is_main)
+        return True
+
+    def _take(self, item: Item, place: str, *, is_main: bool) -> None:
+        fact = item.fact
+        is_new = item.at is None or item.at >= self._place.started_at
+        if isinstance(fact, Used):
+            self._use(fact, item.at, place, is_new=is_new)
+        elif not is_new or not is_main:
+            return
+        elif isinstance(fact, Denied) or (self._part is Part.ALL and not self._is_prompt(fact)):
+            self.recorder.take([fact], place=place, at=item.at, is_whole_place=True)
+
+    def _use(self, used: Used, at: int | None, place: str, *, is_new: bool) -> None:
+        key = used.counter or used.key or place
+        if not is_new:
+            if used.counter:
+                self._before[key] = used
+            return
+        if self._part is Part.ESTIMATE:
+            self._estimate[key] = used
+        else:
+            self.recorder.take([used], place=place, at=at, is_whole_place=True)
+
+    def _since_start(self, used: Used) -> Used:
+        """Of a counter, what was added since the run began."""
+        before = self._before.get(used.counter or "")
+        if before is None:
+            return used
+        return replace(
+            used,
+            input=max(0, used.input - before.input),
+            output=max(0, used.output - before.output),
+            cache_read=max(0, used.cache_read - before.cache_read),
+            cache_write=max(0, used.cache_write - before.cache_write),
+        )
+
+    def _is_prompt(self, fact: Said) -> bool:
+        """Whether it is the run's own prompt, which is in the session already."""
+        if fact.role != "user" or self._prompt is None:
+            return False
+        if not fact.content.strip().endswith(self._prompt.strip()):
             return False
         self._prompt = None  # only the first time
         return True
 
-    def _path(self) -> Path | None:
-        return self._provider.transcript(self._home, self._session)
+
+def follow_record(
+    voice: Voice,
+    recorder: Recorder,
+    *,
+    store: "Corral",
+    run: Run,
+    provider: "Provider",
+    env: Mapping[str, str],
+    session: str | None,
+    started_at: int,
+    prompt: str | None,
+) -> None:
+    """Let a voice take in what the CLI records, where its stream does not tell all of it."""
+    reader = reader_of(provider.name)
+    part: Part | None = Part.ALL
+    if run.mode is Mode.ACP:
+        part = Part.ESTIMATE
+    elif isinstance(voice, StreamVoice) and not voice.only_outcome:
+        part = BESIDE_STREAM.get(provider.name)
+    if reader is None or part is None:
+        return
+
+    def is_taken(session: str) -> bool:
+        known = store.sessions.by_provider(provider.name, session)
+        return known is not None and known.id != run.session_id
+
+    def is_alone() -> bool:
+        pid = store.runs.get(run.id).pid
+        family = [pid, *process.descendants(pid)] if pid else []
+        return not _is_used_elsewhere(provider.program, run.cwd, family)
+
+    stream = voice.recorder
+    voice.record = FollowedRecord(
+        Place(
+            reader,
+            reader.root(env),
+            cwd=run.cwd,
+            started_at=started_at,
+            is_alone=is_alone,
+            is_taken=is_taken,
+        ),
+        recorder,
+        part=part,
+        session=session,
+        prompt=prompt,
+        is_screened=run.mode is Mode.PTY and provider.screen is not None,
+        has_stream_charged=lambda: stream is not None and stream.has_charged,
+    )
 
 
-def transcript_of(
-    provider: "Provider", home: Path, session: str | None, prompt: str | None
-) -> Transcript | None:
-    """The record of a terminal conversation whose id is known; None where it cannot be read."""
-    if session is None or provider.name not in READABLE:
-        return None
-    return Transcript(provider, home, session, prompt)
+def _is_used_elsewhere(program: str, cwd: str, family: Sequence[int]) -> bool:
+    """Whether another process of this program works in the directory."""
+    for entry in os.scandir(PROC) if os.path.isdir(PROC) else ():
+        if not entry.name.isdecimal() or int(entry.name) in family:
+            continue
+        pid = int(entry.name)
+        names = {os.path.basename(word) for word in process.command_of(pid)[:3]}
+        if program in names and process.cwd_of(pid) == cwd:
+            return True
+    return False

@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from corral.adapters.calls import call_and_wait
 from corral.adapters.providers.facts import (
     Asked,
+    Denied,
     Fact,
     Finished,
     LimitReached,
@@ -31,19 +31,21 @@ from corral.adapters.providers.facts import (
     Used,
 )
 from corral.adapters.redaction import without_secrets
+from corral.keeper.budget import MOMENT, BudgetWatch
 from corral.keeper.insisting import insist
 from corral.kernel.errors import CorralError, StoreUnavailable
 from corral.rooms.runs.model import Attention, Dialog, Run
+from corral.rooms.sessions.model import NewTurn
 
 if TYPE_CHECKING:
+    from corral.keeper.transcript import FollowedRecord
     from corral.library import Corral
+    from corral.rooms.charges.model import Charge
 
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
-MOMENT = 0.5  # seconds for which a store that is away is waited for while the agent is at work
 PATIENCE = 15 * 60.0  # and once it has ended, as for the end itself
 MOST_WAITING = 1_000  # facts; the rest stays in the output until then
-BETWEEN_BUDGETS = 10.0  # seconds between two looks at what is not charged yet
 
 Log = Callable[[str, str, dict[str, Any] | None], None]
 Reply = Callable[[dict[str, Any]], None]
@@ -61,7 +63,14 @@ class Voice:
         """What it asks, while `attention` is NEEDS_INPUT and the question is known."""
         self.limit: LimitReached | None = None
         self.finished: Finished | None = None
-        self.over_budget = False
+        self.over_budget: str | None = None
+        """Why the run must stop spending; None: it may go on."""
+        self.denied: dict[str, str] = {}
+        """The tools that were denied, by the call."""
+        self.record: FollowedRecord | None = None
+        """What the CLI itself writes down of the conversation."""
+        self.recorder: Recorder | None = None
+        """Where its stream is kept, if it has one."""
         self.is_working = False
         """Whether it shows that it works, though nothing moves."""
         self.is_done = False
@@ -76,6 +85,27 @@ class Voice:
     def look(self) -> bool:
         """Take in what is new; whether there was anything."""
         return False
+
+    def follow(self, agent: int | None) -> bool:
+        """Take in what is new in the CLI's own record; whether there was anything."""
+        if self.record is None:
+            return False
+        found = self.record.look(agent)
+        recorder = self.recorder or self.record.recorder
+        if self.is_working or (self.recorder is None and not self.record.is_screened):
+            recorder.budget.notice_activity()
+        if self.recorder is None:
+            recorder.look_at_budget(self.record.pending)
+        return found
+
+    def pending_in_record(self) -> list[Used]:
+        """Usage that stands in the record and is not charged."""
+        return self.record.pending if self.record is not None else []
+
+    def close_record(self) -> None:
+        """The agent has ended, and its stream was read to the end."""
+        if self.record is not None:
+            self.record.close()
 
     def send(self, text: str, *, enter: bool, dialog: str | None, reply: Reply) -> bool:
         """Pass on what a person sends, and call `reply` with the outcome, now or later.
@@ -98,7 +128,14 @@ class Recorder:
     """Facts into the store: turns, charges, names, log lines."""
 
     def __init__(
-        self, store: "Corral", run: Run, voice: Voice, log: Log, *, secrets: Sequence[str] = ()
+        self,
+        store: "Corral",
+        run: Run,
+        voice: Voice,
+        log: Log,
+        *,
+        secrets: Sequence[str] = (),
+        budget: BudgetWatch | None = None,
     ) -> None:
         self._store = store
         self._secrets = secrets
@@ -107,13 +144,17 @@ class Recorder:
         self._log = log
         self._count = 0
         self._place = ""
-        self._waiting: deque[tuple[str, Fact]] = deque()
+        self._at: int | None = None
+        self._waiting: deque[tuple[str, int | None, Fact]] = deque()
         self._next_try = 0.0
         self._charged: Used | None = None
+        self._charge_added: Charge | None = None
+        self.has_charged = False
+        """Whether any usage was reported."""
         self._session: str | None = None
         self._model: str | None = run.model
-        self._budget = store.runs.launch_of(run.id).budget_micros
-        self._next_look = 0.0
+        self.budget = budget or BudgetWatch(store, run, voice)
+        self._is_raw = store.runs.launch_of(run.id).raw
 
     @property
     def waits(self) -> bool:
@@ -125,16 +166,26 @@ class Recorder:
         """Whether so much waits for the store that no more should be read."""
         return len(self._waiting) >= MOST_WAITING
 
-    def take(self, facts: Sequence[Fact], *, place: str | None = None) -> None:
-        """Keep them all, in their order. One that cannot be kept must not end the run: what it was
-        is in the output, and the log says so. `place` is where they stand in the output, if that is
-        read."""
+    def take(
+        self,
+        facts: Sequence[Fact],
+        *,
+        place: str | None = None,
+        at: int | None = None,
+        is_whole_place: bool = False,
+    ) -> None:
+        """Keep the facts, in their order. One that cannot be kept must not end the run: it is in
+        the output, and the log says so.
+
+        `place` identifies them in the output or in a record, so that reading them again adds
+        nothing; `is_whole_place`: alone, also across attempts. `at` is their own time.
+        """
         for nth, fact in enumerate(facts):
             self._count += 1
-            at = f"{self._count}" if place is None else f"{place}.{nth}"
+            key = f"{self._run.attempts}:{self._count if place is None else f'{place}.{nth}'}"
             clean = without_secrets(fact, self._secrets)
             self._notice(clean)
-            self._waiting.append((at, clean))
+            self._waiting.append((str(place) if is_whole_place else key, at, clean))
         self.pass_on()
 
     def pass_on(self) -> None:
@@ -159,7 +210,7 @@ class Recorder:
 
     def _keep_all(self) -> None:
         while self._waiting:
-            self._place, fact = self._waiting[0]
+            self._place, self._at, fact = self._waiting[0]
             try:
                 self._take(fact)
             except StoreUnavailable:
@@ -174,35 +225,16 @@ class Recorder:
             self._voice.limit = fact
         elif isinstance(fact, Finished):
             self._voice.finished = fact
+        elif isinstance(fact, Used):
+            self.has_charged = self.budget.is_measured = True
+        elif isinstance(fact, Said):
+            self.budget.notice_activity()
+        elif isinstance(fact, SessionNamed) and self._voice.record is not None:
+            self._voice.record.name(fact.id)
 
     def look_at_budget(self, pending: Sequence[Used]) -> None:
-        """Whether the run's own budget is spent, counting what is used and not yet charged."""
-        now = time.monotonic()
-        if self._budget is None or not pending:
-            return
-        if any(used.cost_micros is None for used in pending):
-            if now < self._next_look:  # working out prices takes a process of its own
-                return
-            self._next_look = now + BETWEEN_BUDGETS
-        with suppress(CorralError), self._store.waiting_at_most(MOMENT):
-            spent = self._store.charges.total(f"run:{self._run.id}").cost_micros or 0
-            spent += sum(cost for used in pending if (cost := self._cost(used)) is not None)
-            self._voice.over_budget = self._voice.over_budget or spent >= self._budget
-
-    def _cost(self, used: Used) -> int | None:
-        if used.cost_micros is not None:
-            return used.cost_micros
-        from corral.adapters import prices
-
-        question = prices.Question(
-            model=used.model or "",
-            provider=self._run.provider,
-            input=used.input,
-            output=used.output,
-            cache_read=used.cache_read,
-            cache_write=used.cache_write,
-        )
-        return prices.ask([question])[0].cost_micros
+        """Stop the run when a budget that covers it is spent, counting usage that is `pending`."""
+        self.budget.check(pending)
 
     def _take(self, fact: Fact) -> None:
         match fact:
@@ -214,6 +246,8 @@ class Recorder:
                 self._name(fact)
             case LimitReached():
                 self._log("warn", fact.message, {"reset_at": fact.reset_at})
+            case Denied():
+                self._deny(fact)
             case Asked():
                 self._log("info", f"It asks: {fact.title}", {"tool": fact.tool})
             case Planned():
@@ -223,6 +257,30 @@ class Recorder:
                 )
             case Logged():
                 self._log(fact.level, fact.message, fact.metadata)
+
+    def link(self, fact: SessionNamed, *, title: str | None) -> None:
+        """Link the run with the conversation that its CLI records: that of a command which the user
+        typed is opened here, or found if it is known already."""
+        if self._is_raw:
+            with suppress(CorralError), self._store.waiting_at_most(MOMENT):
+                run = self._run
+                session = self._store.sessions.open(
+                    project=run.project_id,
+                    title=title,
+                    provider=run.provider,
+                    provider_session=fact.id,
+                )
+                self._run = self._store.runs.link_session(run, session.id)
+        self.take([fact])
+
+    def _deny(self, fact: Denied) -> None:
+        """Count each denied call once, whatever reports it."""
+        denied = self._voice.denied
+        denied.setdefault(fact.call or f"#{len(denied)}", fact.tool)
+        counts: dict[str, int] = {}
+        for tool in denied.values():
+            counts[tool] = counts.get(tool, 0) + 1
+        self._store.runs.count_denials(self._run, counts)
 
     def _name(self, fact: SessionNamed) -> None:
         run = self._run
@@ -243,18 +301,12 @@ class Recorder:
     def _say(self, fact: Said) -> None:
         if self._run.session_id is None:
             return
-        self._store.sessions.append(
-            self._run.session_id,
-            fact.role,
-            fact.content,
-            key=f"{self._run.id}:{self._run.attempts}:{self._place}",
-            tool_call_id=fact.tool_call_id,
-            tool_name=fact.tool_name,
-            arguments=fact.arguments,
-            result=fact.result,
-            is_error=fact.is_error,
-            run=self._run.id,
-        )
+        key, run, sessions = f"{self._run.id}:{self._place}", self._run.id, self._store.sessions
+        if self._at is None:
+            sessions.append(self._run.session_id, **asdict(fact), key=key, run=run)
+        else:
+            turn = NewTurn(**asdict(fact), key=key, run=run, at=self._at)
+            sessions.append_many(self._run.session_id, [turn])
 
     def _charge(self, used: Used) -> None:
         run, reported = self._run, used
@@ -262,23 +314,32 @@ class Recorder:
             self._model = self._model or self._model_in_record()
             used = replace(used, model=self._model)
         if reported is not self._charged:  # else only what follows was cut short
-            self._store.charges.add(
+            self._charge_added = self._store.charges.add(
                 used,
                 run_id=run.id,
                 session_id=run.session_id,
                 project_id=run.project_id,
                 agent_id=run.agent_id,
                 provider=run.provider,
+                at=None if self._at is None else min(self._at, self._store.now()),
             )
             self._charged = reported
-        if used.cost_micros is None:
-            # By a process of its own: the table of prices is large.
-            call_and_wait(self._store.address, "charge", "price")
+        is_priced = self._price(self._charge_added)
         total = self._store.charges.total(f"run:{run.id}")
         self._store.runs.tell(
             run, model=used.model, tokens=total.tokens, cost_micros=total.cost_micros
         )
-        over = self._store.charges.over_budget(
-            run.id, project_id=run.project_id, agent_id=run.agent_id
-        )
-        self._voice.over_budget = self._voice.over_budget or over is not None
+        self.budget.compare()
+        if not is_priced:
+            self.budget.refuse_unknown_price(used.model)
+
+    def _price(self, charge: "Charge | None") -> bool:
+        """Give a charge without a cost the price of its tokens; False when that is not known."""
+        if charge is None or charge.cost_micros is not None:
+            return True
+        rates = self.budget.rates_of(charge.model)
+        if rates is not None:
+            from corral.rooms.charges.model import Price
+
+            self._store.charges.set_prices([Price(charge.id, rates.cost(charge), rates.version)])
+        return rates is not None

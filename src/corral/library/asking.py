@@ -19,6 +19,7 @@ from corral.adapters.providers import registry
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.kernel.text import abridged, command_words
+from corral.library.budget_support import require_measured
 from corral.rooms.projects import ops as projects
 from corral.rooms.projects.model import Project
 from corral.rooms.runs import ops as runs
@@ -103,6 +104,9 @@ def ask(tx: Tx, wish: Wish) -> Run:
     if wish.command is None and prompt is None and session is None and project is not None:
         prompt = project.prompt
     interactive = _is_watched(wish) and here
+    mode = Mode.ACP if wish.acp else Mode.PTY if interactive else Mode.PIPE
+    budget = _limit(wish, runner.agent, "budget_micros")
+    require_measured(runner.program, runner.provider, mode, budget)
     if runner.agent is not None or wish.command is None:
         session = session or _open_session(tx, runner, project, prompt)
     run = runs.request(
@@ -119,7 +123,7 @@ def ask(tx: Tx, wish: Wish) -> Run:
             agent_version=runner.agent.version if runner.agent else None,
             parent_id=_parent(tx),
             provider=runner.provider,
-            mode=Mode.ACP if wish.acp else Mode.PTY if interactive else Mode.PIPE,
+            mode=mode,
             prompt=_with_context(tx, session, prompt, wish),
             resume_session=session.provider_session if session else None,
             env=checked_env(wish.env),
@@ -136,7 +140,7 @@ def ask(tx: Tx, wish: Wish) -> Run:
             claimed=wish.claimed and here,
             timeout_ms=_limit(wish, runner.agent, "timeout_ms"),
             idle_ms=_limit(wish, runner.agent, "idle_ms"),
-            budget_micros=_limit(wish, runner.agent, "budget_micros"),
+            budget_micros=budget,
         ),
     )
     if session is not None and prompt is not None:

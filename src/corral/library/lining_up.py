@@ -13,11 +13,13 @@ from corral.adapters.sandbox import Kind
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.library import asking
+from corral.library.budget_support import require_measured
 from corral.library.race_folders import repository_folder
 from corral.rooms.projects import ops as projects
 from corral.rooms.projects.model import Project
 from corral.rooms.races import variations
 from corral.rooms.races.model import Entry, Plan
+from corral.rooms.runs.model import Mode
 from corral.scratch import scratch_folder
 
 Dirty = Literal["refuse", "include", "ignore"]
@@ -48,7 +50,9 @@ def entries_of(who: list[str], given: Sequence[str], vary_auto: bool) -> list[En
     return variations.entries(who, texts)
 
 
-def check_start(tx: Tx, entries: Sequence[Entry], plan: Plan) -> None:
+def check_start(
+    tx: Tx, entries: Sequence[Entry], plan: Plan, budget_micros: int | None = None
+) -> None:
     """Refuse what can never go well before anything is made."""
     asking.checked_env(plan.env)
     asking.checked_secrets(tx, plan.secrets)
@@ -57,6 +61,8 @@ def check_start(tx: Tx, entries: Sequence[Entry], plan: Plan) -> None:
     if plan.sandbox in (Kind.BUBBLEWRAP, Kind.LANDLOCK):
         _require_sandbox(Kind(plan.sandbox))
     runners = {each: asking.runner_of(tx, each) for each in {one.agent for one in entries} if each}
+    for runner in runners.values():
+        require_measured(runner.program, runner.provider, Mode.PIPE, budget_micros)
     if plan.judge is None:
         return
     judge = asking.runner_of(tx, plan.judge)

@@ -101,7 +101,7 @@ class Races(Room):
             commands_outside=commands_outside,
             goes_on=goes_on,
         )
-        self._check(entries, plan, process.host(), starting=entries)
+        self._check(entries, plan, process.host(), starting=entries, budget_micros=budget_micros)
         place = self._database.write(lambda tx: lining_up.project_of(tx, project))
         lining_up.check_own_agent(place, entries)
         where = lining_up.repository_of(place, base, dirty)
@@ -123,10 +123,16 @@ class Races(Room):
         return self.advance(race.id)
 
     def _check(
-        self, entries: Sequence[Entry], plan: Plan, host: str, *, starting: Sequence[Entry]
+        self,
+        entries: Sequence[Entry],
+        plan: Plan,
+        host: str,
+        *,
+        starting: Sequence[Entry],
+        budget_micros: int | None,
     ) -> None:
         def check(tx: Tx) -> None:
-            lining_up.check_start(tx, entries, plan)
+            lining_up.check_start(tx, entries, plan, budget_micros)
             if host == process.host():  # what another machine has is not known
                 lining_up.check_programs(tx, starting, plan)
 
@@ -149,9 +155,6 @@ class Races(Room):
         """
         found = self.get(race)
         ops.check_repository(found)
-        if budget_micros is not None:
-            rounds = max(found.plan.rounds, len(found.rounds) + 1)
-            found = self._set_budget(found.id, budget_micros, rounds)
         before = found.latest.attempts
         if agents is None and not variations and not vary_auto:
             entries = [Entry(each.agent, each.variation) for each in before]
@@ -159,7 +162,16 @@ class Races(Room):
             named = [each.agent for each in before if each.agent is not None]
             who = lining_up.agents_of(agents) if agents is not None else named
             entries = lining_up.entries_of(who, variations, vary_auto)
-        self._check(entries, found.plan, found.host, starting=entries)
+        self._check(
+            entries,
+            found.plan,
+            found.host,
+            starting=entries,
+            budget_micros=found.budget_micros if budget_micros is None else budget_micros,
+        )
+        if budget_micros is not None:
+            rounds = max(found.plan.rounds, len(found.rounds) + 1)
+            self._set_budget(found.id, budget_micros, rounds)
         after = self._next(
             found.id,
             entries,
@@ -286,7 +298,7 @@ class Races(Room):
             raise Invalid(f"{found.id} has no judge; name one with --agent.", id=found.id)
         entries = [Entry(each.agent, None) for each in found.latest.ranked]
         plan = msgspec.structs.replace(found.plan, judge=name)
-        self._check(entries, plan, found.host, starting=())
+        self._check(entries, plan, found.host, starting=(), budget_micros=found.budget_micros)
         self._ask_judge(found.id, name, samples=samples, rubric=rubric)
         return self.advance(found.id)
 

@@ -128,6 +128,8 @@ class Runs(Room):
     take_over = write(keeping.take_over)
     call_for = write(keeping.call_for, repeatable=True)
     tell = write(keeping.tell, mode="one", repeatable=True)
+    count_denials = write(keeping.count_denials, repeatable=True)
+    link_session = write(keeping.link_session, repeatable=True)
     describe = write(keeping.describe, mode="one", repeatable=True)
     add_sample = write(keeping.add_sample, mode="one", repeatable=True)
     park = write(keeping.park)

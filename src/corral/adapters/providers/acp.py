@@ -14,6 +14,7 @@ import msgspec
 
 from corral.adapters.providers.facts import (
     Asked,
+    Denied,
     Fact,
     Finished,
     LimitReached,
@@ -372,7 +373,8 @@ class AcpTalk:
         facts: list[Fact | Done] = [*self._flush()]
         if self._denies({name for name in (kind, wanted, known, title) if name}):
             self._reply(request, _outcome(_of_kind(options, "reject_once", "reject_always")))
-            return [*facts, Logged("warn", f"Denied: {title}", {"tool": kind})]
+            denied = Denied(known or kind or title, text(call, "toolCallId"))
+            return [*facts, denied, Logged("warn", f"Denied: {title}", {"tool": kind})]
         once = _of_kind(options, "allow_once")
         if once and ("all" in self.policy or wanted in self.policy):
             self._reply(request, _outcome(once))

@@ -12,7 +12,15 @@ from msgspec.structs import replace
 
 from corral.adapters import hook_files
 from corral.adapters.providers import tools
-from corral.adapters.providers.facts import Fact, Finished, LimitReached, Logged, SessionNamed, Used
+from corral.adapters.providers.facts import (
+    Denied,
+    Fact,
+    Finished,
+    LimitReached,
+    Logged,
+    SessionNamed,
+    Used,
+)
 from corral.adapters.providers.limits import limit_in
 from corral.adapters.providers.lines import (
     Calls,
@@ -128,13 +136,9 @@ class ClaudeParser(JsonLines):
                 version = text(message, "claude_code_version") or text(message, "qwen_code_version")
                 return [SessionNamed(session, model=text(message, "model"), version=version)]
             case "permission_denied":
-                return [
-                    Logged(
-                        "warn",
-                        shorten(text(message, "message") or "A tool was denied.", 4_096),
-                        {"tool": text(message, "tool_name")},
-                    )
-                ]
+                told = shorten(text(message, "message") or "A tool was denied.", 4_096)
+                denied = denial(message)
+                return [denied, Logged("warn", told, {"tool": denied.tool})]
             case "api_retry":
                 status = number(message, "error_status")
                 wait = number(message, "retry_delay_ms")
@@ -207,6 +211,7 @@ class ClaudeParser(JsonLines):
         told = text(message, "result") or "; ".join(
             part for part in _texts(message.get("errors")) if part
         )
+        facts += map(denial, rows(message, "permission_denials"))
         facts += self.totals(message)
         self._messages.clear()
         self._before.clear()
@@ -263,6 +268,11 @@ class ClaudeParser(JsonLines):
             sums[used.model] = plus(used, sums.get(used.model, NOTHING))
         place = f"{self._process}/{self._turn}"
         return [replace(used, key=f"{place}/{model}") for model, used in sums.items()]
+
+
+def denial(source: dict[str, Any]) -> Denied:
+    """A line, or an entry of a list, that says which call of which tool was denied."""
+    return Denied(text(source, "tool_name") or "?", text(source, "tool_use_id"))
 
 
 def _of_model(model: str, entry: Any, key: str | None) -> Used:

@@ -181,6 +181,23 @@ class CodexParser(JsonLines):
         return [*([limit] if limit else []), Finished(False, shorten(told))]
 
 
+_DENIED = (
+    "read-only file system",  # its own sandbox
+    "operation not permitted",
+    "rejected by user",
+    "rejected: blocked by policy",
+    "patch rejected",
+    "approval policy is never; reject command",
+)
+
+
+def is_denial(output: str) -> bool:
+    """Whether a call failed because the sandbox or the approval policy did not allow it. Codex says
+    so only in the words that the model reads; the stream often lacks them, the rollout has them."""
+    words = output[-4_096:].lower()
+    return any(phrase in words for phrase in _DENIED)
+
+
 def _call(item: dict[str, Any]) -> tuple[str, Any] | None:
     """The tool and its arguments, for an item that is the use of one."""
     match item.get("type"):

@@ -5,7 +5,14 @@ Its stream tells no tokens (its own record of the session does), so nothing is c
 
 from typing import Any
 
-from corral.adapters.providers.facts import Fact, Finished, LimitReached, Logged, SessionNamed
+from corral.adapters.providers.facts import (
+    Denied,
+    Fact,
+    Finished,
+    LimitReached,
+    Logged,
+    SessionNamed,
+)
 from corral.adapters.providers.limits import limit_in
 from corral.adapters.providers.lines import (
     Calls,
@@ -62,6 +69,11 @@ def _grants(ask: Ask) -> list[str]:
     return args + [f"--deny-tool={tool}" for tool in ask.deny]
 
 
+def is_denial(data: dict[str, Any]) -> bool:
+    """Whether a tool was not run because no permission was given."""
+    return text(data, "error", "code") in ("denied", "rejected")
+
+
 class CopilotParser(JsonLines):
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
@@ -97,7 +109,9 @@ class CopilotParser(JsonLines):
         call = text(data, "toolCallId")
         content = text(data, "result", "content") or text(data, "error", "message") or ""
         failed = data.get("success") is not True
-        return [answered(call, self._calls.take(call), content, is_error=failed)]
+        name = self._calls.take(call)
+        facts: list[Fact] = [answered(call, name, content, is_error=failed)]
+        return [*facts, *([Denied(name or "?", call)] if is_denial(data) else [])]
 
     def _failed(self, data: dict[str, Any]) -> list[Fact]:
         told = text(data, "message") or "The request failed."

@@ -65,6 +65,14 @@ class Asked(msgspec.Struct, frozen=True):
     options: list[str] = []
 
 
+class Denied(msgspec.Struct, frozen=True):
+    """A tool was not run, because no permission for it was given."""
+
+    tool: str
+    call: str | None = None
+    """The call that was denied: one that is told twice counts once."""
+
+
 class Planned(msgspec.Struct, frozen=True):
     """The steps that the agent means to take, in place of those that it told before."""
 
@@ -85,4 +93,4 @@ class Finished(msgspec.Struct, frozen=True):
     message: str | None = None
 
 
-Fact = SessionNamed | Said | Used | LimitReached | Asked | Planned | Logged | Finished
+Fact = SessionNamed | Said | Used | LimitReached | Asked | Denied | Planned | Logged | Finished

@@ -6,7 +6,7 @@ signal. The words of an answer come in pieces. Its input tokens hold what came f
 
 from typing import Any
 
-from corral.adapters.providers.facts import Fact, Finished, Logged, SessionNamed, Used
+from corral.adapters.providers.facts import Denied, Fact, Finished, Logged, SessionNamed, Used
 from corral.adapters.providers.limits import limit_in
 from corral.adapters.providers.lines import (
     MAX_CONTENT,
@@ -82,6 +82,18 @@ def approval(ask: Ask, *, edit: str) -> list[str]:
     return args
 
 
+# Without an approval it does not even offer these, and a call of one finds no such tool.
+WITHHELD = frozenset({"write_file", "replace", "run_shell_command", "web_fetch", "save_memory"})
+_DENIED = ("denied by policy", "requires user confirmation", "cancelled by user")
+
+
+def is_denial(tool: str | None, kind: str | None, content: str) -> bool:
+    """Whether a call failed because nobody had approved its tool."""
+    if kind == "tool_not_registered" or "not found. did you mean" in content.lower():
+        return tool in WITHHELD
+    return kind == "policy_violation" or any(words in content.lower() for words in _DENIED)
+
+
 class GeminiParser(JsonLines):
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
@@ -117,8 +129,11 @@ class GeminiParser(JsonLines):
             case "tool_result":
                 call = text(message, "tool_id")
                 content = text(message, "output") or text(message, "error", "message") or ""
-                failed = text(message, "status") != "success"
-                return [answered(call, self._calls.take(call), content, is_error=failed)]
+                failed, name = text(message, "status") != "success", self._calls.take(call)
+                facts: list[Fact] = [answered(call, name, content, is_error=failed)]
+                if failed and is_denial(name, text(message, "error", "type"), content):
+                    facts.append(Denied(name or "?", call))
+                return facts
             case "error":
                 return [Logged("warn", shorten(text(message, "message") or "An error.", 4_096))]
             case "result":

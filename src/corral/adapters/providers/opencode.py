@@ -4,7 +4,14 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters.providers.facts import Fact, Finished, LimitReached, SessionNamed, Used
+from corral.adapters.providers.facts import (
+    Denied,
+    Fact,
+    Finished,
+    LimitReached,
+    SessionNamed,
+    Used,
+)
 from corral.adapters.providers.limits import limit_in
 from corral.adapters.providers.lines import (
     JsonLines,
@@ -65,6 +72,18 @@ def _grants(ask: Ask) -> dict[str, str]:
     return dict.fromkeys([*allowed, *ask.allow], "allow") | dict.fromkeys(ask.deny, "deny")
 
 
+_DENIED = (
+    "The user rejected permission",
+    "The user has specified a rule which prevents",
+    "The user dismissed",
+)
+
+
+def is_denial(words: str) -> bool:
+    """Whether a call failed because its permission was refused, or nobody was there to give it."""
+    return words.startswith(_DENIED)
+
+
 class OpencodeParser(JsonLines):
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
@@ -94,10 +113,11 @@ class OpencodeParser(JsonLines):
         call, name, state = text(part, "callID"), text(part, "tool"), table(part, "state")
         failed = text(state, "status") == "error"
         content = text(state, "error" if failed else "output") or ""
-        return [
+        facts: list[Fact] = [
             called(call, name, state.get("input")),
             answered(call, name, content, result=state.get("metadata"), is_error=failed),
         ]
+        return [*facts, *([Denied(name or "?", call)] if failed and is_denial(content) else [])]
 
     @staticmethod
     def _step(part: dict[str, Any]) -> list[Fact]:

@@ -2,15 +2,16 @@
 
 A message is several lines, one for each of its blocks, and each carries the usage of the whole
 message: it counts once, as the last of them says it. Every line says its session and directory.
-Most lines are the CLI's own notes and are passed over.
+Most lines are the CLI's own notes and are passed over. Sub-agents have files of their own, below
+`<session id>/subagents/`. `sessions/<pid>.json` names the session of a process.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from corral.adapters.providers.claude import ClaudeParser
-from corral.adapters.providers.facts import Said, Used
+from corral.adapters.providers.facts import Denied, Said, Used
 from corral.adapters.providers.lines import (
     answered,
     called,
@@ -27,12 +28,38 @@ from corral.adapters.transcripts.transcript import (
     lines_before,
     lines_of,
     moment,
+    sessions_of_pids,
+    sessions_since,
     title_of,
 )
 
 FOLDER = ".claude"
 # Words that the CLI puts into the person's mouth.
 _NOT_SAID = ("<local-command-", "<command-", "<system-reminder>", "Caveat: The messages below")
+
+RECORDS_PROCESSES = True
+
+
+def root(env: Mapping[str, str]) -> Path:
+    return Path(env.get("CLAUDE_CONFIG_DIR") or Path(env.get("HOME") or Path.home()) / FOLDER)
+
+
+def find(folder: Path, session: str) -> Path | None:
+    files = folder.glob(f"projects/*/{session}.jsonl")
+    return next((path for path in files if path.is_file()), None)
+
+
+def sessions_of(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
+    """Sessions that one of these processes has open."""
+    return sessions_of_pids(folder / "sessions", pids, started_at)
+
+
+def since(folder: Path, cwd: str, started_at: int) -> list[str]:
+    return sessions_since(folder.glob("projects/*/*.jsonl"), head, cwd, started_at)
+
+
+def children(path: Path) -> list[Path]:
+    return [one for one in path.with_suffix("").glob("subagents/*.jsonl") if one.is_file()]
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -66,7 +93,8 @@ def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
     last: Item | None = None
     for line, after in lines_of(path, offset):
         body, at = table(line, "message"), moment(line.get("timestamp"))
-        for fact in _said(line, body, tools):
+        facts: list[Said | Denied] = [*_said(line, body, tools), *_denied(line, body, tools)]
+        for fact in facts:
             yield Item(at, fact, after)
         key = text(body, "id") if line.get("type") == "assistant" else None
         if key is None or key in counted:
@@ -77,6 +105,10 @@ def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
             last = None
         if used := usage(body.get("usage"), text(body, "model"), key):
             last = Item(at, used, after)
+            if text(body, "stop_reason"):  # the message is complete, and so are its figures
+                counted.add(key)
+                yield last
+                last = None
     if last:
         yield last
 
@@ -109,6 +141,13 @@ def _said(line: dict[str, Any], body: dict[str, Any], tools: dict[str, str]) -> 
     ]
     words = "" if facts else _words_of_person(line)
     return [Said("user", shorten(words))] if words else facts
+
+
+def _denied(line: dict[str, Any], body: dict[str, Any], tools: dict[str, str]) -> list[Denied]:
+    if line.get("type") != "user" or text(line, "permissionDecision", "decision") != "reject":
+        return []
+    calls = [text(block, "tool_use_id") or "" for block in rows(body, "content")]
+    return [Denied(tools.get(call) or "?", call) for call in calls if call]
 
 
 def _of_agent(body: dict[str, Any], tools: dict[str, str]) -> list[Said]:

@@ -4,13 +4,15 @@ The first line says whose thread it is. Usage is the thread's running total, und
 as in the stream of `codex exec`, so that a thread which Corral ran is not charged twice.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from corral.adapters.providers.facts import Said, Used
+from corral.adapters.providers.codex import is_denial
+from corral.adapters.providers.facts import Denied, Said, Used
 from corral.adapters.providers.lines import (
     answered,
     called,
@@ -27,12 +29,53 @@ from corral.adapters.transcripts.transcript import (
     lines_before,
     lines_of,
     moment,
+    sessions_since,
     title_of,
 )
 
 FOLDER = ".codex/sessions"
 # What the CLI adds in the person's name begins with a tag of its own.
 _NOT_SAID = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md")
+
+RECORDS_PROCESSES = True
+
+
+def root(env: Mapping[str, str]) -> Path:
+    return Path(env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home()) / ".codex")
+
+
+def find(folder: Path, session: str) -> Path | None:
+    files = folder.glob(f"sessions/**/rollout-*-{session}.jsonl")
+    return next((path for path in files if path.is_file()), None)
+
+
+def sessions_of(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
+    """Sessions whose rollout one of these processes has open; a sub-agent's is not one of them."""
+    found = []
+    for pid in pids:
+        try:
+            opened = [os.readlink(entry) for entry in os.scandir(f"/proc/{pid}/fd")]
+        except OSError:
+            continue  # it has ended, or this system has no /proc
+        paths = {Path(name) for name in opened if name.startswith(f"{folder}/sessions/")}
+        for path in paths:
+            about = head(path) if path.is_file() else None
+            if about is not None and about.parent is None:
+                found.append(about.session)
+    return found
+
+
+def since(folder: Path, cwd: str, started_at: int) -> list[str]:
+    return sessions_since(folder.glob("sessions/**/rollout-*.jsonl"), head, cwd, started_at)
+
+
+def children(path: Path) -> list[Path]:
+    """The rollouts of sub-agents, which codex puts beside that of their parent."""
+    about = head(path)
+    others = sorted(path.parent.glob("rollout-*.jsonl"))
+    later = (one for one in others if one != path and one.name > path.name)
+    found = ((one, head(one)) for one in later)
+    return [one for one, other in found if about and other and other.parent == about.session]
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -95,6 +138,8 @@ def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
         elif kind == "response_item":
             for fact in _said(line, payload, tools):
                 yield Item(at, fact, after)
+                if fact.role == "tool" and is_denial(fact.content):
+                    yield Item(at, Denied(fact.tool_name or "?", fact.tool_call_id), after)
         elif kind == "event_msg" and payload.get("type") == "token_count":
             total = table(payload, "info", "total_token_usage")
             if total:

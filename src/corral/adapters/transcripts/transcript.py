@@ -5,14 +5,15 @@ stopped: an item tells the offset behind its line, and a line that is not comple
 the next time. A line that cannot be read is passed over.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from corral.adapters.providers.facts import Said, Used
+from corral.adapters.providers.facts import Denied, Said, Used
 from corral.adapters.providers.lines import MAX_LINE, decode
 
 MAX_TITLE = 120
@@ -33,11 +34,91 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One thing that was said or used, when, and where to go on after it."""
+    """One thing that was said, used or denied, when, and where to go on after it."""
 
     at: int | None
-    fact: Said | Used
+    fact: Said | Used | Denied
     offset: int
+    place: str | None = None
+    """What identifies it in the record, where the offset does not."""
+
+
+class Reader(Protocol):
+    """How the records of one CLI are found and read: a module for each of them."""
+
+    RECORDS_PROCESSES: bool
+    """Whether each of its processes records which session it has, so that `since` is only asked
+    for a process that has ended."""
+
+    def root(self, env: Mapping[str, str]) -> Path:
+        """The CLI's own folder, for a process with these variables."""
+        ...
+
+    def find(self, folder: Path, session: str) -> Path | None:
+        """The record of a session; None while there is none."""
+        ...
+
+    def sessions_of(self, folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
+        """The sessions that one of these processes has open, as the CLI itself records it."""
+        ...
+
+    def since(self, folder: Path, cwd: str, started_at: int) -> list[str]:
+        """The sessions of a directory that began at `started_at` or later."""
+        ...
+
+    def children(self, path: Path) -> list[Path]:
+        """The records of sub-agents, of which only the usage counts."""
+        ...
+
+    def head(self, path: Path) -> Head | None: ...
+
+    def read(self, path: Path, *, offset: int = 0) -> Iterator[Item]: ...
+
+
+# Providers whose records can be read.
+READABLE = frozenset({"claude", "codex", "copilot", "gemini", "opencode", "qwen"})
+
+
+def reader_of(provider: str) -> Reader | None:
+    """The reader of a provider's records; None when it keeps none that can be read."""
+    if provider not in READABLE:
+        return None
+    reader: Any = import_module(f"corral.adapters.transcripts.{provider}")
+    return reader  # type: ignore[no-any-return]
+
+
+def sessions_since(
+    files: Iterable[Path], head: Callable[[Path], Head | None], cwd: str, started_at: int
+) -> list[str]:
+    """The sessions among these records that are of a directory and began at `started_at` or later;
+    not those of sub-agents."""
+    found = []
+    for path in files:
+        if not path.is_file() or path.stat().st_mtime * 1_000 < started_at:
+            continue
+        about = head(path)
+        if about is None or about.cwd != cwd or about.parent is not None:
+            continue
+        if (about.started_at or 0) >= started_at:
+            found.append(about.session)
+    return found
+
+
+def sessions_of_pids(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
+    """Sessions named by `<pid>.json` files. A file that is older than the run belongs to an earlier
+    process with the same number."""
+    found = []
+    for pid in pids:
+        try:
+            path = folder / f"{pid}.json"
+            content = path.read_bytes() if path.stat().st_mtime * 1_000 >= started_at else b""
+        except OSError:
+            continue
+        about = decode(content.strip()) or {}
+        session = about.get("sessionId")
+        if isinstance(session, str) and session:
+            found.append(session)
+    return found
 
 
 def lines_of(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:

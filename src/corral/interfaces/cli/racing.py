@@ -11,6 +11,7 @@ import click
 from corral.interfaces.cli.app import App
 from corral.interfaces.cli.render import write_line
 from corral.kernel.clock import format_duration
+from corral.kernel.errors import NotFound
 from corral.kernel.money import format_usd
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ def id_of(app: App, race: str) -> str:
     """The race that was named; `latest` is the last one of this directory's project."""
     if race != "latest":
         return race
-    from corral.kernel.errors import NotFound
-
     found = None
     with suppress(NotFound):  # a directory that is no project has none either
         project = app.project_id(".")
@@ -163,9 +162,14 @@ def show(app: App, race: "Race") -> None:
         write_line("")
         write_line(headline(round))
         varied = any(attempt.variation for attempt in round.attempts)
+        denied = _denied(app, round)
+        column = ("DENIED", lambda attempt: denied.get(attempt.id))  # noqa: B023 used at once
+        columns = [*ATTEMPTS[:3], *([WAY] if varied else []), *ATTEMPTS[3:-2]]
         app.show_all(
-            round.attempts, [*ATTEMPTS[:3], *([WAY] if varied else []), *ATTEMPTS[3:]], empty="-"
+            round.attempts, [*columns, *([column] if denied else []), *ATTEMPTS[-2:]], empty="-"
         )
+        if denied:
+            write_line("Start the race again with --yes CLASS (edit, run, all) to approve these.")
         for verdict in round.verdicts:
             write_line(f"{verdict.judge} ({verdict.state}): {verdict.reason or 'at work'}"[:300])
         for graft in round.grafts:
@@ -173,6 +177,17 @@ def show(app: App, race: "Race") -> None:
             write_line(f"graft of {', '.join(graft.files)}, {what}: {graft.reason}")
     write_line("")
     write_line(next_step(race))
+
+
+def _denied(app: App, round: "Round") -> dict[str, str]:
+    """Which tools attempts were denied, by their ids."""
+    found = {}
+    for attempt in round.attempts:
+        with suppress(NotFound):  # its run may be forgotten
+            run = app.store.runs.get(attempt.run_id) if attempt.run_id else None
+            if run is not None and run.denied_text:
+                found[attempt.id] = run.denied_text
+    return found
 
 
 def _money(race: "Race") -> str:

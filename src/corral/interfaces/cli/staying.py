@@ -142,6 +142,10 @@ def _tell_end(app: App, run: Run) -> None:
         app.show(app.store.runs.get(run.id))
         return
     why = "" if run.state is RunState.FAILED else printable(run.reason or "").rstrip(".")
+    if run.denied_text:
+        how = f" Try again with: {run.retry_command}" if run.retry_command else ""
+        click.echo(f"corral: {run.id} is {run.state}, {run.denied_text}.{how}", err=True)
+        return
     goes_on = run.session_id is not None and not run.is_live and os.isatty(2)
     if why or goes_on:
         how = f"; go on with `corral resume {run.name or run.id}`" if goes_on else ""

@@ -39,6 +39,7 @@ def ask_run(visit: Visit) -> Response:
         prompt=visit.must("prompt", "The prompt"),
         agent=agent,
         project=visit.must("project", "The project"),
+        approvals=[name for name in (visit.given("approvals") or "").split(",") if name],
         budget_micros=parse_usd(budget) if budget else None,
         timeout_ms=parse_duration(timeout) if timeout else None,
     )

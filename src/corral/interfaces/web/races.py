@@ -1,5 +1,6 @@
 """Races: the list, one race with its attempts side by side, and who wins."""
 
+from contextlib import suppress
 from typing import NamedTuple
 
 from starlette.responses import Response
@@ -65,6 +66,8 @@ class Card(NamedTuple):
     why: str
     """Why it ranks where it does, or cannot be chosen."""
     verbs: set[str]
+    denied: str | None
+    """Which tools it was denied."""
 
 
 def show_one(visit: Visit) -> Response:
@@ -77,7 +80,9 @@ def show_one(visit: Visit) -> Response:
         far = {each.attempt_id: each for each in store.races.so_far(race.id)}
     decided = last_decided(race)
     shown, more = _page(round, visit.asked("after"))
-    cards = [_card(race, round, each, far.get(each.id), decided) for each in shown]
+    cards = [
+        _card(race, round, each, far.get(each.id), decided, _denied(visit, each)) for each in shown
+    ]
     return visit.show(
         "race.html",
         race=race,
@@ -148,7 +153,12 @@ def race_verbs(race: Race) -> set[str]:
 
 
 def _card(
-    race: Race, round: Round, attempt: Attempt, far: SoFar | None, decided: Round | None
+    race: Race,
+    round: Round,
+    attempt: Attempt,
+    far: SoFar | None,
+    decided: Round | None,
+    denied: str | None,
 ) -> Card:
     over = attempt.state is AttemptState.COMPLETED
     return Card(
@@ -158,7 +168,16 @@ def _card(
         race.plan.checks[len(attempt.checks) :] if over else [],
         why(attempt, round),
         attempt_verbs(attempt, round, decided),
+        denied,
     )
+
+
+def _denied(visit: Visit, attempt: Attempt) -> str | None:
+    """Which tools an attempt was denied; its run may be forgotten."""
+    if attempt.run_id is not None:
+        with suppress(NotFound):
+            return visit.store.runs.get(attempt.run_id).denied_text
+    return None
 
 
 def attempt_verbs(attempt: Attempt, round: Round, decided: Round | None) -> set[str]:

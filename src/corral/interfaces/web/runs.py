@@ -13,6 +13,13 @@ from corral.kernel.errors import NotFound
 from corral.rooms.runs.model import Run, RunState, Sample
 
 LIVE = "live"
+# What a new run may do without asking, as `--yes` takes it.
+APPROVALS = {
+    "edit": "Edit files",
+    "edit,run": "Edit files and run commands",
+    "all": "Everything",
+    "": "Nothing",
+}
 LOG_LINES = 200
 EVENTS = 100
 CHARGES = 20
@@ -37,6 +44,7 @@ def show_all(visit: Visit) -> Response:
         project=project,
         projects=visit.store.projects.list(limit=PROJECTS).items,
         agents=visit.store.agents.list(limit=AGENTS).items if visit.may_act else [],
+        approvals=APPROVALS,
         names=visit.names(
             (run.project_id for run in page.items), (run.agent_id for run in page.items)
         ),

@@ -111,10 +111,10 @@ class Over(msgspec.Struct, frozen=True):
     @property
     def reason(self) -> str:
         """For the record of a run that is stopped by it."""
-        return (
-            f"the budget of {named(self.scope, self.period)} is spent: "
-            f"{format_usd(self.spent_micros)} of {format_usd(self.limit_micros)}"
-        )
+        own = self.scope.startswith("run:")
+        whose = "its budget" if own else f"the budget of {named(self.scope, self.period)}"
+        spent, limit = format_usd(self.spent_micros), format_usd(self.limit_micros)
+        return f"{whose} is spent: {spent} of {limit}"
 
 
 def named(scope: str, period: Period) -> str:

@@ -380,9 +380,18 @@ def release(tx: Tx, run_id: str) -> bool:
 
 
 def over_budget(
-    tx: Tx, run_id: str, project_id: str | None = None, agent_id: str | None = None
+    tx: Tx,
+    run_id: str,
+    project_id: str | None = None,
+    agent_id: str | None = None,
+    *,
+    pending_micros: int | None = 0,
 ) -> Over | None:
-    """The budget that stops a run: the nearest of those that cover it and are spent."""
+    """The budget that stops a run: the nearest of those that cover it and are spent.
+
+    `pending_micros` is used and not charged yet. None: that is not known, and then every budget
+    that covers the run counts as spent.
+    """
     scopes = [
         f"run:{clean_text(run_id, 'The run', most=MAX_NAME)}",
         _scope("project", project_id),
@@ -390,7 +399,12 @@ def over_budget(
         "all",
     ]
     spent = tx.all(
-        sql.OVER, run=scopes[0], project=scopes[1], agent=scopes[2], today=day_of(tx.now)
+        sql.OVER,
+        run=scopes[0],
+        project=scopes[1],
+        agent=scopes[2],
+        today=day_of(tx.now),
+        pending=pending_micros,
     )
     return min(spent, key=lambda over: (scopes.index(over.scope), over.period), default=None)
 

@@ -217,10 +217,12 @@ GET_BUDGET = Query(
 OVER = Query(
     Over,
     f"""
-    SELECT b.scope, b.period, b.limit_micros, coalesce(t.cost_micros, 0) AS spent_micros
+    SELECT b.scope, b.period, b.limit_micros,
+        coalesce(t.cost_micros, 0) + coalesce(CAST(:pending AS BIGINT), 0) AS spent_micros
     FROM budgets AS b LEFT JOIN totals AS t ON t.scope = b.scope AND t.day = {_DAY}
     WHERE b.scope IN ('all', :run, :project, :agent)
-      AND coalesce(t.cost_micros, 0) >= b.limit_micros
+      AND (CAST(:pending AS BIGINT) IS NULL
+           OR coalesce(t.cost_micros, 0) + CAST(:pending AS BIGINT) >= b.limit_micros)
 """,
 )
 

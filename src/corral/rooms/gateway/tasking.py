@@ -4,7 +4,7 @@ from typing import Any
 
 from corral.db.tx import Tx
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.text import MAX_TEXT, abridged, clean_text
+from corral.kernel.text import MAX_TEXT, abridged, check_int, clean_text
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent, AgentState
 from corral.rooms.gateway import ops, talking, wiring
@@ -26,6 +26,7 @@ def add_task(
     every_ms: int | None = None,
     cron: str | None = None,
     at: int | None = None,
+    delay_ms: int | None = None,
     time_zone: str = "UTC",
     place: str | None = None,
     session: str | None = None,
@@ -38,13 +39,17 @@ def add_task(
     project: str | None = None,
 ) -> Schedule:
     """Give an agent something to do by the clock: a run is started, or its conversation resumed,
-    with this text.
+    with this text. Once, at the moment `at` or after `delay_ms`; or again and again.
 
     It is answered in `place`, which the agent must hold as a destination and where it has its
     session, or goes on in `session`; without either the task has a session of its own, whose turns
     keep the answers. A `script` is run first: it says whether the agent is woken, and what it
     prints is told with the text. The other options are those of a schedule.
     """
+    if delay_ms is not None:
+        if at is not None:
+            raise Invalid("Give a moment or a delay, not both.")
+        at = tx.now + check_int(delay_ms, "The delay")
     whose = agents.get(tx, agent)
     if whose.state is not AgentState.ACTIVE:
         raise Refused(f"{whose.name} is retired; restore it, or take another.", agent_id=whose.id)

@@ -24,7 +24,7 @@ from corral.rooms.projects import ops as projects
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs import queueing, sql
 from corral.rooms.runs.ending import pause_ms, storable
-from corral.rooms.runs.model import Attention, Dialog, Run, Sample
+from corral.rooms.runs.model import Attention, Denial, Dialog, Run, Sample
 from corral.rooms.runs.order import Holding
 from corral.rooms.settings import ops as settings
 
@@ -231,6 +231,39 @@ def tell(
     if told is None:
         raise sql.RUNS.missing(run.id)
     return told
+
+
+def count_denials(tx: Tx, run: Run, counts: Mapping[str, int]) -> Run:
+    """Write down how often each tool was denied in the run's current attempt.
+
+    The counts replace those of the same attempt, so that telling them again changes nothing.
+    """
+    found = sql.RUNS.hold(tx, run.id)
+    kept = [denial for denial in found.denials or [] if denial.attempt != run.attempts]
+    for tool, count in counts.items():
+        name = storable(tool) or "?"
+        kept.append(Denial(run.attempts, name, check_int(count, "The number of denials")))
+    changed = tx.one(
+        sql.SET_DENIALS, id=run.id, denials=encode_json(msgspec.to_builtins(kept), "The denials")
+    )
+    assert changed is not None
+    tx.note("run", "deny", run.id, project_id=run.project_id, data={"denied": changed.denied})
+    return changed
+
+
+def link_session(tx: Tx, run: Run, session_id: str) -> Run:
+    """Say which conversation a run holds, once its CLI has recorded it. Idempotent."""
+    found = sql.RUNS.hold(tx, run.id)
+    if found.session_id == session_id:
+        return found
+    linked = tx.one(
+        sql.LINK_SESSION,
+        id=run.id,
+        session_id=clean_text(session_id, "The session", most=MAX_NAME),
+    )
+    assert linked is not None
+    tx.note("run", "link", run.id, project_id=run.project_id, data={"session": session_id})
+    return linked
 
 
 def _count(tokens: int) -> int:

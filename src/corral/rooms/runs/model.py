@@ -6,7 +6,7 @@ recovery that proved it.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -122,6 +122,54 @@ def dialog_of(
     )
 
 
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+class Denial(msgspec.Struct, frozen=True):
+    """How often a tool was denied in one attempt of a run."""
+
+    attempt: int
+    tool: str
+    count: int
+
+
+def count_denied(denials: "list[Denial] | None") -> dict[str, int]:
+    """How often each tool was denied; the most often denied first."""
+    counts: dict[str, int] = {}
+    for denial in denials or ():
+        counts[denial.tool] = counts.get(denial.tool, 0) + denial.count
+    return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def describe_denied(denials: "list[Denial] | None") -> str | None:
+    """How many calls were denied, and of which tools; None when none were."""
+    counts = count_denied(denials)
+    if not counts:
+        return None
+    tools = ", ".join(f"{tool} {TIMES}{n}" if n > 1 else tool for tool, n in counts.items())
+    return f"{sum(counts.values())} denied ({tools})"
+
+
+# What the names of tools have in common, by the approval that allows them.
+_APPROVED_BY = {
+    "edit": ("edit", "write", "create", "patch", "replace"),
+    "run": ("bash", "shell", "exec", "command", "terminal"),
+}
+
+
+def approvals_for(tools: Iterable[str]) -> list[str]:
+    """The classes of questions to approve so that these tools are allowed."""
+    wanted = set()
+    for tool in tools:
+        found = [
+            name
+            for name, parts in _APPROVED_BY.items()
+            if any(part in tool.lower() for part in parts)
+        ]
+        wanted.add(found[0] if found else "all")
+    return ["all"] if "all" in wanted else sorted(wanted)
+
+
 class Run(msgspec.Struct, frozen=True):
     id: str
     name: str | None
@@ -171,6 +219,25 @@ class Run(msgspec.Struct, frozen=True):
     created_at: int
     started_at: int | None
     ended_at: int | None
+    denials: list[Denial] | None
+
+    @property
+    def denied(self) -> dict[str, int]:
+        """How often each tool was denied, over all attempts."""
+        return count_denied(self.denials)
+
+    @property
+    def denied_text(self) -> str | None:
+        """How many calls were denied, and of which tools; None when none were."""
+        return describe_denied(self.denials)
+
+    @property
+    def retry_command(self) -> str | None:
+        """The command that tries again with the approvals that were missing."""
+        if not self.denials or self.session_id is None or self.is_live:
+            return None
+        approvals = " ".join(f"--yes {name}" for name in approvals_for(self.denied))
+        return f'corral resume {self.id} {approvals} "It is approved now; try again."'
 
     @property
     def what(self) -> str:

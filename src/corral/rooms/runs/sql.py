@@ -9,7 +9,7 @@ _COLUMNS = """id, name, title, state, project_id, session_id, agent_id, agent_ve
     seen_at, node_id, host, boot_id, pid, start_token, keeper_pid, keeper_token, attempts,
     quick_failures, due_at, stop_kind, stop_reason, exit_code, signal, reason, attention,
     attention_at, dialog, screen_rows, screen_columns, tokens, cost_micros, output_bytes, cpu_ms,
-    peak_bytes, created_at, started_at, ended_at"""
+    peak_bytes, created_at, started_at, ended_at, denials"""
 
 # In words that the partial indexes have: a run that is not over has no end.
 _LIVE = "ended_at IS NULL"
@@ -91,6 +91,12 @@ SET_TOLD = Query(
     WHERE id = :id
     RETURNING {_COLUMNS}
 """,
+)
+
+SET_DENIALS = Query(Run, f"UPDATE runs SET denials = :denials WHERE id = :id RETURNING {_COLUMNS}")
+
+LINK_SESSION = Query(
+    Run, f"UPDATE runs SET session_id = :session_id WHERE id = :id RETURNING {_COLUMNS}"
 )
 
 _NEWEST = "id < :before ORDER BY id DESC LIMIT :limit"

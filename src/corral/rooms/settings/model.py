@@ -131,6 +131,13 @@ KNOWN: dict[str, Known] = {
         "How long single charges are kept; what they add up to stays.",
         ("global", "project"),
     ),
+    "budgets.unknown_prices": Known(
+        Literal["stop", "allow"],
+        "stop",
+        0,
+        1,
+        "What becomes of a run with a budget whose model has no known price.",
+    ),
     "totals.keep_ms": Known(
         int,
         3 * 365 * DAY,

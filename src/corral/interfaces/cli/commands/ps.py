@@ -11,8 +11,9 @@ from corral.rooms.runs.model import Run, RunState
 
 
 def shown_state(run: Any) -> str:
-    """What it waits for says more than that it is running."""
-    return str(run.attention or run.state)
+    """The state, or what the run waits for; and which tools it was denied."""
+    denied = run.denied_text
+    return f"{run.attention or run.state}{f', {denied}' if denied else ''}"
 
 
 def _age(at: int | None) -> str | None:
@@ -51,8 +52,9 @@ def run_fields(app: App) -> Columns:
     return (
         ("id", lambda run: run.id),
         ("name", lambda run: run.name),
-        ("state", lambda run: f"{run.state}, {run.attention}" if run.attention else run.state),
+        ("state", lambda run: ", ".join(filter(None, (run.state, run.attention, run.denied_text)))),
         ("asks", lambda run: _dialog(run)),
+        ("retry with", lambda run: run.retry_command),
         ("reason", lambda run: run.reason or _waits_for(app, run)),
         ("exit", _exit),
         ("what", lambda run: run.title),

@@ -119,6 +119,7 @@ def create(
 @click.argument("agent")
 @click.argument("text")
 @_rule
+@click.option("--in", "delay", type=DURATION, help="Or once, after this time.")
 @click.option("--at", type=MOMENT, help="Or once, at a moment like 2027-01-15T09:00.")
 @click.option("--place", metavar="PLACE", help="Where it is answered: an id, or CHANNEL/ID.")
 @click.option("--session", metavar="ID", help="Or the session that it goes on in.")
@@ -127,12 +128,21 @@ def create(
 @click.option("--priority", type=int, default=0, help="Of its letters.")
 @pass_app
 def task(
-    app: App, /, agent: str, text: str, every: int | None, project: str | None, **options: Any
+    app: App,
+    /,
+    agent: str,
+    text: str,
+    every: int | None,
+    delay: int | None,
+    project: str | None,
+    **options: Any,
 ) -> None:
     """Give AGENT something to do by the clock: a run is started with TEXT.
 
     A --script can spare it that: it is run first, and says whether there is something to do.
     """
+    if delay is not None:
+        options["delay_ms"] = delay
     made = app.store.schedules.task(
         agent, text, every_ms=every, project=app.project_id(project), **_given(options)
     )

@@ -1,0 +1,167 @@
+"""opencode's records: the database `~/.local/share/opencode/opencode.db`, opened read-only.
+
+A part of a message is a row that changes until it is complete. The offset of an item is the time of
+the row's last change, so a reading can yield a row of that same millisecond again: the key of usage
+and the place of a turn stay the same. Sessions of sub-agents name their parent; their usage counts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corral.adapters.providers.facts import Denied, Said, Used
+from corral.adapters.providers.lines import (
+    answered,
+    called,
+    micros,
+    number,
+    said,
+    shorten,
+    table,
+    text,
+)
+from corral.adapters.providers.opencode import is_denial
+from corral.adapters.transcripts.transcript import Head, Item, title_of
+
+DATABASE = "opencode.db"
+
+_SESSIONS = """
+    WITH RECURSIVE family(id) AS (
+        SELECT :session UNION SELECT session.id FROM session JOIN family ON parent_id = family.id
+    )
+"""
+# The index on the session makes this cheap; rows older than the offset are filtered out.
+_PARTS = f"""
+    {_SESSIONS}
+    SELECT part.id, part.session_id, part.time_created, part.time_updated, part.data, message.data
+    FROM part JOIN message ON message.id = part.message_id
+    WHERE part.session_id IN (SELECT id FROM family) AND part.time_updated >= :offset
+    ORDER BY part.time_updated, part.id
+"""
+_HEAD = "SELECT directory, time_created, title, version, parent_id FROM session WHERE id = :session"
+_SINCE = """
+    SELECT id FROM session
+    WHERE directory = :cwd AND time_created >= :started_at AND parent_id IS NULL
+"""
+
+RECORDS_PROCESSES = False
+
+
+def root(env: Mapping[str, str]) -> Path:
+    data = env.get("XDG_DATA_HOME")
+    return Path(data or Path(env.get("HOME") or Path.home()) / ".local/share") / "opencode"
+
+
+def find(folder: Path, session: str) -> Path | None:
+    """A name for the record of one session: the database, and the session in it."""
+    path = folder / DATABASE
+    return path / session if path.is_file() and head(path / session) is not None else None
+
+
+def sessions_of(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
+    """opencode does not record which process has a session."""
+    return []
+
+
+def since(folder: Path, cwd: str, started_at: int) -> list[str]:
+    """Sessions of a directory that began at `started_at` or later."""
+    rows = _rows(folder / DATABASE, _SINCE, cwd=cwd, started_at=started_at)
+    return [str(id) for (id,) in rows]
+
+
+def children(path: Path) -> list[Path]:
+    return []  # they are in the same database
+
+
+def head(path: Path) -> Head | None:
+    for cwd, created, title, version, parent in _rows(path.parent, _HEAD, session=path.name):
+        return Head(path.name, str(cwd), int(created), title_of(str(title)), str(version), parent)
+    return None
+
+
+def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
+    """What was said, used and denied from `offset` on."""
+    for id, session, created, updated, data, message in _rows(
+        path.parent, _PARTS, session=path.name, offset=offset
+    ):
+        part, about = _json(data), _json(message)
+        own = session == path.name
+        for fact in _facts(str(id), part, about, own=own):
+            yield Item(int(created), fact, int(updated), str(id))
+
+
+def _facts(
+    id: str, part: dict[str, Any], about: dict[str, Any], *, own: bool
+) -> list[Said | Used | Denied]:
+    kind = part.get("type")
+    if kind == "step-finish":
+        return _used(id, part, about)
+    if not own:
+        return []  # a sub-agent's words are not said in this conversation
+    if kind == "text":
+        words = text(part, "text") or ""
+        if about.get("role") == "user":
+            return [Said("user", shorten(words))] if words.strip() else []
+        # The words of an answer are complete when they have an end.
+        is_over = bool(number(part, "time", "end"))
+        return [fact for fact in said(words) if isinstance(fact, Said)] if is_over else []
+    if kind == "tool":
+        return _tool(part)
+    return []
+
+
+def _tool(part: dict[str, Any]) -> list[Said | Used | Denied]:
+    call, name, state = text(part, "callID"), text(part, "tool"), table(part, "state")
+    status = text(state, "status")
+    if status not in ("completed", "error"):
+        return []
+    failed = status == "error"
+    words = text(state, "error" if failed else "output") or ""
+    facts: list[Said | Used | Denied] = [
+        called(call, name, state.get("input")),
+        answered(call, name, words, result=state.get("metadata"), is_error=failed),
+    ]
+    return [*facts, *([Denied(name or "?", call)] if failed and is_denial(words) else [])]
+
+
+def _used(id: str, part: dict[str, Any], about: dict[str, Any]) -> list[Said | Used | Denied]:
+    tokens = table(part, "tokens")
+    return [
+        Used(
+            text(about, "modelID"),
+            input=number(tokens, "input"),
+            output=number(tokens, "output"),
+            cache_read=number(tokens, "cache", "read"),
+            cache_write=number(tokens, "cache", "write"),
+            reasoning=number(tokens, "reasoning"),
+            # opencode reports 0 for models whose prices it does not know.
+            cost_micros=micros(part, "cost") or None,
+            key=id,
+        )
+    ]
+
+
+def _json(data: Any) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(str(data))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _rows(database: Path, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    """The rows of a query, from a database that another program may be writing; none when it cannot
+    be read or has another schema. OSError when there is no database."""
+    import apsw
+
+    if not database.is_file():
+        raise FileNotFoundError(str(database))
+    try:
+        with closing(apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)) as opened:
+            opened.set_busy_timeout(500)
+            return list(opened.execute(statement, values))
+    except apsw.Error:
+        return []

@@ -1,0 +1,28 @@
+"""Which runs can have a budget: those whose usage Corral can measure while they run."""
+
+from corral.adapters.transcripts.transcript import READABLE
+from corral.kernel.errors import Refused
+from corral.rooms.runs.model import Mode
+
+# Its stream reports its usage; at a terminal it reports none.
+_STREAM_ONLY = "scripted"
+
+
+def require_measured(program: str, provider: str, mode: Mode, budget_micros: int | None) -> None:
+    """Refuse a budget that could not be enforced.
+
+    A program that speaks the Agent Client Protocol is accepted: its supervisor stops it when it
+    works without reporting usage.
+    """
+    if budget_micros is None or provider in READABLE or mode is Mode.ACP:
+        return
+    if provider == _STREAM_ONLY and mode is not Mode.PTY:
+        return
+    where = " at a terminal" if mode is Mode.PTY else ""
+    raise Refused(
+        f"A budget for {program}{where} cannot be enforced: Corral cannot measure what it spends. "
+        f"Leave the budget out, or use one of {', '.join(sorted(READABLE))}.",
+        provider=provider,
+        mode=str(mode),
+        budget_micros=budget_micros,
+    )

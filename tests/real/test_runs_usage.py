@@ -1,0 +1,187 @@
+"""Usage, budgets and denials of every agent CLI, measured while it runs."""
+
+from typing import Any
+
+import pytest
+
+from corral.rooms.runs.model import Run, RunState
+from tests.real.keeping import RealHome, until
+from tests.real.machine import steps
+
+ALL = ["claude", "codex", "copilot", "gemini", "opencode", "qwen"]
+# A model with a known price; each stub answers by any name.
+MODELS = {
+    "claude": "claude-opus-5-5",
+    "codex": "gpt-5-codex",
+    "copilot": "gpt-5",
+    "gemini": "gemini-2.5-pro",
+    "opencode": "stub/gpt-5",
+    "qwen": "gpt-5",
+}
+DEAR = {"input": 2_000_000, "output": 10}
+SMALL = {"input": 1_000, "output": 50}
+
+
+def tool(name: str, home: RealHome) -> dict[str, Any]:
+    """A harmless call, after which the model is asked again."""
+    path = str(home.work / "a.txt")
+    return {
+        "claude": {"tool": "Write", "args": {"file_path": path, "content": "hi"}},
+        "codex": {"tool": "exec_command", "args": {"cmd": "printf hi > a.txt"}},
+        "copilot": {"tool": "create", "args": {"path": path, "file_text": "hi"}},
+        "gemini": {"tool": "write_file", "args": {"file_path": path, "content": "hi"}},
+        "opencode": {"tool": "write", "args": {"filePath": path, "content": "hi"}},
+        "qwen": {"tool": "write_file", "args": {"file_path": path, "content": "hi"}},
+    }[name]
+
+
+@pytest.fixture(params=ALL)
+def name(request: pytest.FixtureRequest, home: RealHome) -> str:
+    home.install(request.param)
+    if request.param == "opencode":
+        config = home.machine.home / ".config/opencode/opencode.json"
+        config.write_text(config.read_text().replace('"stub": {"name"', '"gpt-5": {"name"'))
+    home.machine.env["COPILOT_MODEL"] = MODELS["copilot"]
+    home.machine.env["OPENAI_MODEL"] = MODELS["qwen"]
+    model = MODELS[request.param]
+    home.corral("agent", "create", "ada", "--provider", request.param, "--model", model)
+    return str(request.param)
+
+
+def approvals(name: str) -> tuple[str, ...]:
+    """At a terminal, claude asks first whether everything may be approved."""
+    return ("--yes", "edit") if name == "claude" else ("--yes", "all")
+
+
+def begin(home: RealHome, prompt: str, *options: str) -> Run:
+    return home.asked("ada", prompt, *options)
+
+
+@pytest.mark.parametrize("mode", [(), ("--pty",)], ids=["headless", "terminal"])
+def test_a_spent_budget_stops_the_run(home: RealHome, name: str, mode: tuple[str, ...]) -> None:
+    if name == "opencode" and mode:
+        pytest.skip("its screen may stay blank while no terminal answers its questions")
+    prompt = steps(tool(name, home) | {"usage": DEAR}, {"text": "never said", "gate": "never"})
+    options = ("--budget", "0.05", "--grace", "2s")
+    run = begin(home, prompt, *mode, *approvals(name), *options)
+    ended = home.ended(run.id)
+    assert ended.state is RunState.CANCELLED, (ended, home.log(run))
+    assert str(ended.reason).startswith("its budget is spent: $"), ended.reason
+    assert (ended.cost_micros or 0) >= 50_000, ended
+    assert len(home.asked_for()) <= 3
+    home.nobody_left()
+
+
+def test_a_project_budget_stops_a_run_that_has_none_of_its_own(home: RealHome, name: str) -> None:
+    home.corral("budget", "set", "all", "0.05")
+    prompt = steps(tool(name, home) | {"usage": DEAR}, {"text": "never said", "gate": "never"})
+    ended = home.ended(begin(home, prompt, "--yes", "all", "--grace", "2s").id)
+    assert ended.state is RunState.CANCELLED, home.log(ended)
+    assert str(ended.reason).startswith("the budget of everything is spent: $"), ended.reason
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["agent", "command"])
+def test_a_terminal_run_is_recorded_while_it_goes_on(home: RealHome, name: str, raw: bool) -> None:
+    if name == "opencode":
+        pytest.skip("its screen may stay blank while no terminal answers its questions")
+    prompt = steps({"text": "the first answer", "usage": SMALL})
+    if raw:
+        run = begin_command(home, name, prompt)
+    else:
+        run = begin(home, prompt, "--pty", *approvals(name))
+    try:
+        live = until(lambda: with_turns(home, run, "the first answer"), "the answer is recorded")
+        assert live.is_live
+        live = until(lambda: used(home, run), "its tokens are recorded")
+        assert live.is_live
+        assert (live.cost_micros or 0) > 0
+        turns = home.turns(live)
+        assert [turn.role for turn in turns] == ["user", "assistant"], turns
+        assert turns[0].at <= turns[1].at
+        session = home.session_of(live)
+        assert (session.provider, bool(session.provider_session)) == (name, True)
+    finally:
+        home.corral("stop", run.id, "--grace", "2s")
+    ended = home.ended(run.id)
+    assert home.turns(ended) == turns, "nothing is recorded twice"
+    if name in ("claude", "codex"):
+        before = home.charged("all")
+        brought = home.json("import", name, "--json")
+        assert (brought["own"], brought["turns"], brought["charges"]) == (1, 0, 0)
+        assert home.charged("all") == before
+        with home.store() as store:
+            assert len(store.sessions.list().items) == 1
+
+
+def begin_command(home: RealHome, name: str, prompt: str) -> Run:
+    words = {
+        "claude": ["--model", MODELS[name], prompt],
+        "codex": ["--no-daemon", "-m", MODELS[name], prompt],
+        "copilot": ["-i", prompt],
+        "gemini": ["-m", MODELS[name], "-i", prompt],
+        "qwen": ["-i", prompt],
+    }[name]
+    told = home.json("run", "-d", "--pty", "--yes", "trust", "--json", "--", name, *words)
+    return home.get(told["id"])
+
+
+def test_a_headless_command_is_recorded_with_its_session(home: RealHome, name: str) -> None:
+    prompt = steps({"text": "the only answer", "usage": SMALL})
+    words = {
+        "claude": ["-p", "--model", MODELS[name], prompt],
+        "codex": ["exec", "--skip-git-repo-check", "-m", MODELS[name], prompt],
+        "copilot": ["-p", prompt],
+        "gemini": ["-m", MODELS[name], "-p", prompt],
+        "opencode": ["run", "--model", MODELS[name], prompt],
+        "qwen": ["-p", prompt],
+    }[name]
+    told = home.json("run", "-d", "--json", "--", name, *words)
+    ended = home.ended(told["id"])
+    assert ended.state is RunState.COMPLETED, home.output(ended)
+    if name == "opencode":  # it quotes a prompt that is an argument, and the stub cannot read that
+        assert home.said(ended), home.log(ended)
+        return
+    assert home.said(ended) == ["the only answer"], home.log(ended)
+    assert (ended.cost_micros or 0) > 0
+    assert home.session_of(ended).provider == name
+
+
+def with_turns(home: RealHome, run: Run, words: str) -> Run | None:
+    found = home.get(run.id)
+    if not found.is_live:
+        pytest.fail(f"it has ended: {found} {home.output(found)[-2000:]!r}")
+    return found if found.session_id and words in home.said(found) else None
+
+
+def used(home: RealHome, run: Run) -> Run | None:
+    found = home.get(run.id)
+    return found if found.tokens else None
+
+
+def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
+    # codex has its sandbox only where its home is not below the folder for temporary files.
+    home.machine.env["TMPDIR"] = str(home.machine.home.parent / "tmp")
+    call = tool(name, home) | {"force": True}
+    if name == "opencode":  # it allows what it is not told to ask
+        config = home.machine.home / ".config/opencode/opencode.json"
+        config.write_text(config.read_text().replace('{"', '{"permission": {"bash": "ask"}, "', 1))
+        call = {"tool": "bash", "args": {"command": "touch a.txt", "description": "Make a.txt"}}
+    ended = home.ended(begin(home, steps(call, {"text": "done"})).id)
+    assert ended.state is RunState.COMPLETED, (ended, home.log(ended))
+    assert not (home.work / "a.txt").exists()
+    assert ended.denied == {call["tool"]: 1}, home.log(ended)
+    shown = home.corral("show", ended.id).stdout.decode()
+    assert f"completed, 1 denied ({call['tool']})" in shown
+    assert f"corral resume {ended.id}" in shown
+
+
+def test_a_model_without_a_price_has_no_budget(home: RealHome, name: str) -> None:
+    if name not in ("codex", "copilot"):
+        pytest.skip("one that the stream reports and one that the record reports are enough")
+    home.machine.env["COPILOT_MODEL"] = "stub"
+    home.corral("agent", "create", "bob", "--provider", name, "--model", "stub")
+    prompt = steps(tool(name, home) | {"usage": SMALL}, {"text": "never said", "gate": "never"})
+    run = home.asked("bob", prompt, "--yes", "all", "--budget", "5", "--grace", "2s")
+    ended = home.ended(run.id)
+    assert ended.state is RunState.CANCELLED, home.log(ended)
+    assert "price of stub is not known" in str(ended.reason)
