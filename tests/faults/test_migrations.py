@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.db import migrate
+from corral.db import migrate, schema
 from corral.kernel.errors import StoreUnavailable
 from corral.library import Corral
 from tests.crash.harness import Probe
@@ -56,6 +56,7 @@ def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Later]:
 def _forget() -> None:
     migrate.migrations.cache_clear()
     migrate.newest.cache_clear()
+    schema.tables.cache_clear()
 
 
 @pytest.fixture
