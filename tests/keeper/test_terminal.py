@@ -245,6 +245,20 @@ def test_the_detach_key_leaves_the_run_and_the_screen_is_shown_again(
     assert again.exit_code() == 6
 
 
+def test_detaching_resets_what_the_program_set_in_the_terminal(home: Home, screen: Open) -> None:
+    draws = r"printf '\033[?1049h\033[?25l\033[?1000h\033[?2004hdrawn'; sleep 600"
+    run = home.detached("sh", "-c", draws, options=("--pty",))
+    shown = screen("attach", run.id)
+    shown.until(b"drawn")
+    shown.type(DETACH)
+    assert shown.exit_code() == 0
+    drawn, _, after = shown.seen.rpartition(b"drawn")
+    for reset in (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l", b"\x1b[?2004l"):
+        assert reset in after, after
+    assert after.index(b"\x1b[?1049l") < after.index(b"Detached"), drawn
+    assert home.get(run.id).state is RunState.RUNNING
+
+
 def test_two_attach_at_once_and_both_see_and_type(home: Home, screen: Open) -> None:
     shell = bash(screen)
     run = the_run(home)
