@@ -45,18 +45,46 @@ def _within_project(store: Corral, who: Who, call: Call, arguments: Arguments) -
             arguments[name] = who.project_id
     if who.project_id is None:
         return
-    if call.subject is not None and call.attribute in _SHARED:
-        _check_project(who, _project_of(store, call, arguments))
-    elif call.name in _OF_ONESELF:
+    for name, attribute in _named_things(call):
+        given = arguments.get(name)
+        for each in given if isinstance(given, list | tuple) else [given]:
+            if each is not None:
+                _check_project(who, _project_of(store, attribute, each, who.project_id))
+    if call.name in _OF_ONESELF:
         arguments[_OF_ONESELF[call.name]] = who.agent
 
 
 # Of an agent or of a project, not of both; and whether an agent is meant where none is named.
 _EITHER = {"notes.add": False, "sessions.list": True}
-# What others may see too; its letters, questions and conversations are an agent's own anywhere.
-_SHARED = {"delegations", "groups", "locks", "plans", "races", "tasks"}
 # Lists across projects: whoever has a token for one sees its own in them.
 _OF_ONESELF = {"delegations.list": "to", "progress.list": "agent"}
+
+# Arguments that name a thing of a project, wherever they stand in a call, and the room it is in. A
+# letter is missing here: an agent's mailbox is its own in all projects.
+THINGS = {
+    "decision": "decisions",
+    "delegation": "delegations",
+    "group": "groups",
+    "lock": "locks",
+    "of": "plans",
+    "on": "tasks",
+    "parent": "delegations",
+    "question": "questions",
+    "race": "races",
+    "request": "requests",
+    "run": "runs",
+    "session": "sessions",
+    "task": "tasks",
+    "task_id": "tasks",
+}
+
+
+def _named_things(call: Call) -> list[tuple[str, str]]:
+    """The arguments of a call that name things, with the rooms that these are in."""
+    found = [(field.name, THINGS[field.name]) for field in call.fields if field.name in THINGS]
+    if call.subject == "id" and call.attribute != "mail":
+        found.append(("id", call.attribute))
+    return found
 
 
 def _project_named(store: Corral, named: str) -> str:
@@ -64,15 +92,16 @@ def _project_named(store: Corral, named: str) -> str:
     return find(named).id
 
 
-def _project_of(store: Corral, call: Call, arguments: Arguments) -> str | None:
-    """The project of what a call is about, if that is in one."""
-    named = arguments[str(call.subject)]
+def _project_of(store: Corral, attribute: str, named: Any, project: str) -> str | None:
+    """The project of a thing that is named, if it is in one."""
     if isinstance(named, str):
-        get = call_of(call.attribute, "get")
+        get = call_of(attribute, "get")
         assert get is not None
         by_name = any(field.name == "project" for field in get.fields)
-        where = {"project": arguments.get("project")} if by_name else {}
-        named = getattr(store, call.attribute).get(named, **where)
+        where = {"project": project} if by_name else {}
+        named = getattr(store, attribute).get(named, **where)
+    if attribute == "requests" and named.session_id is not None:
+        named = store.sessions.get(named.session_id)
     return getattr(named, "project_id", None)
 
 
