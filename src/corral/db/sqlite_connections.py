@@ -18,7 +18,6 @@ file that was replaced, would delete the log of the store that now has the name.
 
 import os
 import threading
-import time
 import weakref
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from corral.db.sqlite_errors import replaced, translate
 from corral.db.sqlite_link import Link
 from corral.db.store_clock import StoreClock
 from corral.db.turnstile import Turnstile
+from corral.kernel.clock import SystemClock
 from corral.kernel.errors import StoreUnavailable
 from corral.kernel.open_files import IN_USE, Identity
 
@@ -39,7 +39,8 @@ STATEMENTS_KEPT = 128  # APSW walks through all of them to find one
 LOG_PAGES = 4_000  # 8 MB: the same pages are written again and again, and copied back once
 
 READS_TRUST_S = 0.01  # a read may show what was there so long ago
-_TICK_NS = 20_000_000  # the clock of a file system ticks every 1 to 10 ms
+_TICK_MS = 20  # the clock of a file system ticks every 1 to 10 ms
+_SYSTEM = SystemClock()  # file times are the system's, whatever clock the store has
 
 
 class ConnectionSet:
@@ -151,7 +152,8 @@ class ConnectionSet:
         if changed_at != self._checked or self.lost:
             self._check_names()
             # A change within the same tick of the file system's clock would not show.
-            settled = changed_at % 1_000_000_000 and time.time_ns() - changed_at > _TICK_NS
+            age = _SYSTEM.now() - changed_at // 1_000_000
+            settled = changed_at % 1_000_000_000 and age > _TICK_MS
             self._checked = changed_at if settled else None
 
     def _check_names(self) -> None:
