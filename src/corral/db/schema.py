@@ -41,6 +41,9 @@ class TableDoc(NamedTuple):
 _TABLE = re.compile(r"CREATE TABLE (\w+) \(\n(.*)\n\)", re.S)
 _COLUMN = re.compile(r"    (\w+) (\{\w+\}|[A-Z]+)([^-]*?)\s*(?:-- (.*))?$")
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)")
+# SQLite keeps a comment behind an added column in its schema and cannot read it again, so the
+# comment stands above: `-- NAME: what it is`.
+_ADDED = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (\w+) (\{\w+\}|[A-Z]+)(.*)")
 _DROPPED = re.compile(r"DROP INDEX (\w+)")
 
 
@@ -54,6 +57,10 @@ def tables() -> list[TableDoc]:
                 found[match[1]] = _table(match[1], statement[: match.start()], match[2])
             elif (match := _INDEX.search(statement)) and match[1] in found:
                 found[match[1]].indexes.append(" ".join(statement[match.start() :].split()))
+            elif match := _ADDED.search(statement):
+                above = re.search(rf"^-- {match[2]}: (.*)$", statement, re.M)
+                comment = above[1] if above else None
+                found[match[1]].columns.append(_column(match[2], match[3], match[4], comment))
             elif match := _DROPPED.search(statement):
                 for table in found.values():
                     table.indexes[:] = [i for i in table.indexes if f" {match[1]} ON " not in i]
@@ -68,14 +75,12 @@ def _table(name: str, above: str, body: str) -> TableDoc:
     for line in body.splitlines():
         column = _COLUMN.match(line)
         if column and column[1] not in ("CHECK", "PRIMARY", "UNIQUE"):
-            extra = column[3].strip().rstrip(",")
-            columns.append(
-                ColumnDoc(
-                    column[1],
-                    f"{column[2].strip('{}').lower()} {extra.lower()}".strip(),
-                    column[4] or "",
-                )
-            )
+            columns.append(_column(column[1], column[2], column[3], column[4]))
         elif line.strip().startswith(("CHECK", "PRIMARY KEY", "UNIQUE")):
             rules.append(line.strip().rstrip(","))
     return TableDoc(name, comment, columns, rules, [])
+
+
+def _column(name: str, kind: str, rest: str, comment: str | None) -> ColumnDoc:
+    extra = rest.strip().rstrip(",")
+    return ColumnDoc(name, f"{kind.strip('{}').lower()} {extra.lower()}".strip(), comment or "")

@@ -1,5 +1,6 @@
 -- Which run a change came from. An actor may be several runs' agent, and a program below a run may
 -- call itself anything; the run is found by the operating system's record of its processes.
-ALTER TABLE events ADD COLUMN run_id {key};  -- the run whose process made the change, if one did
+-- run_id: the run whose process made the change, if one did
+ALTER TABLE events ADD COLUMN run_id {key};
 
 {events_of_subject_with_run};
