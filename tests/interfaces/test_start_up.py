@@ -96,7 +96,7 @@ def test_a_command_loads_only_its_own_room(tmp_path: Path, command: str, own: se
     modules_after(tmp_path, "db", "check", "--json")
     loaded = modules_after(tmp_path, *command.split(), "--json")
     # Which run a process belongs to is asked by every command: one statement, no room.
-    asked = {"corral.rooms.runs", "corral.rooms.runs.process_sql"}
+    asked = {"corral.rooms.runs", "corral.rooms.runs.process_sql", "corral.rooms.runs.processes"}
     rooms = {name.split(".")[2] for name in loaded - asked if name.startswith("corral.rooms.")}
     assert rooms == own
 

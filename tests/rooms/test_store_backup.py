@@ -730,11 +730,17 @@ def test_a_back_up_of_an_older_corral_is_compared_with_what_that_one_made(
     with monkeypatch.context() as before:
         before.setattr(migrate, "migrations", lambda: all_of_them[:-1])
         before.setattr(migrate, "newest", lambda: len(all_of_them) - 1)
-        with corral.open(file) as old:
-            old.mail.put("agent:ada", "of before")
+        with corral.open(file) as old, old.transaction() as tx:
+            # Written as that one did: today's operations need today's columns.
+            tx.run(
+                Statement(
+                    "INSERT INTO settings (scope, name, value, updated_at, updated_by)"
+                    " VALUES ('global', 'mail.max_attempts', '3', 1, 'user:tester')"
+                )
+            )
     store = open_on(target)
     store.db.restore(file)
-    assert [letter.body for letter in store.mail.list().items] == ["of before"]
+    assert store.settings.get("mail.max_attempts").value == 3
     assert {finding.state for finding in store.db.verify()} == {"ok"}
     change_file(file, STRANGE["a view"])
     with refuses(store, Invalid) as caught:

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from corral.adapters.ancestry import Ancestor, ancestors, boot_id
 from corral.kernel.identity import RunIdentity
-from corral.rooms.runs import process_sql
+from corral.rooms.runs import processes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corral.db.database import Database
-    from corral.db.tx import Tx
 
 CHECK = "CORRAL_CHECK_OF"
 """In the environment of every check, with the store that it is run for."""
@@ -35,25 +34,17 @@ def find_identity(database: "Database") -> RunIdentity | None:
     if found is not None:
         return found
     if given := os.environ.get("CORRAL_RUN"):
-        rows = database.read(lambda tx: tx.run(process_sql.OF_ID, id=given), mode="one")
-        if rows:
-            return RunIdentity(*rows[0][2:])
+        named = database.read(lambda tx: processes.find_live_run(tx, given), mode="one")
+        if named is not None:
+            return named
     return OF_CHECK if _is_in_check(database, above) else None
 
 
 def find_run_of(database: "Database", above: "Sequence[Ancestor]") -> RunIdentity | None:
     """The run of the process whose ancestors these are, itself first; the nearest one counts."""
-    keys = f"[{','.join(str(each.pid) for each in above)}]"
     boot = boot_id()
-
-    def ask(tx: "Tx") -> "RunIdentity | None":
-        rows = tx.run(process_sql.OF_PROCESSES, keys_=keys, boot_id=boot)
-        if not rows:
-            return None
-        named = {Ancestor(row[0], row[1]): RunIdentity(*row[2:]) for row in reversed(rows)}
-        return next((named[each] for each in above if each in named), None)
-
-    return database.read(ask, mode="one")
+    runs = database.read(lambda tx: processes.find_runs(tx, above, boot), mode="one")
+    return next((runs[each] for each in above if each in runs), None)
 
 
 def find_run_of_peer(
@@ -61,7 +52,7 @@ def find_run_of_peer(
 ) -> RunIdentity | None:
     """The run of the process at the other end of a connection to this machine's `port`; None for a
     process outside of all runs, and for another machine's."""
-    if not database.read(lambda tx: tx.run(process_sql.AT_WORK), mode="one"):
+    if not database.read(processes.any_at_work, mode="one"):
         return None
     from corral.adapters.peers import ancestors_of_peer
 

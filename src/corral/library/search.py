@@ -5,6 +5,9 @@ from corral.rooms.search import ops
 from corral.rooms.search.model import Hit
 
 BATCHES = 20  # of 1,000 turns: what one search catches up with at the most
+CATCH_UP_SECONDS = (
+    10.0  # thousands of turns take a while; a store that cannot be written takes longer
+)
 
 
 class Search(Room):
@@ -31,9 +34,14 @@ class Search(Room):
         tells whether there are more.
         """
         found = self._find(text, kind=kind, project=project, limit=limit, after=after)
-        if after is None and self.behind() and try_upkeep(self._database, "search", self.catch_up):
+        if after is None and self.behind() and self._is_caught_up():
             return self._find(text, kind=kind, project=project, limit=limit)
         return found
+
+    def _is_caught_up(self) -> bool:
+        """Whether more can be found now; bounded, since the store may not be writable."""
+        done = try_upkeep(self._database, "search", self.catch_up, seconds=CATCH_UP_SECONDS)
+        return bool(done)
 
     def catch_up(self, *, batches: int = BATCHES) -> int:
         """Make turns findable that are not yet, in short transactions; gives back how many."""

@@ -1,4 +1,4 @@
-"""Which run a process belongs to. Every command and hook asks, so this loads by itself."""
+"""The statements of `processes.py`."""
 
 from corral.db.statement import Statement
 

@@ -1,0 +1,32 @@
+"""Which run a process belongs to. Every command and hook asks, so this loads by itself."""
+
+from typing import TYPE_CHECKING
+
+from corral.kernel.identity import RunIdentity
+from corral.rooms.runs import process_sql as sql
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.db.tx import Tx
+
+Process = tuple[int, str]
+"""A pid and its start, on this boot."""
+
+
+def find_runs(tx: "Tx", processes: "Sequence[Process]", boot_id: str) -> dict[Process, RunIdentity]:
+    """The runs of which these are the agent's process, or the supervisor's, by process."""
+    keys = f"[{','.join(str(pid) for pid, _ in processes)}]"
+    rows = tx.run(sql.OF_PROCESSES, keys_=keys, boot_id=boot_id)
+    return {(row[0], row[1]): RunIdentity(*row[2:]) for row in reversed(rows)}
+
+
+def find_live_run(tx: "Tx", id: str) -> RunIdentity | None:
+    """A run that is going on, by its whole id."""
+    rows = tx.run(sql.OF_ID, id=id)
+    return RunIdentity(*rows[0][2:]) if rows else None
+
+
+def any_at_work(tx: "Tx") -> bool:
+    """Whether any run that Corral started is going on."""
+    return bool(tx.run(sql.AT_WORK))
