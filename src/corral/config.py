@@ -1,6 +1,7 @@
 """Where things are and who speaks: the home folder, private files, the store, the actor."""
 
 import os
+import sys
 from pathlib import Path
 
 TYPE_CHECKING = False  # `typing` takes longer to load than all of this
@@ -13,9 +14,11 @@ def home() -> Path:
     given = os.environ.get("CORRAL_HOME")
     if given:
         return Path(given).expanduser().absolute()
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("corral", appauthor=False))
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "corral"
+    data = os.environ.get("XDG_DATA_HOME", "")
+    # The XDG specification says to ignore a relative path.
+    return (Path(data) if os.path.isabs(data) else Path.home() / ".local" / "share") / "corral"
 
 
 def run_folder(id: str) -> Path:

@@ -7,6 +7,7 @@ keeper of its own, which goes on whatever happens here.
 
 import argparse
 import asyncio
+import errno
 import logging
 import logging.handlers
 import os
@@ -26,7 +27,7 @@ from starlette.applications import Starlette
 
 from corral import config
 from corral.adapters import process, run_marks
-from corral.adapters.daemons import PORT, Daemon, Seat, file_of
+from corral.adapters.daemons import PORT, Daemon, Seat, file_of, version_at
 from corral.adapters.redaction import Redaction
 from corral.daemon.host import Host
 from corral.interfaces.http.app import LOCAL, create_app
@@ -189,11 +190,15 @@ def _listen(address: str, port: int) -> socket.socket:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except OSError as error:
-        if port and error.errno in (98, 48):  # Linux, macOS
+        if port and error.errno == errno.EADDRINUSE:
+            version = version_at(_EVERYWHERE.get(address, address), port)
+            user = f"another Corral daemon (version {version})" if version else "another program"
+            what = "Stop it with `corral down` in its home, or choose" if version else "Choose"
             raise Refused(
-                f"Port {port} is taken by another program; give another with --port, or --port 0 "
-                "for any that is free.",
+                f"Port {port} is used by {user}. {what} another port with --port; "
+                "--port 0 takes any free port.",
                 port=port,
+                version=version,
             ) from None
         raise Invalid(
             f"It cannot listen at {address}:{port} ({os.strerror(error.errno or 0)}); give another "

@@ -10,6 +10,7 @@ import pytest
 
 import corral
 from corral.db import migrate, schema
+from corral.db.statement import Statement
 from corral.kernel.errors import StoreUnavailable
 from corral.library import Corral
 from tests.crash.harness import Probe
@@ -28,6 +29,13 @@ INSERT INTO extra (id, size) VALUES ('one', 1);
 """
 
 BAD = GOOD + "\nINSERT INTO extra (id, size) VALUES ('one', 2);\n"
+
+FIRST_LETTER = (
+    """INSERT INTO letters (mailbox, body, rank, state, due_at, line_at, created_at)
+       VALUES ('agent:ada', '"hello"', 0, 'waiting', 1, 1, 1)""",
+    """INSERT INTO events (at, actor, kind, verb, subject)
+       VALUES (1, 'user:tester', 'letter', 'put', 'let_1')""",
+)
 
 Later = Callable[[str], None]
 TODAYS = Path(migrate.__file__).parent.parent / "migrations"
@@ -210,10 +218,17 @@ def test_a_store_of_the_very_first_schema_is_brought_up_to_today(
     with monkeypatch.context() as patch:
         patch.setattr(migrate, "FOLDER", folder)
         _forget()
-        with corral.open(empty_url) as store:
-            assert store.db.schema_version() == 1
-            store.mail.put("agent:ada", "hello")
-    _forget()
+        try:
+            with corral.open(empty_url, upgrade=True) as store:
+                store.db.migrate()
+                assert store.db.schema_version() == 1
+                # As the first Corral wrote it: today's operations need today's columns.
+                with store.transaction() as tx:
+                    for text in FIRST_LETTER:
+                        tx.run(Statement(text))
+        finally:
+            patch.undo()
+            _forget()
     upgrade(empty_url)
     with corral.open(empty_url) as store:
         assert store.db.schema_version() == TODAY

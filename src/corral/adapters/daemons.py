@@ -25,6 +25,8 @@ from corral.kernel.errors import Refused
 
 PORT = 7717
 ANSWER_SECONDS = 10.0
+PROBE_SECONDS = 2.0
+PROBE_BYTES = 4_096
 
 
 class Daemon(msgspec.Struct, frozen=True):
@@ -79,6 +81,21 @@ def find(store: str) -> Daemon | None:
     if found is None or process.look(found.identity) is not Standing.ALIVE:
         return None
     return found
+
+
+def version_at(address: str, port: int) -> str | None:
+    """The version of the Corral daemon that listens there; None: another program does, or none."""
+    from http.client import HTTPConnection, HTTPException
+
+    connection = HTTPConnection(address, port, timeout=PROBE_SECONDS)
+    try:
+        connection.request("GET", "/healthz")
+        body = msgspec.json.decode(connection.getresponse().read(PROBE_BYTES))
+        return str(body["version"]) if body["name"] == "corral" else None
+    except (OSError, HTTPException, msgspec.DecodeError, KeyError, TypeError):
+        return None
+    finally:
+        connection.close()
 
 
 def _told(store: str) -> Daemon | None:

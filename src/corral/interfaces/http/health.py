@@ -45,7 +45,7 @@ class Health:
             ) from None
 
     def _tell(self, known: bool) -> bytes:
-        told: dict[str, Any] = {"ok": True, "version": __version__}
+        told: dict[str, Any] = {"ok": True, "name": "corral", "version": __version__}
         if known and self._status is not None:
             told["status"] = self._status()
         return msgspec.json.encode(told)

@@ -1,13 +1,15 @@
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from corral.interfaces.cli.app import App, Verb, pass_app, run_as_it_is
-from corral.kernel.errors import Invalid
+from corral.kernel.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from corral.library import Corral
+    from corral.rooms.runs.model import Run
 
 # The beginning of an id tells what it is the id of.
 KINDS: dict[str, Callable[["Corral", str], Any]] = {
@@ -56,4 +58,23 @@ def command(app: App, id: str) -> None:
     from corral.interfaces.cli.tasking import task_fields
 
     fields = {KINDS["run"]: run_fields, KINDS["tsk"]: task_fields}.get(find)
-    app.show(find(app.store, id), fields(app) if fields else None)
+    record = find(app.store, id)
+    if app.json and find is KINDS["run"]:
+        record = _whole_run(app.store, record)
+    app.show(record, fields(app) if fields else None)
+
+
+def _whole_run(store: "Corral", run: "Run") -> dict[str, Any]:
+    """A run with what it was started with, the environment it found, and its resource samples.
+
+    `launch` is null for a recorded or imported run: Corral did not start it.
+    """
+    import msgspec
+
+    launch = None
+    with suppress(NotFound):
+        launch = store.runs.launch_of(run.id)
+    return msgspec.structs.asdict(run) | {
+        "launch": launch,
+        "samples": store.runs.samples(run.id),
+    }
