@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from corral import __version__
 from corral.adapters import daemons
 from corral.keeper.hold import HEARTBEAT
 from tests.support.keeping import lives, until
@@ -108,6 +109,16 @@ def test_a_daemon_that_another_machine_runs_in_the_same_home_is_named(one: Machi
     late = one.corral("up", "--port", "0")
     assert late.returncode == 4
     assert f"pid {one.pid} on other".encode() in late.stderr
+
+
+def test_a_port_of_another_corral_daemon_names_it(one: Machine, tmp_path: Path) -> None:
+    one.up()
+    port = one.link.partition("/?")[0].rpartition(":")[2]
+    home = {"CORRAL_HOME": str(tmp_path / "other"), "CORRAL_STORE": "", "CORRAL_HOST": "other"}
+    refused = one.corral("up", "--port", port, "--json", env=home)
+    assert refused.returncode == 4
+    details = json.loads(refused.stdout or refused.stderr)["error"]["details"]
+    assert (details["port"], details["version"]) == (int(port), __version__)
 
 
 def test_a_port_that_is_taken_is_said_and_nothing_is_left_behind(one: Machine) -> None:

@@ -491,3 +491,20 @@ def test_supervisors_hold_no_connection_while_their_runs_only_run(home: Home, ur
     with psycopg.connect(url, autocommit=True) as server:
         until(lambda: server.execute(count).fetchone() == (0,), "none is left")
     assert all(home.get(run.id).state is RunState.RUNNING for run in runs)
+
+
+@on_both_engines
+def test_show_gives_all_that_is_kept_of_a_run(home: Home) -> None:
+    run = home.detached("true", options=("--timeout", "90s", "--env", "COLOUR=blue"))
+    home.ended(run.id)
+    shown = home.json("show", run.id, "--json")
+    assert shown["id"] == run.id
+    assert shown["launch"]["timeout_ms"] == 90_000
+    assert shown["launch"]["env"] == {"COLOUR": "blue"}
+    assert shown["launch"]["environment"]
+    assert {"prompt", "budget_micros", "idle_ms", "output_cap"} <= shown["launch"].keys()
+    assert isinstance(shown["samples"], list)
+    with home.store() as store:
+        recorded = store.runs.record(project=str(home.work), pid=os.getpid(), args=["x"])
+    shown = home.json("show", recorded.id, "--json")
+    assert (shown["id"], shown["samples"]) == (recorded.id, [])

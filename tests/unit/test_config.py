@@ -39,6 +39,19 @@ def test_without_a_home_folder_the_platforms_own_is_used(monkeypatch: pytest.Mon
     assert config.home().name == "corral"
 
 
+def test_the_data_folder_follows_the_xdg_specification(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CORRAL_HOME")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert config.home() == tmp_path / "data" / "corral"
+    for ignored in ("", "relative/path"):
+        monkeypatch.setenv("XDG_DATA_HOME", ignored)
+        assert config.home() == tmp_path / ".local" / "share" / "corral"
+
+
 def test_the_agent_acts_when_corral_started_one_and_else_the_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
