@@ -1,6 +1,7 @@
 """The bundled agent does what its prompt says, in all of its languages."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -147,10 +148,29 @@ def test_its_stream_tells_a_quota() -> None:
 
 
 def test_it_talks_at_a_terminal() -> None:
-    done = run("--interactive", "say hi", given="ask may I\n\nsay bye\nexit\n")
-    assert "Do you want to proceed?" in done.stdout
-    assert "Answered: yes" in done.stdout
-    assert done.stdout.rstrip().endswith("bye\n❯")  # noqa: RUF001
+    ours, its = pty.openpty()
+    with subprocess.Popen([*AGENT, "--interactive", "say hi"], stdin=its, stdout=its) as agent:
+        os.close(its)
+        read_until(ours, "hi")
+        os.write(ours, b"ask may I\n")
+        assert "Do you want to proceed?" in read_until(ours, "Esc to cancel")
+        os.write(ours, b"\r")
+        read_until(ours, "Answered: yes")
+        os.write(ours, b"say bye\nexit\n")
+        read_until(ours, "bye\r\n❯")  # noqa: RUF001
+        assert agent.wait(30) == 0
+    os.close(ours)
+
+
+def read_until(terminal: int, text: str) -> str:
+    """What the terminal shows, up to a text; EOFError when the program ends before it."""
+    shown = ""
+    while text not in shown:
+        try:
+            shown += os.read(terminal, 4_096).decode(errors="replace")
+        except OSError:
+            raise EOFError(shown) from None
+    return shown
 
 
 LOOK = """

@@ -88,12 +88,13 @@ def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
         for path, sent in (
             (f"/api/tasks/{task.id}/cancel", {}),
             (f"/api/tasks/{task.id}/edit", {"title": "x"}),
-            (f"/api/tasks/{task.key}/cancel", {}),
             (f"/api/locks/{lock.id}/release", {}),
             (f"/api/groups/{group.id}/post", {"text": "x"}),
             ("/api/mail/put", {"mailbox": f"session:{session.id}", "body": "x"}),
         ):
             assert refused(eve.post(path, json=sent)), path
+        # A key is looked for in the token's own project alone.
+        assert eve.post(f"/api/tasks/{task.key}/cancel", json={}).status_code == 404
         assert [each["id"] for each in eve.get("/api/tasks").json()["items"]] == [mine.id]
         assert eve.get("/api/locks").json()["items"] == []
         assert eve.get("/api/delegations").json()["items"] == []

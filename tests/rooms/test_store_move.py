@@ -559,7 +559,8 @@ def test_a_file_that_is_taken_away_meanwhile_is_not_switched_to(
             if done == total:
                 Path(new.removeprefix("sqlite:///")).unlink(missing_ok=True)
 
-        with pytest.raises(Refused, match="is not what was filled"):
+        with pytest.raises(StoreUnavailable) as caught:
             store.db.move(new, told=take_away)
+        assert caught.value.details["reason"] == "replaced"
         assert store.db.stay() is True
         assert [letter.body for letter in store.mail.list().items] == ["kept"]

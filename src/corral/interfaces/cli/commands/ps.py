@@ -54,7 +54,7 @@ def run_fields(app: App) -> Columns:
         ("name", lambda run: run.name),
         ("state", lambda run: ", ".join(filter(None, (run.state, run.attention, run.denied_text)))),
         ("asks", lambda run: _dialog(run)),
-        ("retry with", lambda run: run.retry_command),
+        ("retry", lambda run: run.retry_command),
         ("reason", lambda run: run.reason or _waits_for(app, run)),
         ("exit", _exit),
         ("what", lambda run: run.title),
