@@ -4,6 +4,7 @@ POSIX drops all locks of a process on a file when the process closes any descrip
 its locks, an older SQLite in another process believes that it is alone, and deletes the log.
 """
 
+import gc
 import os
 import shutil
 import subprocess
@@ -120,15 +121,46 @@ def other_names(file: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("name", ["dots", "linked folder", "linked file", "hard link"])
 def test_handles_by_any_name_share_connections_and_files_beside(file: Path, name: str) -> None:
-    other = other_names(file)[name]
-    with corral.open(file) as one, corral.open(other) as two:
+    with corral.open(file) as one, corral.open(other_names(file)[name]) as two:
         one.mail.put("agent:ada", "one")
         two.mail.put("agent:ada", "two")
         open_here = [c for c in apsw.connections() if str(file.parent) in c.filename]
         assert len(open_here) <= 3, "one writer and one reader for each handle"
         made = {path.name for path in file.parent.rglob("*-line*")}
         assert made == {"corral.db-line", "corral.db-line-door"}
+    file.with_name("hard.db").unlink()
     assert bodies(file) == ["first", "one", "two"]
+
+
+def test_another_process_is_refused_a_hard_link(file: Path) -> None:
+    """SQLite would name its log after the other path, and lose what this process writes."""
+    put = "import corral, pathlib, sys; s = corral.open(pathlib.Path(sys.argv[1]));"
+    put += "s.mail.put('agent:ada', 'other'); s.close()"
+    hard = file.with_name("hard.db")
+    with corral.open(file) as store:
+        os.link(file, hard)
+        done = subprocess.run(
+            [sys.executable, "-c", put, str(hard)], capture_output=True, text=True, check=False
+        )
+        assert "has 2 names (hard links)" in done.stderr
+        store.mail.put("agent:ada", "second")
+    with pytest.raises(StoreUnavailable, match="hard links") as caught:
+        corral.open(file)
+    assert caught.value.reason == "hard_linked"
+    hard.unlink()
+    assert bodies(file) == ["first", "second"]
+
+
+def test_handles_that_are_never_closed_leave_no_file_open(file: Path) -> None:
+    def count_open_files() -> int:
+        gc.collect()
+        return len(os.listdir("/dev/fd"))
+
+    corral.open(file).mail.put("agent:ada", "first call imports modules")
+    before = count_open_files()
+    for _ in range(5):
+        corral.open(file).mail.put("agent:ada", "second")
+    assert count_open_files() == before
 
 
 def test_the_last_handle_closes_the_connections_and_tidies_the_log(file: Path) -> None:
@@ -190,17 +222,19 @@ def test_a_handle_that_is_not_closed_does_not_keep_the_file_open(file: Path) -> 
 
 @pytest.mark.parametrize("name", ["dots", "linked folder", "linked file", "hard link"])
 def test_a_forked_child_is_refused_the_file_by_any_name(file: Path, name: str) -> None:
-    other = other_names(file)[name]
+    others: dict[str, Path] = {}
 
     def open_by_another_name() -> str:
         try:
-            corral.open(other).close()
+            corral.open(others[name]).close()
         except RuntimeError as error:
             return str(error)
         return "it was not refused"
 
-    with corral.open(file), Child(open_by_another_name, carrying=True) as child:
-        assert "process that forked this one" in child.result()
+    with corral.open(file):
+        others |= other_names(file)
+        with Child(open_by_another_name, carrying=True) as child:
+            assert "process that forked this one" in child.result()
 
 
 def test_connections_collected_in_a_child_leave_the_log_alone(file: Path) -> None:

@@ -18,6 +18,7 @@ class LockFile:
     def __init__(self, path: str) -> None:
         # Not what a link leads to: whoever put it there would have us write into another file.
         self.descriptor = os.open(path, OPEN | os.O_CREAT, 0o600)
+        self._let_go = weakref.finalize(self, os.close, self.descriptor)
         _open.add(self)
 
     def lock(self) -> None:
@@ -49,9 +50,9 @@ class LockFile:
         return None
 
     def close(self) -> None:
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        """Close the file. Idempotent; a lock file that is garbage collected is closed too."""
+        self.descriptor = -1
+        self._let_go()
 
 
 _open: "weakref.WeakSet[LockFile]" = weakref.WeakSet()

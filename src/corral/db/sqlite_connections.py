@@ -26,7 +26,7 @@ import apsw
 from corral.db import filesystem, sqlite_log
 from corral.db.database import Working
 from corral.db.group import Line
-from corral.db.sqlite_errors import replaced, translate
+from corral.db.sqlite_errors import hard_linked, replaced, translate
 from corral.db.sqlite_link import Link
 from corral.db.store_clock import StoreClock
 from corral.db.turnstile import Turnstile
@@ -267,9 +267,9 @@ _inherited: set[Identity] = set()
 def acquire(path: Path, *, create: bool) -> ConnectionSet:
     """The connections of this process to a file, for one more handle.
 
-    Raises StoreUnavailable if the file cannot be opened, RuntimeError if the process that forked
-    this one had it open. The file is the same whatever path leads to it: through a symlink, `..` or
-    a hard link.
+    Raises StoreUnavailable if the file cannot be opened or has a second hard link, RuntimeError if
+    the process that forked this one had it open. The file is the same whatever path leads to it:
+    through a symlink, `..` or a hard link that was made after it was opened.
     """
     with _lock:
         filesystem.make_private_file(path, create=create)
@@ -289,6 +289,10 @@ def acquire(path: Path, *, create: bool) -> ConnectionSet:
             if shared is not None and _is_open_in_sqlite(shared.path):
                 # SQLite would give new connections the shared memory of the deleted log.
                 raise shared.refusal()
+            if file.st_nlink > 1:
+                # SQLite names the log after the path: another process that opens the file by its
+                # other name would use another log, and each would overwrite the other's pages.
+                raise hard_linked(real, file.st_nlink)
             shared = _sets[identity] = ConnectionSet(real, identity)
         shared.handles += 1
         return shared

@@ -26,6 +26,16 @@ def replaced(where: str, why: str) -> StoreUnavailable:
     )
 
 
+def hard_linked(where: str, links: int) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"The store {where} has {links} names (hard links). Processes that open it by different "
+        "names would overwrite each other's data. Find the others with `find / -xdev -samefile "
+        f"{where}` and remove them, or use a symlink instead.",
+        reason="hard_linked",
+        path=where,
+    )
+
+
 def log_full(where: str, size: int, cause: str, holder: int | None) -> StoreUnavailable:
     return StoreUnavailable(
         f"The store {where} accepts no writes: its write-ahead log has {size // 1_048_576:,} MiB, "
