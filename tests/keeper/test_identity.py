@@ -229,3 +229,21 @@ def test_a_persons_token_does_not_make_a_process_in_a_run_a_person(
             assert (event.actor, event.run) == ("agent:ada", run.id)
         with served.client() as person:
             assert person.post("/api/tokens/create", json={"name": "other"}).status_code == 200
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
+def test_a_caller_that_cannot_be_seen_is_not_a_person_while_runs_go_on(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that hangs up, ends or forbids inspection holds no socket that can be seen."""
+    with home.store() as store, serving(store) as served, served.client() as caller:
+        run = home.detached("sleep", "60")
+        monkeypatch.setattr("corral.adapters.peers._holders", lambda wanted: [])
+        told = caller.post("/api/tokens/create", json={"name": "mine"})
+        assert told.status_code == 403
+        assert "cannot be seen" in told.json()["error"]["message"]
+        assert caller.get("/api/tokens/list").status_code == 200
+        store.runs.stop(run.id)
+        home.ended(run.id)
+    with home.store() as store:
+        assert not [token for token in store.tokens.list().items if token.name == "mine"]
