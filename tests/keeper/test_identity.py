@@ -247,3 +247,38 @@ def test_a_caller_that_cannot_be_seen_is_not_a_person_while_runs_go_on(
         home.ended(run.id)
     with home.store() as store:
         assert not [token for token in store.tokens.list().items if token.name == "mine"]
+
+
+LINE = """
+import os, socket, struct, sys, time
+from pathlib import Path
+from corral.adapters import control
+
+folder = Path(sys.argv[1])
+told = control.ask(folder, op="send", text="sent", enter=True)
+line = control.connect(folder)
+line.sendall(control.frame(control.ASK, {"op": "attach"}))
+line.sendall(control.frame(control.DATA, b"typed\\r"))
+line.recv(100)
+control.ask(folder, op="look")  # the supervisor has handled what came before
+os.set_blocking(0, False)
+try:
+    heard = os.read(0, 100).decode()
+except BlockingIOError:
+    heard = ""
+print("told", told.get("error"), "heard", repr(heard))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
+def test_a_process_inside_a_run_cannot_type_into_its_own_terminal(home: Home) -> None:
+    """It would approve what its agent asks. The socket of the supervisor is in reach of it."""
+    file = home.work / "line.py"
+    file.write_text(LINE)
+    script = home.work / "script.sh"
+    script.write_text(f'#!/bin/sh\n{BARE} {sys.executable} {file} "$RUNS/$CORRAL_RUN"\n')
+    script.chmod(0o755)
+    runs = Path(home.env["CORRAL_HOME"]) / "runs"
+    run = home.ended(home.detached(str(script), options=("--pty", "-e", f"RUNS={runs}")).id)
+    logs = home.corral("logs", run.id).stdout
+    assert b"told inside_run heard ''" in logs
