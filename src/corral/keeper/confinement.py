@@ -167,6 +167,11 @@ class Confinement:
             private_git.import_commits(found, self._git)
         except (CorralError, OSError) as error:
             log("warn", f"The commits it made could not be imported: {error}", None)
+        # A `.git` that the attempt left would have the user's git run programs of the attempt.
+        try:
+            private_git.restore_link(found)
+        except OSError as error:
+            log("warn", f"Do not call git in {found.folder}: its .git is not reset: {error}", None)
         try:
             private_home.write_back(self._home, self._provider, session, self._real_home)
         except OSError as error:
