@@ -216,10 +216,21 @@ for number in itertools.count():
 """
 GROWS = "import time; kept = bytearray(b'x') * (300 << 20); time.sleep(600)"
 
+# Memory that belongs to files and segments, and to the address space of no process.
+MEMORY_FILES = """
+import os, time
+kept = [os.memfd_create("kept") for _ in range(4)]
+for file in kept:
+    for _ in range(80):
+        os.write(file, bytes(1 << 20))
+time.sleep(600)
+"""
+
 
 @pytest.mark.parametrize(
     ("setting", "most", "program"),
     [
+        ("memory_bytes", 200 << 20, MEMORY_FILES),
         ("processes", 40, FORKS),
         ("disk_bytes", 60 << 20, FILLS),
         ("memory_bytes", 200 << 20, GROWS),

@@ -134,10 +134,9 @@ class Confinement:
         self._next_look = now + LOOK_SECONDS
         used = process.usage(agent.pid)
         if used is not None:
-            for what, amount in (
-                ("processes", used.processes),
-                ("memory_bytes", used.memory_bytes),
-            ):
+            # Pages of a file that is mapped are in both figures, so they are not added up.
+            memory = max(used.memory_bytes, process.memory_file_bytes(agent.pid))
+            for what, amount in (("processes", used.processes), ("memory_bytes", memory)):
                 most = int(self._setting(f"sandbox.{what}"))
                 if amount > most:
                     return f"it exceeded sandbox.{what}: {amount} of {most}"
