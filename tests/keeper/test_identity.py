@@ -282,3 +282,33 @@ def test_a_process_inside_a_run_cannot_type_into_its_own_terminal(home: Home) ->
     run = home.ended(home.detached(str(script), options=("--pty", "-e", f"RUNS={runs}")).id)
     logs = home.corral("logs", run.id).stdout
     assert b"told inside_run heard ''" in logs
+
+
+ENDS = """
+import corral
+from corral.kernel.end import End
+from corral.kernel.errors import Refused
+
+with corral.open() as store:
+    run = store.runs.get(store.identity.run)
+    for call in (
+        lambda: store.runs.end(run, End(exit_code=0)),
+        lambda: store.runs.give_up(run, verb="crash", reason="made up"),
+        lambda: store.runs.park(run, until=1, reason="made up"),
+        lambda: store.runs.take_over(run, owner="x", keeper_pid=1, keeper_token="1"),
+    ):
+        try:
+            call()
+            print("done")
+        except Refused:
+            print("refused")
+raise SystemExit(3)
+"""
+
+
+def test_a_process_inside_a_run_does_not_say_how_the_run_ended(home: Home) -> None:
+    file = home.work / "ends.py"
+    file.write_text(ENDS)
+    run = run_inside(home, f"exec {sys.executable} {file}", agent=None)
+    assert (run.exit_code, run.attempts) == (3, 1)
+    assert home.corral("logs", run.id).stdout.split() == [b"refused"] * 4
