@@ -155,3 +155,65 @@ def test_a_folder_on_the_path_is_shown_unless_it_is_the_home(tmp_path: Path, rea
     path = os.pathsep.join([str(real), str(real / "bin"), str(tmp_path), "/", ".", "relative"])
     shown = private_home.toolchains(path, str(real))
     assert shown == [str(real / ".nvm"), str(real / "bin")]
+
+
+def test_links_that_an_earlier_attempt_left_are_not_followed(
+    private: Path, real: Path, tmp_path: Path
+) -> None:
+    """A later attempt completes the home of the one before, which could change all of it."""
+    planted = f"{PROJECT}/{SESSION}/settings.local.json"
+    put(real, {planted: '{"hooks": "hostile"}', ".local/bin/tool": "program"})
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (private / PROJECT / SESSION).symlink_to(real / ".claude")
+    (private / ".local").symlink_to(outside)
+    (private / ".claude.json").unlink()
+    (private / ".claude.json").symlink_to(outside / "made")
+    (private / ".claude/hooks/check.sh").unlink()
+    (private / ".claude/hooks").rmdir()
+    (private / ".claude/hooks").symlink_to(outside)
+    private_home.prepare(str(private), "claude", SESSION, str(real))
+    assert not (real / ".claude/settings.local.json").exists()
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("provider", "session", "transcript"),
+    [
+        ("codex", "rollout-", ".codex/sessions/2026/01/01/rollout-2026-01-01T00-00-00-{}.jsonl"),
+        ("codex", "rollout-2026", ".codex/sessions/2026/rollout-2026-01-01T00-00-00-{}.jsonl"),
+        ("gemini", "session-", ".gemini/tmp/abc/chats/session-2026-01-01T00-00-99999999.json"),
+        ("claude", "subagents", ".claude/projects/-work/{}/subagents/agent-1.jsonl"),
+        ("claude", OTHER[:8], ".claude/projects/-work/{}.jsonl"),
+        ("opencode", "session_diff", ".local/share/opencode/storage/session_diff/ses_1.json"),
+    ],
+)
+def test_an_id_that_is_not_one_names_no_transcripts(
+    provider: str, session: str, transcript: str, tmp_path: Path
+) -> None:
+    """The id comes from the stream of a program that a sandboxed agent may have started."""
+    real = put(tmp_path / "real", {transcript.format(OTHER): "private"})
+    private_home.prepare(str(tmp_path / "private"), provider, session, str(real))
+    found = [path for path in (tmp_path / "private").rglob("*") if path.suffix[:5] == ".json"]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("provider", "session", "transcript"),
+    [
+        ("codex", OTHER, f".codex/sessions/2026/rollout-2026-01-01T00-00-00-{OTHER}.jsonl"),
+        ("gemini", OTHER, ".gemini/tmp/abc/chats/session-2026-01-01T00-00-99999999.json"),
+        ("claude", OTHER, f".claude/projects/-work/{OTHER}/subagents/agent-1.jsonl"),
+        (
+            "opencode",
+            "ses_4d1c2b3a4ffeABCDEFGHIJKLMN",
+            ".local/share/opencode/storage/session/p/ses_4d1c2b3a4ffeABCDEFGHIJKLMN.json",
+        ),
+    ],
+)
+def test_the_transcripts_of_each_cli_are_found_by_their_session(
+    provider: str, session: str, transcript: str, tmp_path: Path
+) -> None:
+    real = put(tmp_path / "real", {transcript: "talk"})
+    private_home.prepare(str(tmp_path / "private"), provider, session, str(real))
+    assert (tmp_path / "private" / transcript).read_text() == "talk"

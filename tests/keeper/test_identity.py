@@ -229,3 +229,86 @@ def test_a_persons_token_does_not_make_a_process_in_a_run_a_person(
             assert (event.actor, event.run) == ("agent:ada", run.id)
         with served.client() as person:
             assert person.post("/api/tokens/create", json={"name": "other"}).status_code == 200
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
+def test_a_caller_that_cannot_be_seen_is_not_a_person_while_runs_go_on(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that hangs up, ends or forbids inspection holds no socket that can be seen."""
+    with home.store() as store, serving(store) as served, served.client() as caller:
+        run = home.detached("sleep", "60")
+        monkeypatch.setattr("corral.adapters.peers._holders", lambda wanted: [])
+        told = caller.post("/api/tokens/create", json={"name": "mine"})
+        assert told.status_code == 403
+        assert "cannot be seen" in told.json()["error"]["message"]
+        assert caller.get("/api/tokens/list").status_code == 200
+        store.runs.stop(run.id)
+        home.ended(run.id)
+    with home.store() as store:
+        assert not [token for token in store.tokens.list().items if token.name == "mine"]
+
+
+LINE = """
+import os, socket, struct, sys, time
+from pathlib import Path
+from corral.adapters import control
+
+folder = Path(sys.argv[1])
+told = control.ask(folder, op="send", text="sent", enter=True)
+line = control.connect(folder)
+line.sendall(control.frame(control.ASK, {"op": "attach"}))
+line.sendall(control.frame(control.DATA, b"typed\\r"))
+line.recv(100)
+control.ask(folder, op="look")  # the supervisor has handled what came before
+os.set_blocking(0, False)
+try:
+    heard = os.read(0, 100).decode()
+except BlockingIOError:
+    heard = ""
+print("told", told.get("error"), "heard", repr(heard))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
+def test_a_process_inside_a_run_cannot_type_into_its_own_terminal(home: Home) -> None:
+    """It would approve what its agent asks. The socket of the supervisor is in reach of it."""
+    file = home.work / "line.py"
+    file.write_text(LINE)
+    script = home.work / "script.sh"
+    script.write_text(f'#!/bin/sh\n{BARE} {sys.executable} {file} "$RUNS/$CORRAL_RUN"\n')
+    script.chmod(0o755)
+    runs = Path(home.env["CORRAL_HOME"]) / "runs"
+    run = home.ended(home.detached(str(script), options=("--pty", "-e", f"RUNS={runs}")).id)
+    logs = home.corral("logs", run.id).stdout
+    assert b"told inside_run heard ''" in logs
+
+
+ENDS = """
+import corral
+from corral.kernel.end import End
+from corral.kernel.errors import Refused
+
+with corral.open() as store:
+    run = store.runs.get(store.identity.run)
+    for call in (
+        lambda: store.runs.end(run, End(exit_code=0)),
+        lambda: store.runs.give_up(run, verb="crash", reason="made up"),
+        lambda: store.runs.park(run, until=1, reason="made up"),
+        lambda: store.runs.take_over(run, owner="x", keeper_pid=1, keeper_token="1"),
+    ):
+        try:
+            call()
+            print("done")
+        except Refused:
+            print("refused")
+raise SystemExit(3)
+"""
+
+
+def test_a_process_inside_a_run_does_not_say_how_the_run_ended(home: Home) -> None:
+    file = home.work / "ends.py"
+    file.write_text(ENDS)
+    run = run_inside(home, f"exec {sys.executable} {file}", agent=None)
+    assert (run.exit_code, run.attempts) == (3, 1)
+    assert home.corral("logs", run.id).stdout.split() == [b"refused"] * 4

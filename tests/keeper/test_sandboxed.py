@@ -61,6 +61,27 @@ def test_it_may_commit_in_its_worktree_and_change_nothing_else(
     assert (home.folder / "repository" / "README").read_text() == "hello\n"
 
 
+@pytest.mark.parametrize("left", ["folder", "link", "nothing"])
+def test_git_that_a_user_calls_in_its_worktree_runs_nothing_that_it_left(
+    home: Home, kind: Kind, tree: Path, left: str
+) -> None:
+    marker = home.folder / "marker"
+    repository = f"""
+        rm .git && git init -q . && git config core.fsmonitor 'touch {marker}; false'
+        git config core.worktree "$PWD"
+    """
+    script = {
+        "folder": repository,
+        "link": f"{repository} mv .git evil && ln -s evil .git",
+        "nothing": "rm .git",
+    }
+    assert sandboxed(home, kind, tree, script[left]).state is RunState.COMPLETED
+    git(tree, "status")
+    assert not marker.exists()
+    own = git(tree, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    assert own == str(home.folder / "repository" / ".git")
+
+
 def test_what_it_writes_for_git_lets_the_next_one_out_of_nothing(
     home: Home, kind: Kind, tree: Path
 ) -> None:
@@ -73,7 +94,10 @@ def test_what_it_writes_for_git_lets_the_next_one_out_of_nothing(
         echo ../.. > {own}/commondir && echo {tree}/.git > {own}/gitdir
         echo 'gitdir: {own}' > .git
     """
+    link = (tree / ".git").read_text()
     assert sandboxed(home, kind, tree, script).state is RunState.COMPLETED
+    assert (tree / ".git").read_text() == link, "git of the user finds the user's repository"
+    (tree / ".git").write_text(f"gitdir: {own}\n")  # as a run without a sandbox could leave it
     shown = git(tree, "rev-parse", "--path-format=absolute", "--git-common-dir")
     assert shown == str(tree / "evil"), "git itself is taken in"
     sandboxed(home, kind, tree, f"echo x > {precious}/x")
@@ -192,10 +216,21 @@ for number in itertools.count():
 """
 GROWS = "import time; kept = bytearray(b'x') * (300 << 20); time.sleep(600)"
 
+# Memory that belongs to files and segments, and to the address space of no process.
+MEMORY_FILES = """
+import os, time
+kept = [os.memfd_create("kept") for _ in range(4)]
+for file in kept:
+    for _ in range(80):
+        os.write(file, bytes(1 << 20))
+time.sleep(600)
+"""
+
 
 @pytest.mark.parametrize(
     ("setting", "most", "program"),
     [
+        ("memory_bytes", 200 << 20, MEMORY_FILES),
         ("processes", 40, FORKS),
         ("disk_bytes", 60 << 20, FILLS),
         ("memory_bytes", 200 << 20, GROWS),

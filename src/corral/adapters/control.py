@@ -103,9 +103,19 @@ def is_ours(line: socket.socket) -> bool:
     """Whether the other end belongs to the same user, where the system tells."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True  # the folder is private; that is the guard there
+    return _credentials(line)[1] in (os.getuid(), 0)
+
+
+def peer_pid(line: socket.socket) -> int | None:
+    """The process that connected, also when it has ended since; None where the system does not
+    tell, and for a process outside of this pid namespace."""
+    return (_credentials(line)[0] or None) if hasattr(socket, "SO_PEERCRED") else None
+
+
+def _credentials(line: socket.socket) -> tuple[int, int, int]:
     told = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    uid: int = struct.unpack("3i", told)[1]
-    return uid in (os.getuid(), 0)
+    pid, uid, gid = struct.unpack("3i", told)
+    return pid, uid, gid
 
 
 class _short:

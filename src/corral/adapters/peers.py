@@ -1,28 +1,66 @@
 """Whose process is at the other end of a connection from this machine; Linux only."""
 
 import os
+import pwd
 import socket
 from contextlib import suppress
+from typing import NamedTuple
 
 from corral.adapters.ancestry import Ancestor, ancestors_of
 
 PROC = "/proc"
 
 
+class _Socket(NamedTuple):
+    """A line of the kernel's table of TCP sockets."""
+
+    inode: str
+    """"0": no process has it open any more."""
+    user: int
+
+
 def ancestors_of_peer(client: tuple[str, int], port: int) -> list[list[Ancestor]] | None:
     """The ancestors of each process that has the other end, itself first; `port` is this end's.
 
-    None when the other end is on another machine, or cannot be seen. An empty list: it is here,
-    and no process that can be seen has it any more.
+    None when the other end is on another machine, or belongs to another account of this machine
+    whose processes cannot be seen. An empty list: it is on this machine and its process is hidden.
+    The process has closed the socket, has ended, or is not dumpable. Such a caller must not be
+    taken for a person: each of these is easy to do on purpose.
     """
-    inode = _inode_of(client, port)
-    if inode is None:
+    if not os.path.exists(f"{PROC}/self/net/tcp"):
         return None
-    wanted = f"socket:[{inode}]"
-    return [ancestors_of(pid) for pid in _holders(wanted)]
+    found = _find_socket(client, port)
+    if found is None:  # the caller has reset the connection, or is far away
+        return [] if _is_address_of_this_machine(client[0]) else None
+    holders = _holders(f"socket:[{found.inode}]")
+    if not holders and found.inode != "0" and _is_another_account(found.user):
+        return None
+    return [ancestors_of(pid) for pid in holders]
 
 
-def _inode_of(client: tuple[str, int], port: int) -> str | None:
+def _is_address_of_this_machine(address: str) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
+def _is_another_account(user: int) -> bool:
+    """Whether a user id is another account's. Ids without an account are those of user namespaces,
+    which any process of this user can enter."""
+    if user == os.getuid():
+        return False
+    try:
+        pwd.getpwuid(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _find_socket(client: tuple[str, int], port: int) -> _Socket | None:
     """The socket of this machine whose own address is the client's."""
     address, number = client
     try:
@@ -42,7 +80,7 @@ def _inode_of(client: tuple[str, int], port: int) -> str | None:
             for line in file:
                 fields = line.split()
                 if fields[1] in own and fields[2].endswith(remote):
-                    return fields[9]
+                    return _Socket(fields[9], int(fields[7]))
     return None
 
 
@@ -55,9 +93,8 @@ def _as_listed(packed: bytes, number: int) -> str:
 def _holders(wanted: str) -> list[int]:
     """The processes that have a socket open; those of other users are seen by root alone."""
     found = []
-    me = os.getpid()
     for name in os.listdir(PROC):
-        if not name.isdigit() or int(name) == me:
+        if not name.isdigit():
             continue
         with suppress(OSError):
             folder = f"{PROC}/{name}/fd"

@@ -17,12 +17,16 @@ from typing import NamedTuple
 
 from corral.adapters import git
 from corral.adapters.leftovers import delete
-from corral.adapters.untrusted_files import UntrustedFile, walk_files
+from corral.adapters.untrusted_files import UntrustedFile, open_parent, walk_files
 
 MAX_COPY_BYTES = 64 << 20
 MAX_TRANSCRIPT_BYTES = 256 << 20
 MAX_TRANSCRIPTS = 1_000
-_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{7,99}")
+# The whole id of a conversation, as the known CLIs make them. It comes from the agent's own stream:
+# a part of a name, such as `rollout-`, would stand for the transcripts of all conversations.
+_SESSION = re.compile(
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|ses_[A-Za-z0-9]{20,40}"
+)
 _TRANSCRIPT = re.compile(r"[^\x00]+\.(?:jsonl|json)")
 
 
@@ -149,45 +153,55 @@ def program_folders(words: list[str], real_home: str) -> list[str]:
 
 
 def prepare(folder: str, provider: str, session: str | None, real_home: str) -> None:
-    """Make the home folder of a run, or complete the one of its last attempt."""
+    """Make the home folder of a run, or complete the one of its last attempt.
+
+    That attempt could change all of the folder: no symlink in it is followed.
+    """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     cli = CLIS.get(provider, _NONE)
     left = MAX_COPY_BYTES
     for name in cli.copied:
-        left -= _copy(os.path.join(real_home, name), os.path.join(folder, name), left)
+        left -= _copy(os.path.join(real_home, name), folder, name, left)
     if session is not None:
         for name in cli.sessions:
             top = os.path.join(real_home, name)
             for path in _files_of(top, session):
-                target = os.path.join(folder, name, os.path.relpath(path, top))
-                _copy(path, target, MAX_TRANSCRIPT_BYTES)
+                target = os.path.join(name, os.path.relpath(path, top))
+                _copy(path, folder, target, MAX_TRANSCRIPT_BYTES)
     for name in TOOLCHAINS:
-        real, link = os.path.join(real_home, name), os.path.join(folder, name)
-        if os.path.isdir(real) and not os.path.lexists(link):
-            os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
-            os.symlink(os.path.realpath(real), link)
+        real = os.path.join(real_home, name)
+        if os.path.isdir(real):
+            with suppress(OSError), open_parent(folder, name) as (parent, link):
+                os.symlink(os.path.realpath(real), link, dir_fd=parent)
     _write_git_identity(folder, real_home)
 
 
-def _copy(source: str, target: str, most: int) -> int:
-    """Copy a file or a folder of the user, unless it is there already; returns the bytes."""
-    if os.path.lexists(target) or not os.path.exists(source):
-        return 0
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _copy(source: str, folder: str, target: str, most: int) -> int:
+    """Copy a file or a folder of the user to `target` below `folder`, unless it is there already;
+    returns the bytes."""
     if os.path.isdir(source):
         copied = 0
         for name in sorted(os.listdir(source)):
             inner = os.path.join(source, name)
             if not os.path.islink(inner) or os.path.isfile(inner):  # no cycles
-                copied += _copy(inner, os.path.join(target, name), most - copied)
+                copied += _copy(inner, folder, os.path.join(target, name), most - copied)
         return copied
-    size = os.stat(source).st_size
-    if size > most or not os.path.isfile(source):
+    if not os.path.isfile(source) or os.stat(source).st_size > most:
         return 0
-    os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
-    with suppress(OSError):
-        shutil.copyfile(source, target)
-        os.chmod(target, 0o700 if os.stat(source).st_mode & stat.S_IXUSR else 0o600)
-    return size
+    with (
+        suppress(OSError),
+        open(source, "rb") as file,
+        open_parent(folder, target) as (parent, name),
+    ):
+        found = os.fstat(file.fileno())
+        mode = 0o700 if found.st_mode & stat.S_IXUSR else 0o600
+        with os.fdopen(os.open(name, _NEW_FILE, mode, dir_fd=parent), "wb") as copy:
+            shutil.copyfileobj(file, copy)
+        return found.st_size
+    return 0
 
 
 def _files_of(top: str, session: str) -> Iterator[str]:
@@ -206,7 +220,8 @@ def _is_of(path: str, session: str) -> bool:
     name = os.path.basename(path)
     parts = path.split("/")
     short = re.fullmatch(rf"session-.*-{re.escape(session[:8])}\.jsonl?", name) is not None
-    return session in name or session in parts[:-1] or short
+    whole = re.search(rf"(?:^|[-_]){re.escape(session)}(?:[-_.]|$)", name) is not None
+    return whole or session in parts[:-1] or short
 
 
 def _write_git_identity(folder: str, real_home: str) -> None:
@@ -250,22 +265,15 @@ def write_back(folder: str, provider: str, session: str | None, real_home: str) 
     return written
 
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD_OR_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def _continue(file: UntrustedFile, target: str) -> bool:
     """Write a transcript below the user's folder, or append what is new to the one there."""
     os.makedirs(target, mode=0o700, exist_ok=True)
-    opened = [os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+    with open_parent(target, file.path) as (parent, name):
+        descriptor = os.open(name, _OLD_OR_NEW_FILE, 0o600, dir_fd=parent)
     try:
-        *folders, name = file.path.split("/")
-        for folder in folders:
-            with suppress(FileExistsError):
-                os.mkdir(folder, 0o700, dir_fd=opened[-1])
-            opened.append(os.open(folder, _FOLDER, dir_fd=opened[-1]))
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(name, flags, 0o600, dir_fd=opened[-1])
-        opened.append(descriptor)
         known = os.fstat(descriptor)
         if not stat.S_ISREG(known.st_mode) or known.st_nlink != 1 or known.st_size >= file.size:
             return False
@@ -277,8 +285,7 @@ def _continue(file: UntrustedFile, target: str) -> bool:
             left -= len(piece)
         return True
     finally:
-        for descriptor in opened:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def _starts_with(new: int, old: int, size: int) -> bool:

@@ -431,3 +431,19 @@ def usage(pid: int) -> Usage | None:
                 memory += found.pages * page
                 count += 1
     return Usage(cpu, memory, count) if count else None
+
+
+def memory_file_bytes(pid: int) -> int:
+    """The memory of the files without a name (memfd) that a process and its descendants have open.
+    It belongs to no address space, so `usage` does not count it. Linux only, else 0; processes that
+    forbid inspection are left out."""
+    found: dict[tuple[int, int], int] = {}
+    for member in (pid, *descendants(pid)):
+        with suppress(OSError):
+            folder = f"/proc/{member}/fd"
+            for name in os.listdir(folder):
+                with suppress(OSError):
+                    if os.readlink(f"{folder}/{name}").startswith("/memfd:"):
+                        file = os.stat(f"{folder}/{name}")
+                        found[file.st_dev, file.st_ino] = file.st_blocks * 512
+    return sum(found.values())

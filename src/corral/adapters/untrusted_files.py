@@ -1,4 +1,4 @@
-"""Reading files from a folder that a sandboxed program could write.
+"""Reading and writing files in a folder that a sandboxed program could write.
 
 Every path component is opened with O_NOFOLLOW relative to its parent's descriptor, so a symlink
 that the program planted is never followed, also when it is swapped in during the walk. Only
@@ -8,7 +8,7 @@ regular files with one name are read: a hard link could be a name for a file out
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -42,6 +42,23 @@ def read_file(root: str, path: str, most: int) -> bytes | None:
         return data if len(data) <= most else None
     except OSError:
         return None
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+@contextmanager
+def open_parent(root: str, path: str) -> Iterator[tuple[int, str]]:
+    """The descriptor of the folder that `path` is in, below `root`, and its name there. Missing
+    folders are made, for their user alone. OSError when one on the way is a symlink or a file."""
+    opened = [os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+    try:
+        *folders, name = path.split("/")
+        for folder in folders:
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o700, dir_fd=opened[-1])
+            opened.append(os.open(folder, _FOLDER, dir_fd=opened[-1]))
+        yield opened[-1], name
     finally:
         for descriptor in opened:
             os.close(descriptor)

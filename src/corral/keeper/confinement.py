@@ -134,10 +134,9 @@ class Confinement:
         self._next_look = now + LOOK_SECONDS
         used = process.usage(agent.pid)
         if used is not None:
-            for what, amount in (
-                ("processes", used.processes),
-                ("memory_bytes", used.memory_bytes),
-            ):
+            # Pages of a file that is mapped are in both figures, so they are not added up.
+            memory = max(used.memory_bytes, process.memory_file_bytes(agent.pid))
+            for what, amount in (("processes", used.processes), ("memory_bytes", memory)):
                 most = int(self._setting(f"sandbox.{what}"))
                 if amount > most:
                     return f"it exceeded sandbox.{what}: {amount} of {most}"
@@ -167,6 +166,11 @@ class Confinement:
             private_git.import_commits(found, self._git)
         except (CorralError, OSError) as error:
             log("warn", f"The commits it made could not be imported: {error}", None)
+        # A `.git` that the attempt left would have the user's git run programs of the attempt.
+        try:
+            private_git.restore_link(found)
+        except OSError as error:
+            log("warn", f"Do not call git in {found.folder}: its .git is not reset: {error}", None)
         try:
             private_home.write_back(self._home, self._provider, session, self._real_home)
         except OSError as error:

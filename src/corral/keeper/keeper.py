@@ -26,11 +26,12 @@ from corral.keeper.plan import Plan
 from corral.keeper.streams import Streams
 from corral.keeper.voice import Voice
 from corral.kernel.end import End
-from corral.kernel.errors import Conflict, StoreUnavailable
+from corral.kernel.errors import Conflict, CorralError, StoreUnavailable
 from corral.rooms.runs import ending
 from corral.rooms.runs.model import Attention, Launch, Run, Stop
 
 if TYPE_CHECKING:
+    from corral.adapters.ancestry import Ancestor
     from corral.library import Corral
 
 LONGEST_LOOK = 5.0
@@ -475,6 +476,13 @@ class Keeper:
     @property
     def voice(self) -> Voice:
         return self._voice
+
+    def is_in_run(self, above: "list[Ancestor]") -> bool:
+        """Whether the process with these ancestors belongs to a run; False when the store cannot
+        be asked now, so that a person can always answer."""
+        with suppress(CorralError), self._store.waiting_at_most(1.0):
+            return self._store.run_of_process(above) is not None
+        return False
 
     def resize(self, rows: int, columns: int) -> None:
         """A watcher's terminal has this size."""

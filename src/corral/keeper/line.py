@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from corral.adapters import process
+from corral.adapters.ancestry import ancestors_of
 
 if TYPE_CHECKING:
+    from corral.adapters.ancestry import Ancestor
     from corral.keeper.voice import Reply, Voice
     from corral.keeper.watchers import Watchers
 
@@ -30,6 +32,7 @@ class Kept(Protocol):
     def voice(self) -> "Voice": ...
     def resize(self, rows: int, columns: int) -> None: ...
     def hurry(self, grace_ms: int | None) -> None: ...
+    def is_in_run(self, above: "list[Ancestor]") -> bool: ...
 
 
 class Line:
@@ -42,6 +45,8 @@ class Line:
         """When to look whether the agent was suspended from its terminal."""
         self.passed_on: set[int] = set()
         """Signals that came from a person."""
+        self._outside: set[Ancestor] = set()
+        """Processes that are known to be in no run."""
         self._open(folder)
 
     def _open(self, folder: Path) -> None:
@@ -54,7 +59,26 @@ class Line:
                 on_input=self._typed,
                 on_size=lambda rows, columns: self._kept.resize(int(rows), int(columns)),
                 replay=lambda: self._kept.recent,
+                may_type=self._may_type,
             )
+
+    def _may_type(self, pid: int | None) -> bool:
+        """Whether a process may type into the run: not one inside of the run itself, and while the
+        run asks something not one of another run either. Only a person approves."""
+        if pid is None or pid == os.getpid():
+            return True
+        above = ancestors_of(pid)
+        if not above:
+            return False  # it has ended, so it cannot be told
+        agent = self._kept.agent
+        inside = {each.pid for each in above}
+        if os.getpid() in inside or (agent is not None and agent.pid in inside):
+            return False
+        if self._kept.voice.attention is None:
+            return True
+        if above[0] not in self._outside and not self._kept.is_in_run(above):
+            self._outside.add(above[0])  # asked of the store once, not for each key
+        return above[0] in self._outside
 
     @property
     def has_watchers(self) -> bool:

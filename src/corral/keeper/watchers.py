@@ -15,6 +15,7 @@ MOST_WAITING = 4 << 20
 
 # Gets a request and a function to reply with, at once or later.
 Answer = Callable[[dict[str, Any], Callable[[dict[str, Any]], None]], None]
+TYPED_INSIDE = {"ok": False, "error": "inside_run"}
 
 
 class Watcher:
@@ -25,6 +26,7 @@ class Watcher:
         self.frames = control.Frames()
         self.attached = False
         self.waiting = b""
+        self.pid = control.peer_pid(line)
 
     def send(self, kind: bytes, payload: bytes | Any = b"") -> None:
         self.waiting += control.frame(kind, payload)
@@ -49,6 +51,7 @@ class Watchers:
         on_input: Callable[[bytes], object],
         on_size: Callable[[int, int], object],
         replay: Callable[[], bytes],
+        may_type: Callable[[int | None], bool] = lambda pid: True,
     ) -> None:
         self._folder = folder
         self._server = control.listen(folder)
@@ -56,6 +59,7 @@ class Watchers:
         self._on_input = on_input
         self._on_size = on_size
         self._replay = replay
+        self._may_type = may_type
         self._open: dict[int, Watcher] = {}
 
     @property
@@ -127,7 +131,8 @@ class Watchers:
 
     def _obey(self, watcher: Watcher, frame: control.Frame) -> None:
         if frame.kind == control.DATA and watcher.attached:
-            self._on_input(frame.payload)
+            if self._may_type(watcher.pid):
+                self._on_input(frame.payload)
         elif frame.kind == control.SIZE and watcher.attached:
             self._on_size(*frame.value)
         elif frame.kind == control.ASK:
@@ -138,6 +143,8 @@ class Watchers:
                 replay = self._replay()
                 if replay:
                     watcher.send(control.DATA, replay)
+            elif request.get("op") == "send" and not self._may_type(watcher.pid):
+                watcher.send(control.ANSWER, TYPED_INSIDE)
             else:
                 self._answer(request, partial(self._reply, watcher))
 

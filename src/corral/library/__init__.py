@@ -21,6 +21,7 @@ from corral.kernel.errors import StoreUnavailable
 from corral.kernel.text import MAX_NAME, clean_text
 
 if TYPE_CHECKING:
+    from corral.adapters.ancestry import Ancestor
     from corral.db.database import Probe
     from corral.kernel.identity import RunIdentity
     from corral.library.agents import Agents
@@ -462,6 +463,12 @@ class Corral:
         from corral.library.identity import find_run_of_peer
 
         return find_run_of_peer(self._database, client, port)
+
+    def run_of_process(self, above: "list[Ancestor]") -> "RunIdentity | None":
+        """The run of the process with these ancestors, itself first; None outside of all runs."""
+        from corral.library.identity import find_run_of
+
+        return find_run_of(self._database, above)
 
     @property
     def address(self) -> str:

@@ -25,6 +25,8 @@ CHECK = "CORRAL_CHECK_OF"
 
 
 OF_CHECK = RunIdentity(None, None, None, None, None)
+HIDDEN = RunIdentity(None, None, None, None, None)
+"""A caller on this machine whose process cannot be seen: it may be inside a run."""
 
 
 def find_identity(database: "Database") -> RunIdentity | None:
@@ -51,16 +53,21 @@ def find_run_of_peer(
     database: "Database", client: tuple[str, int], port: int
 ) -> RunIdentity | None:
     """The run of the process at the other end of a connection to this machine's `port`; None for a
-    process outside of all runs, and for another machine's."""
+    process outside of all runs, and for another machine's. `HIDDEN` where it cannot be told."""
     if not database.read(processes.any_at_work, mode="one"):
         return None
     from corral.adapters.peers import ancestors_of_peer
 
-    for above in ancestors_of_peer(client, port) or ():
+    peers = ancestors_of_peer(client, port)
+    if peers is None:
+        return None
+    for above in peers:
+        if not above:
+            return HIDDEN  # it has ended since
         found = find_run_of(database, above)
         if found is not None:
             return found
-    return None
+    return None if peers else HIDDEN
 
 
 def check_mark(database: "Database") -> dict[str, str]:

@@ -39,6 +39,10 @@ FOR_PEOPLE = frozenset(
         *("locks.install", "locks.uninstall", "locks.revoke"),
         *("messages.receive", "messages.receive_all", "messages.say"),
         *("outputs.delete", "projects.delete", "runs.delete", "runs.delete_all"),
+        # What only the supervisor of a run says: its outcome, its processes, its use.
+        *("runs.end", "runs.give_up", "runs.park", "runs.restart", "runs.take_over"),
+        *("runs.add_sample", "runs.count_denials", "runs.describe"),
+        *("charges.release", "charges.set_prices"),
         *("people.set", "senders.approve", "senders.block"),
         *("places.block", "places.meet", "places.set_policy", "places.unblock"),
         "requests.secrets_given",
@@ -276,7 +280,7 @@ def _spellings(identity: RunIdentity) -> set[str | None]:
 def _sending(store: BoundStore, member: Call) -> Call:
     """`runs.send`, but not into a run that asks something: only a person approves."""
 
-    def call(id: str, text: str, *, enter: bool = True) -> Any:
+    def call(id: str, text: str, *, enter: bool = True, dialog: str | None = None) -> Any:
         run = store.runs.get(id)
         if (run.id == store.identity.run or run.attention) and "runs.send" not in _may(store):
             why = "is its own run" if run.id == store.identity.run else "waits for a person"
@@ -286,7 +290,7 @@ def _sending(store: BoundStore, member: Call) -> Call:
                 id=run.id,
                 run=store.identity.run,
             )
-        return member(run.id, text, enter=enter)
+        return member(run.id, text, enter=enter, dialog=dialog)
 
     return call
 

@@ -89,6 +89,8 @@ def _problem(run: Run, error: str, reply: dict[str, Any]) -> CorralError:
         f"Look at it in {attach}.",
         "not_heard": f"{name} did not take the answer: its question is still open. Answer it in "
         f"{attach}.",
+        "inside_run": f"{name} was not sent the text: a process inside of a run cannot answer in a "
+        "person's place. Write to its agent instead (`corral mail write`).",
         "busy": f"{name} is still being sent other texts. Send it again in a moment.",
         "ended": f"{name} ended before the text was typed. Go on with `corral resume {name}`.",
     }

@@ -192,6 +192,15 @@ class Guard:
         identity = connection.identity
         if identity is None:
             return who, None
+        if identity.run is None:
+            raise Problem(
+                403,
+                "refused",
+                "The process that makes this call cannot be seen, and runs are going on, so it "
+                f"cannot use {who.name}, which is a person's token. Keep the connection open until "
+                "the answer has come, and call from a process that other processes of its user can "
+                "inspect.",
+            )
         if identity.agent is None:
             raise Problem(
                 403,
