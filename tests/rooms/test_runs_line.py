@@ -259,7 +259,8 @@ def test_a_run_fails_once_and_only_while_it_waits(store: Corral) -> None:
     assert (over.state, over.reason, over.exit_code) == ("failed", "no such directory", None)
     with unchanged(store):
         assert store.runs.fail(waits.id, reason="again") == over
-        assert store.runs.fail(goes.id, reason="never") == goes
+        with pytest.raises(Conflict):
+            store.runs.fail(goes.id, reason="never")
 
 
 def test_runs_of_other_machines_are_left_to_them(store: Corral, keep: list[str]) -> None:
