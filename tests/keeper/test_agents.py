@@ -135,6 +135,23 @@ def test_a_budget_that_is_used_up_refuses_the_next_run(home: Home) -> None:
     home.nobody_left()
 
 
+@pytest.mark.parametrize("detach", [(), ("--detach",)])
+def test_a_refusal_with_a_long_reason_ends_the_run(home: Home, detach: tuple[str, ...]) -> None:
+    home.corral("budget", "set", "all", "0.000001", "--period", "day")
+    home.ended(home.asked("scripted", "spend 1000 500").id)
+    said = home.corral("run", *detach, "--agent", "scripted", "say hello", seconds=30)
+    assert said.returncode == 4, said
+    assert b"corral budget set all USD --period day" in said.stderr
+    missing = "/" + "x" * 180 + "/" + "y" * 180
+    said = home.corral("run", *detach, "--", missing, seconds=30)
+    assert said.returncode == 127, said
+    with home.store() as store:
+        command, refused = store.runs.list().items[:2]
+    assert (refused.state, command.state) == (RunState.FAILED, RunState.FAILED)
+    assert (refused.reason or "").endswith("--period day`.")
+    assert command.reason == f"{missing}: No such file or directory"
+
+
 def test_what_lies_in_the_folder_is_loaded_by_nobody(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,9 @@ def test_the_question_and_its_options_are_shown(home: Home) -> None:
         shown = home.corral(*command).stdout.decode()
         assert "Do you want to proceed?" in shown, shown
         assert "3. No" in shown, shown
+        assert "May I?" in shown, shown
+        assert "⏎" not in shown, shown
+    assert "`corral question list`" in home.corral().stdout.decode()
     (listed,) = home.json("question", "list", "--json")
     assert listed["dialog"]["id"] == run.dialog.id
 

@@ -4,11 +4,17 @@ import json
 import re
 import sys
 
+_BLOCK = re.compile(
+    r"^\[corral:(\w+) begin\] diff of solution (\w+)\n(.*?)\n\[corral:\1 end\]$",
+    re.MULTILINE | re.DOTALL,
+)
+"""A diff in the prompt of a judge; the boundary differs from prompt to prompt."""
+
 
 def rank(prompt: str) -> dict[str, object]:
     """A ranking of the solutions in a prompt; those of the same length are equal."""
-    found = re.findall(r"^Solution (\w+)\n<<<(\w+)\n(.*?)\n\2>>>", prompt, re.MULTILINE | re.DOTALL)
-    lengths = {label: len(diff.splitlines()) for label, _, diff in found}
+    found = _BLOCK.findall(prompt)
+    lengths = {label: len(diff.splitlines()) for _, label, diff in found}
     groups: dict[int, list[str]] = {}
     for label, length in sorted(lengths.items()):
         groups.setdefault(length, []).append(label)

@@ -226,6 +226,7 @@ class Hold:
 
     def ask_to_stop(self, kind: Stop, reason: str | None = None) -> None:
         """A limit, or a signal, wants the run to end; the store says so first."""
+        reason = ending.storable(reason, ending.MAX_REASON)
         with self._if_there():
             self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind, reason=reason)
         self.stop_wanted = self.run.stop_reason or reason or ending.REASONS[kind]

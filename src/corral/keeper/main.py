@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from corral.library import asking as asking  # loaded while nobody knows yet wha
 from corral.library import open as open_store
 from corral.library import runs as runs
 from corral.library import settings as settings
+from corral.rooms.runs import ending
 from corral.rooms.runs.model import Launch, Run, RunState
 
 
@@ -124,12 +126,12 @@ def _begin(store: Corral, order: Order, stdin: int | None) -> tuple[Keeper | Non
     except OSError as error:
         # No process, no file, no memory: the run cannot begin here and now.
         reason = f"It could not be started: {error.strerror or type(error).__name__}."
-        store.runs.fail(order.run, reason=reason)
+        _fail(store, order, reason)
         return None, {"failed": reason, "exit_code": 126}
     except StoreUnavailable as error:
         return None, {"failed": error.message, "exit_code": 5, "code": error.code}
     except CannotStart as error:
-        store.runs.fail(order.run, reason=error.reason)
+        _fail(store, order, error.reason)
         return None, {"failed": error.reason, "exit_code": error.exit_code}
     except NoRoom as error:
         store.runs.unclaim(order.run)
@@ -138,8 +140,17 @@ def _begin(store: Corral, order: Order, stdin: int | None) -> tuple[Keeper | Non
         return None, {"taken": error.message}
     except CorralError as error:
         if not order.adopt:
-            store.runs.fail(order.run, reason=error.message)
+            _fail(store, order, error.message)
         return None, {"failed": error.message, "exit_code": 1, "code": error.code}
+
+
+def _fail(store: Corral, order: Order, reason: str) -> None:
+    """Record why the run cannot start. A reason that is too long is cut: a run that was not failed
+    would wait in line for ever."""
+    why = ending.storable(reason, ending.MAX_REASON) or "It could not be started."
+    # It has begun already: the next recovery finds its process without a supervisor.
+    with suppress(Conflict):
+        store.runs.fail(order.run, reason=why)
 
 
 def _came_too_late(run: Run, order: Order) -> bool:

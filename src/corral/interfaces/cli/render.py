@@ -205,6 +205,12 @@ def _print(table: Any) -> None:
     sys.stdout.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
 
 
+class Lines(tuple[str, ...]):
+    """A field of several lines. Control characters in a line are spelled out as everywhere."""
+
+    __slots__ = ()
+
+
 def write_fields(record: Any, columns: "Columns | None" = None) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -218,7 +224,8 @@ def write_fields(record: Any, columns: "Columns | None" = None) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for title, value in fields:
-        table.add_row(title, Text(printable(as_text(value))))
+        lines = value if isinstance(value, Lines) else (as_text(value),)
+        table.add_row(title, Text("\n".join(map(printable, lines))))
     _print(table)
 
 

@@ -11,6 +11,8 @@ QUICK_FAILURES = 3
 IDLE = "nothing happened any more"
 UNSURE = "its guard was killed, and processes that it started may still run"
 SHOWN_PIDS = 10
+MAX_REASON = 500
+"""Characters of a reason that are stored: a refusal also says what to do."""
 UNANSWERED = "its question was not answered in time"
 
 # What is said of a stop where nobody said more.
@@ -48,7 +50,7 @@ def reason_of(end: End, stop_reason: str | None) -> str | None:
     if stop_reason is not None:
         return stop_reason
     if end.well or end.reason is not None:
-        return storable(end.reason)
+        return storable(end.reason, MAX_REASON)
     if end.signal is not None:
         return f"signal {end.signal}"
     if end.exit_code is None:
@@ -56,11 +58,11 @@ def reason_of(end: End, stop_reason: str | None) -> str | None:
     return None if end.exit_code == 0 else f"exit code {end.exit_code}"
 
 
-def storable(text: str | None) -> str | None:
+def storable(text: str | None, most: int = MAX_NAME) -> str | None:
     """An agent's own words, cut to what can be stored; whatever it says, its run must end."""
     if text is None:
         return None
-    return abridged(text.encode("utf-8", "replace").decode().replace("\0", ""), MAX_NAME) or None
+    return abridged(text.encode("utf-8", "replace").decode().replace("\0", ""), most) or None
 
 
 def quick_failures(before: int, end: End, lasted_ms: int) -> int:

@@ -65,13 +65,16 @@ def start(tx: Tx, id: str, held: Holding, *, lease_ms: int | None = None) -> Run
     outputs.begin(tx, id, host=held.host, folder=held.folder, mode=started.mode)
     if started.project_id is not None:
         projects.touch(tx, started.project_id)
-    charges.reserve(
-        tx,
-        id,
-        project_id=started.project_id,
-        agent_id=started.agent_id,
-        budget_micros=runs.launch_of(tx, id).budget_micros,
-    )
+    budget = runs.launch_of(tx, id).budget_micros
+    # Shared budgets cover agents: what a plain command spends cannot be measured.
+    if started.provider != "plain" or started.agent_id is not None or budget is not None:
+        charges.reserve(
+            tx,
+            id,
+            project_id=started.project_id,
+            agent_id=started.agent_id,
+            budget_micros=budget,
+        )
     return started
 
 

@@ -29,6 +29,8 @@ from corral.rooms.runs.order import MAX_ARGS, Order, check_order
 from corral.rooms.runs.queueing import CLAIM_MS
 from corral.rooms.sessions import ops as sessions
 
+MAX_REASON_BYTES = 4 * ending.MAX_REASON
+
 
 def request(tx: Tx, order: Order) -> Run:
     """Ask for a run. It is queued, and starts when a keeper takes it."""
@@ -144,7 +146,7 @@ def stop(tx: Tx, id: str, *, reason: str | None = None, kind: Stop = Stop.ASKED)
     """
     found = sql.RUNS.hold(tx, resolve(tx, id))
     given = ending.REASONS[kind] if reason is None else reason
-    why = clean_text(given, "The reason", most=MAX_NAME)
+    why = clean_text(given, "The reason", most=MAX_REASON_BYTES)
     if found.state is RunState.QUEUED:
         return _close(tx, found, "cancel", End(reason=why))
     if found.state is RunState.STOPPING:
@@ -193,7 +195,8 @@ def fail(tx: Tx, id: str, *, reason: str) -> Run:
             id=found.id,
             state=found.state,
         )
-    return _close(tx, found, "fail", End(reason=clean_text(reason, "The reason", most=MAX_NAME)))
+    how = End(reason=clean_text(reason, "The reason", most=MAX_REASON_BYTES))
+    return _close(tx, found, "fail", how)
 
 
 def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
@@ -201,7 +204,7 @@ def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
     found = sql.RUNS.hold(tx, resolve(tx, id))
     if not found.is_live:
         return found
-    how = End(reason=clean_text(reason, "The reason", most=MAX_NAME))
+    how = End(reason=clean_text(reason, "The reason", most=MAX_REASON_BYTES))
     verb = "cancel" if found.state is RunState.QUEUED else ending.verb_of(how, found.stop_kind)
     return _close(tx, found, verb, how)
 

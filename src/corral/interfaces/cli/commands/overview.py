@@ -11,7 +11,10 @@ RACES = 50
 """Races under way that are looked at."""
 FIRST_STEPS = [
     ("corral run -- make test", "any command, tracked to its end"),
-    ('corral run -d --agent claude "fix the tests"', "an agent; close the terminal, it goes on"),
+    (
+        'corral run -d --agent claude --yes edit "fix it"',
+        "an agent; close the terminal, it goes on",
+    ),
     ('corral run --agent scripted "say hi; spend 9 5"', "no agent CLI, no account: to try it"),
     ("corral import claude", "what you did with Claude Code so far"),
     ("corral up", "the daemon and the dashboard"),
@@ -32,6 +35,8 @@ def show_overview(app: App) -> None:
         if runs:
             write_line(f"{title}:")
             write_table(runs, columns)
+            if columns is WAITING and any(run.dialog for run in runs):
+                write_line("`corral question list` shows the questions and their options.")
             write_line("")
     if found.submitted:
         write_line("Tasks to accept or reject:")

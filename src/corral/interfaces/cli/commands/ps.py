@@ -75,15 +75,22 @@ def run_fields(app: App) -> Columns:
     )
 
 
-def _dialog(run: Run) -> str | None:
+def _dialog(run: Run) -> render.Lines | None:
     """The question of the dialog that is open, what it is about, and how to answer it."""
     dialog = run.dialog
     if dialog is None:
         return None
     name = run.name or run.id
     how = f"corral send {name} OPTION" if dialog.options else f"corral attach {name}"
-    about = [line for line in dialog.about if line != dialog.question]
-    return "\n".join([dialog.question, *about, *dialog.options, f"({how}; dialog {dialog.id})"])
+    return render.Lines(
+        (dialog.question, *subject(run), *dialog.options, f"({how}; dialog {dialog.id})")
+    )
+
+
+def subject(run: Run) -> list[str]:
+    """What the open dialog is about, without its question."""
+    dialog = run.dialog
+    return [line for line in dialog.about if line != dialog.question] if dialog else []
 
 
 def _waits_for(app: App, run: Run) -> str | None:

@@ -1,6 +1,7 @@
 import click
 
 from corral.interfaces.cli.app import DURATION, App, Noun, paging, pass_app, read_body
+from corral.interfaces.cli.commands.ps import subject
 from corral.interfaces.cli.render import ago
 from corral.rooms.gateway import model
 
@@ -19,7 +20,7 @@ DIALOGS = [
     ("RUN", lambda run: run.name or run.id),
     ("SINCE", lambda run: ago(run.attention_at)),
     ("OPTIONS", lambda run: ", ".join(run.dialog.options) or "at its terminal"),
-    ("CONTENT", lambda run: run.dialog.question),
+    ("CONTENT", lambda run: " | ".join([run.dialog.question, *subject(run)])),
 ]
 """Runs whose dialog is open; answered with `corral send RUN OPTION`."""
 
@@ -44,6 +45,7 @@ def list_(app: App, all_: bool, asker: str | None, after: str | None, limit: int
         app.show_page(page, COLUMNS, empty="Nobody waits for an answer.")
     if asking and not app.json:
         app.show_all(asking, DIALOGS, empty="")
+        app.say("Answer with `corral send RUN OPTION`; without options: `corral attach RUN`.")
 
 
 @command.command()
