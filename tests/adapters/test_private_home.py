@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import private_home
+from corral.adapters.private_home import RealHome
 
 pytestmark = pytest.mark.usefixtures("plain_git")
 SESSION = "0b7f3c1e-1111-4222-8333-444455556666"
@@ -41,7 +42,7 @@ def real(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def private(tmp_path: Path, real: Path) -> Path:
-    private_home.prepare(str(tmp_path / "private"), "claude", SESSION, str(real))
+    private_home.prepare(str(tmp_path / "private"), "claude", SESSION, RealHome(str(real), {}))
     return tmp_path / "private"
 
 
@@ -76,7 +77,7 @@ def test_only_the_transcripts_of_its_session_come_back(private: Path, real: Path
             ".claude/projects/-home-user/77777777-1111-4222-8333-444455556666.jsonl": "evil",
         },
     )
-    written = private_home.write_back(str(private), "claude", SESSION, str(real))
+    written = private_home.write_back(str(private), "claude", SESSION, RealHome(str(real), {}))
     assert sorted(os.path.relpath(path, real) for path in written) == [
         f"{PROJECT}/{SESSION}.jsonl",
         f"{PROJECT}/{SESSION}/subagents/agent-1.jsonl",
@@ -108,7 +109,7 @@ def test_a_trick_at_write_back_writes_nothing(
         file.parent.symlink_to(tmp_path / "away")
     else:
         file.write_text("another beginning\n")
-    assert private_home.write_back(str(private), "claude", SESSION, str(real)) == []
+    assert private_home.write_back(str(private), "claude", SESSION, RealHome(str(real), {})) == []
     assert (real / PROJECT / f"{SESSION}.jsonl").read_text() == "one\n"
     assert victim.read_text() == "one\nsecret\n"
 
@@ -119,7 +120,7 @@ def test_a_link_in_the_real_home_is_not_written_through(private: Path, real: Pat
     target.unlink()
     target.symlink_to(real / ".claude/settings.json")
     put(private, {f"{PROJECT}/{SESSION}.jsonl": "settings, and evil ones"})
-    assert private_home.write_back(str(private), "claude", SESSION, str(real)) == []
+    assert private_home.write_back(str(private), "claude", SESSION, RealHome(str(real), {})) == []
     assert (real / ".claude/settings.json").read_text() == "settings"
 
 
@@ -128,7 +129,7 @@ def test_a_session_id_that_is_none_brings_nothing_back(
     private: Path, real: Path, session: str | None
 ) -> None:
     put(private, {f"{PROJECT}/{SESSION}.jsonl": "one\ntwo\n"})
-    assert private_home.write_back(str(private), "claude", session, str(real)) == []
+    assert private_home.write_back(str(private), "claude", session, RealHome(str(real), {})) == []
 
 
 def test_only_variables_of_the_system_and_of_its_cli_go_on() -> None:
@@ -155,3 +156,61 @@ def test_a_folder_on_the_path_is_shown_unless_it_is_the_home(tmp_path: Path, rea
     path = os.pathsep.join([str(real), str(real / "bin"), str(tmp_path), "/", ".", "relative"])
     shown = private_home.toolchains(path, str(real))
     assert shown == [str(real / ".nvm"), str(real / "bin")]
+
+
+MOVED = {
+    "claude": ("CLAUDE_CONFIG_DIR", "", ".claude", f"projects/-w/{SESSION}.jsonl"),
+    "codex": ("CODEX_HOME", "", ".codex", f"sessions/2026/11/18/rollout-1-{SESSION}.jsonl"),
+    "gemini": (
+        "GEMINI_CLI_HOME",
+        ".gemini",
+        ".gemini",
+        f"tmp/w/chats/session-1-{SESSION[:8]}.jsonl",
+    ),
+    "qwen": ("QWEN_HOME", "", ".qwen", f"projects/-w/chats/{SESSION}.jsonl"),
+    "copilot": ("COPILOT_HOME", "", ".copilot", f"session-state/{SESSION}/events.jsonl"),
+}
+
+
+@pytest.mark.parametrize("provider", sorted(MOVED))
+def test_files_that_a_variable_moves_are_in_the_usual_place(tmp_path: Path, provider: str) -> None:
+    variable, below, usual, transcript = MOVED[provider]
+    put(tmp_path / "moved" / below, {"settings.json": "mine", "config.toml": "mine"})
+    put(tmp_path / "moved" / below, {transcript: "one\n"})
+    put(tmp_path / "real" / usual, {"settings.json": "not in use", "config.toml": "not in use"})
+    real = RealHome(str(tmp_path / "real"), {variable: str(tmp_path / "moved")})
+    private = tmp_path / "private"
+    private_home.prepare(str(private), provider, SESSION, real)
+    copied = private / usual / ("config.toml" if provider == "codex" else "settings.json")
+    assert copied.read_text() == "mine"
+    own = private / usual / transcript
+    assert own.read_text() == "one\n"
+    own.write_text("one\ntwo\n")
+    (written,) = private_home.write_back(str(private), provider, SESSION, real)
+    assert written == str(tmp_path / "moved" / below / transcript)
+    assert Path(written).read_text() == "one\ntwo\n"
+    assert variable not in private_home.environment_of(provider, {variable: "/x"})
+    assert private_home.without_places({variable: "/x", "HOME": "/x", "A": "b"}) == {"A": "b"}
+
+
+def test_claude_has_its_main_file_in_the_moved_folder(tmp_path: Path) -> None:
+    put(tmp_path / "moved", {".claude.json": "mine"})
+    put(tmp_path / "real", {".claude.json": "not in use"})
+    real = RealHome(str(tmp_path / "real"), {"CLAUDE_CONFIG_DIR": str(tmp_path / "moved")})
+    private_home.prepare(str(tmp_path / "private"), "claude", None, real)
+    assert (tmp_path / "private/.claude.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", [".claude", ".claude/hooks", PROJECT, ".local"])
+def test_a_link_of_an_earlier_attempt_is_not_written_through(
+    tmp_path: Path, real: Path, name: str
+) -> None:
+    (real / ".local/bin").mkdir(parents=True)
+    away = tmp_path / "away"
+    away.mkdir()
+    link = tmp_path / "private" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(away)
+    private_home.prepare(str(tmp_path / "private"), "claude", SESSION, RealHome(str(real), {}))
+    assert list(away.iterdir()) == []
+    assert (tmp_path / "private/.claude.json").exists()

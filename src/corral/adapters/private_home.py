@@ -17,7 +17,12 @@ from typing import NamedTuple
 
 from corral.adapters import git
 from corral.adapters.leftovers import delete
-from corral.adapters.untrusted_files import UntrustedFile, walk_files
+from corral.adapters.untrusted_files import (
+    UntrustedFile,
+    is_plain,
+    parent_folder,
+    walk_files,
+)
 
 MAX_COPY_BYTES = 64 << 20
 MAX_TRANSCRIPT_BYTES = 256 << 20
@@ -35,6 +40,19 @@ class CliFiles(NamedTuple):
     """Folders of transcripts: those of the run's session, in and back."""
     variables: tuple[str, ...]
     """Prefixes of environment variables that are meant for it."""
+    moved: tuple["Moved", ...] = ()
+    """Variables with which a user keeps these files elsewhere."""
+
+
+class Moved(NamedTuple):
+    """A variable that moves a folder or file of a CLI. A sandboxed run has it in the usual place,
+    and not the variable."""
+
+    variable: str
+    usual: str
+    """Relative to the home folder."""
+    below: str = ""
+    """Relative to the folder that the variable names."""
 
 
 def _below(folder: str, *names: str) -> tuple[str, ...]:
@@ -54,29 +72,45 @@ CLIS: dict[str, CliFiles] = {
             *_below(".claude", "output-styles", "rules"),
         ),
         (".claude/projects",),
-        ("ANTHROPIC_", "CLAUDE_"),
+        ("ANTHROPIC_", "CLAUDE_", "DISABLE_", "IS_SANDBOX"),
+        (
+            Moved("CLAUDE_CONFIG_DIR", ".claude.json", ".claude.json"),
+            Moved("CLAUDE_CONFIG_DIR", ".claude"),
+        ),
     ),
     "codex": CliFiles(
         _below(".codex", "auth.json", "config.toml", "AGENTS.md", "prompts", "skills", "rules")
         + _below(".codex", "hooks.json", "version.json", "installation_id"),
         (".codex/sessions",),
         ("OPENAI_", "CODEX_"),
+        (Moved("CODEX_HOME", ".codex"),),
     ),
-    "gemini": CliFiles(_below(".gemini", *_GEMINI), (".gemini/tmp",), ("GEMINI_", "GOOGLE_")),
+    "gemini": CliFiles(
+        _below(".gemini", *_GEMINI),
+        (".gemini/tmp",),
+        ("GEMINI_", "GOOGLE_"),
+        (Moved("GEMINI_CLI_HOME", ".gemini", ".gemini"),),
+    ),
     "qwen": CliFiles(
         _below(".qwen", *_GEMINI),
         (".qwen/tmp", ".qwen/projects"),
         ("QWEN_", "OPENAI_", "DASHSCOPE_"),
+        (Moved("QWEN_HOME", ".qwen"),),
     ),
     "copilot": CliFiles(
         _below(".copilot", "config.json", "mcp-config.json", "settings.json", "agents", "skills"),
         (".copilot/session-state", ".copilot/history-session-state"),
         ("COPILOT_", "GH_TOKEN", "GITHUB_TOKEN"),
+        (Moved("COPILOT_HOME", ".copilot"),),
     ),
     "opencode": CliFiles(
         (".config/opencode", ".local/share/opencode/auth.json"),
         (".local/share/opencode/storage",),
         ("OPENCODE_", "ANTHROPIC_", "OPENAI_"),
+        (
+            Moved("XDG_CONFIG_HOME", ".config/opencode", "opencode"),
+            Moved("XDG_DATA_HOME", ".local/share/opencode", "opencode"),
+        ),
     ),
 }
 _NONE = CliFiles((), (), ())
@@ -98,18 +132,49 @@ _PLAIN_VARIABLES = frozenset(
         *("http_proxy", "https_proxy", "no_proxy", "all_proxy"),
     )
 )
-_ELSEWHERE = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_HOME", "QWEN_HOME")  # not in the sandbox
+# Folders outside of the sandbox; in it, each CLI has its own in the usual place.
+_ELSEWHERE = frozenset(
+    (
+        *(moved.variable for cli in CLIS.values() for moved in cli.moved),
+        *("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "TMPDIR"),
+        *("CLAUDE_CODE_TMPDIR", "QWEN_RUNTIME_DIR", "QWEN_CODE_TRUSTED_FOLDERS_PATH"),
+        *("GEMINI_CLI_TRUSTED_FOLDERS_PATH", "CODEX_SQLITE_HOME"),
+    )
+)
 
 
 def environment_of(provider: str, whole: Mapping[str, str]) -> dict[str, str]:
     """The variables of an environment that a sandboxed program may have: those of the system, and
     those that are meant for its CLI. All other tokens and sockets are left out."""
     prefixes = ("LC_", *CLIS.get(provider, _NONE).variables)
-    return {
+    kept = {
         name: value
         for name, value in whole.items()
-        if (name in _PLAIN_VARIABLES or name.startswith(prefixes)) and name not in _ELSEWHERE
+        if name in _PLAIN_VARIABLES or name.startswith(prefixes)
     }
+    return without_places(kept)
+
+
+def without_places(given: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those that name a folder of the user: a CLI would look for its files
+    where the sandbox has none."""
+    return {name: value for name, value in given.items() if name not in _ELSEWHERE}
+
+
+class RealHome(NamedTuple):
+    """Where the user's own files are."""
+
+    folder: str
+    environment: Mapping[str, str]
+
+    def path(self, provider: str, name: str) -> str:
+        """The user's own file or folder that a CLI has at `name` below a plain home folder."""
+        for moved in CLIS.get(provider, _NONE).moved:
+            folder = self.environment.get(moved.variable)
+            if folder and f"{name}/".startswith(f"{moved.usual}/"):
+                rest = name[len(moved.usual) :].lstrip("/")
+                return os.path.normpath(os.path.join(self.folder, folder, moved.below, rest))
+        return os.path.join(self.folder, name)
 
 
 def toolchains(path: str, real_home: str) -> list[str]:
@@ -137,7 +202,7 @@ def program_folders(words: list[str], real_home: str) -> list[str]:
         if path is None:
             continue
         real = os.path.realpath(path)
-        found += [path, real]
+        found += [path, *_symlink_targets(path), real]
         if "/node_modules/" in real:
             found.append(real[: real.rindex("/node_modules/")] + "/node_modules")
         for start in (path, real):
@@ -148,46 +213,59 @@ def program_folders(words: list[str], real_home: str) -> list[str]:
     return [path for path in dict.fromkeys(found) if _is_narrow(path, home)]
 
 
-def prepare(folder: str, provider: str, session: str | None, real_home: str) -> None:
+def _symlink_targets(path: str) -> Iterator[str]:
+    """Each path that a chain of symlinks goes through: one that is missing breaks the chain."""
+    for _ in range(40):  # as many as the kernel follows
+        if not os.path.islink(path):
+            return
+        path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+        yield path
+
+
+def prepare(folder: str, provider: str, session: str | None, real: RealHome) -> None:
     """Make the home folder of a run, or complete the one of its last attempt."""
+    real_home = real.folder
     os.makedirs(folder, mode=0o700, exist_ok=True)
     cli = CLIS.get(provider, _NONE)
     left = MAX_COPY_BYTES
     for name in cli.copied:
-        left -= _copy(os.path.join(real_home, name), os.path.join(folder, name), left)
+        left -= _copy(real.path(provider, name), folder, name, left)
     if session is not None:
         for name in cli.sessions:
-            top = os.path.join(real_home, name)
+            top = real.path(provider, name)
             for path in _files_of(top, session):
-                target = os.path.join(folder, name, os.path.relpath(path, top))
-                _copy(path, target, MAX_TRANSCRIPT_BYTES)
+                below = f"{name}/{os.path.relpath(path, top)}"
+                _copy(path, folder, below, MAX_TRANSCRIPT_BYTES)
     for name in TOOLCHAINS:
-        real, link = os.path.join(real_home, name), os.path.join(folder, name)
-        if os.path.isdir(real) and not os.path.lexists(link):
-            os.makedirs(os.path.dirname(link), mode=0o700, exist_ok=True)
-            os.symlink(os.path.realpath(real), link)
+        tools = os.path.join(real_home, name)
+        if os.path.isdir(tools):
+            with suppress(OSError), parent_folder(folder, name) as (parent, last):
+                os.symlink(os.path.realpath(tools), last, dir_fd=parent)
     _write_git_identity(folder, real_home)
 
 
-def _copy(source: str, target: str, most: int) -> int:
-    """Copy a file or a folder of the user, unless it is there already; returns the bytes."""
-    if os.path.lexists(target) or not os.path.exists(source):
-        return 0
+def _copy(source: str, folder: str, name: str, most: int) -> int:
+    """Copy a file or a folder of the user below the private home, unless it is there already;
+    returns the bytes. An earlier attempt may have left symlinks there: none is followed."""
     if os.path.isdir(source):
         copied = 0
-        for name in sorted(os.listdir(source)):
-            inner = os.path.join(source, name)
-            if not os.path.islink(inner) or os.path.isfile(inner):  # no cycles
-                copied += _copy(inner, os.path.join(target, name), most - copied)
+        for inner in sorted(os.listdir(source)):
+            path = os.path.join(source, inner)
+            if not os.path.islink(path) or os.path.isfile(path):  # no cycles
+                copied += _copy(path, folder, f"{name}/{inner}", most - copied)
         return copied
-    size = os.stat(source).st_size
-    if size > most or not os.path.isfile(source):
+    if not os.path.isfile(source) or (size := os.stat(source).st_size) > most:
         return 0
-    os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
-    with suppress(OSError):
-        shutil.copyfile(source, target)
-        os.chmod(target, 0o700 if os.stat(source).st_mode & stat.S_IXUSR else 0o600)
-    return size
+    with suppress(OSError), parent_folder(folder, name) as (parent, last):
+        mode = 0o700 if os.stat(source).st_mode & stat.S_IXUSR else 0o600
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with (
+            open(source, "rb") as original,
+            os.fdopen(os.open(last, flags, mode, dir_fd=parent), "wb") as copy,
+        ):
+            shutil.copyfileobj(original, copy)
+        return size
+    return 0
 
 
 def _files_of(top: str, session: str) -> Iterator[str]:
@@ -220,14 +298,14 @@ def _write_git_identity(folder: str, real_home: str) -> None:
         if text and "\n" not in text:
             escaped = text.replace("\\", "\\\\").replace('"', '\\"')
             lines.append(f'\t{key} = "{escaped}"\n')
-    with open(path, "w", encoding="utf-8") as file:
+    with open(path, "x", encoding="utf-8") as file:
         file.write(f"[user]\n{''.join(lines)}" if lines else "")
 
 
 # -- afterwards ------------------------------------------------------------------------------------
 
 
-def write_back(folder: str, provider: str, session: str | None, real_home: str) -> list[str]:
+def write_back(folder: str, provider: str, session: str | None, real: RealHome) -> list[str]:
     """Copy the transcripts of a run's session into the real home; returns their paths there.
 
     A file is new there, or continues the one that is there byte for byte; any other is skipped.
@@ -239,7 +317,7 @@ def write_back(folder: str, provider: str, session: str | None, real_home: str) 
     written: list[str] = []
     left = MAX_TRANSCRIPT_BYTES
     for name in CLIS.get(provider, _NONE).sessions:
-        target = os.path.join(real_home, name)
+        target = real.path(provider, name)
         for file in walk_files(os.path.join(folder, name), lambda path: _is_of(path, session)):
             if len(written) >= MAX_TRANSCRIPTS or file.size > left:
                 continue
@@ -250,34 +328,24 @@ def write_back(folder: str, provider: str, session: str | None, real_home: str) 
     return written
 
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
 def _continue(file: UntrustedFile, target: str) -> bool:
     """Write a transcript below the user's folder, or append what is new to the one there."""
     os.makedirs(target, mode=0o700, exist_ok=True)
-    opened = [os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
-    try:
-        *folders, name = file.path.split("/")
-        for folder in folders:
-            with suppress(FileExistsError):
-                os.mkdir(folder, 0o700, dir_fd=opened[-1])
-            opened.append(os.open(folder, _FOLDER, dir_fd=opened[-1]))
+    with parent_folder(target, file.path) as (parent, name):
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(name, flags, 0o600, dir_fd=opened[-1])
-        opened.append(descriptor)
-        known = os.fstat(descriptor)
-        if not stat.S_ISREG(known.st_mode) or known.st_nlink != 1 or known.st_size >= file.size:
-            return False
-        if not _starts_with(file.descriptor, descriptor, known.st_size):
-            return False
-        left = file.size - known.st_size
-        while left and (piece := os.read(file.descriptor, min(left, 1 << 20))):
-            os.write(descriptor, piece)
-            left -= len(piece)
-        return True
-    finally:
-        for descriptor in opened:
+        descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+        try:
+            known = os.fstat(descriptor)
+            if not is_plain(known) or known.st_size >= file.size:
+                return False
+            if not _starts_with(file.descriptor, descriptor, known.st_size):
+                return False
+            left = file.size - known.st_size
+            while left and (piece := os.read(file.descriptor, min(left, 1 << 20))):
+                os.write(descriptor, piece)
+                left -= len(piece)
+            return True
+        finally:
             os.close(descriptor)
 
 
