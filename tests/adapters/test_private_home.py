@@ -214,3 +214,44 @@ def test_a_link_of_an_earlier_attempt_is_not_written_through(
     private_home.prepare(str(tmp_path / "private"), "claude", SESSION, RealHome(str(real), {}))
     assert list(away.iterdir()) == []
     assert (tmp_path / "private/.claude.json").exists()
+
+
+DATA = ".local/share/opencode"
+
+
+def test_the_database_of_a_session_is_kept_for_the_next_run_of_it(tmp_path: Path) -> None:
+    real = put(tmp_path / "real", {f"{DATA}/opencode.db": "all conversations of the user"})
+    where = RealHome(str(real), {})
+    first, second, other = (tmp_path / name for name in ("first", "second", "other"))
+    private_home.prepare(str(first), "opencode", None, where)
+    assert not (first / DATA / "opencode.db").exists()
+    put(first, {f"{DATA}/opencode.db": "its own", f"{DATA}/opencode.db-wal": "log"})
+    written = private_home.write_back(str(first), "opencode", SESSION, where)
+    kept = f"{DATA}/corral/{SESSION}.db"
+    assert [os.path.relpath(path, real) for path in written] == [f"{kept}-wal", kept]
+    assert (real / DATA / "opencode.db").read_text() == "all conversations of the user"
+    private_home.prepare(str(second), "opencode", SESSION, where)
+    assert (second / DATA / "opencode.db").read_text() == "its own"
+    assert (second / DATA / "opencode.db-wal").read_text() == "log"
+    private_home.prepare(str(other), "opencode", OTHER, where)
+    assert not (other / DATA / "opencode.db").exists()
+    (second / DATA / "opencode.db-wal").unlink()
+    private_home.write_back(str(second), "opencode", SESSION, where)
+    assert not (real / f"{kept}-wal").exists(), "an old log would be applied to the new database"
+
+
+@pytest.mark.parametrize("trick", ["symlink", "pipe", "folder"])
+def test_a_database_that_is_a_trick_is_not_kept(tmp_path: Path, trick: str) -> None:
+    real = put(tmp_path / "real", {".ssh/id_rsa": "key"})
+    private = tmp_path / "private"
+    (private / DATA).mkdir(parents=True)
+    if trick == "symlink":
+        (private / DATA / "opencode.db").symlink_to(real / ".ssh/id_rsa")
+    elif trick == "pipe":
+        os.mkfifo(private / DATA / "opencode.db")
+    else:
+        (private / DATA).rmdir()
+        (private / DATA).symlink_to(put(tmp_path / "away", {"opencode.db": "x"}))
+    where = RealHome(str(real), {})
+    assert private_home.write_back(str(private), "opencode", SESSION, where) == []
+    assert not list((real / DATA / "corral").iterdir())

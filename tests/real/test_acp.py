@@ -41,7 +41,7 @@ def open_talk(agent: str, machine: Machine) -> Iterator[Open]:
     machine.configure(sandbox="danger-full-access")
     more = {
         "gemini": ["--acp", "--skip-trust", "-m", "gemini-2.5-pro"],
-        "qwen": ["--acp"],
+        "qwen": ["--acp", "--approval-mode=default"],
         "opencode": ["acp"],
     }
     runs: list[AcpRun] = []
@@ -99,7 +99,7 @@ def test_a_person_is_asked_when_it_does_not(agent: str, open_talk: Open, machine
     run = open_talk(prompt=prompt)
     asked = run.asked()
     assert asked.options
-    run.talk.answer(asked.id, None)
+    run.talk.answer(asked.id, False)
     run.done()
     assert not (machine.work / "b.txt").exists()
     assert not [fact for fact in of(run, Logged) if "Granted" in fact.message]

@@ -94,6 +94,8 @@ def test_an_allowed_question_is_answered_once_and_that_is_in_the_log(
 def test_words_are_typed_when_it_is_ready_and_an_idle_one_leaves_by_itself(
     home: RealHome, claude: Kind
 ) -> None:
+    # With a default mode of its own, claude asks whether another one should be the default.
+    (home.machine.home / ".claude/settings.json").unlink()
     run = home.asked("claude", steps({"text": "the first answer"}), "--pty", "--idle-exit", "15s")
     until(lambda: "the first answer" in screen_of(home, run), "it has answered")
     assert home.get(run.id).attention is None

@@ -131,7 +131,7 @@ def test_a_headless_command_is_recorded_with_its_session(home: RealHome, name: s
         "claude": ["-p", "--model", MODELS[name], prompt],
         "codex": ["exec", "--skip-git-repo-check", "-m", MODELS[name], prompt],
         "copilot": ["-p", prompt],
-        "gemini": ["-m", MODELS[name], "-p", prompt],
+        "gemini": ["--skip-trust", "-m", MODELS[name], "-p", prompt],
         "opencode": ["run", "--model", MODELS[name], prompt],
         "qwen": ["-p", prompt],
     }[name]
@@ -166,7 +166,7 @@ def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
         config = home.machine.home / ".config/opencode/opencode.json"
         config.write_text(config.read_text().replace('{"', '{"permission": {"bash": "ask"}, "', 1))
         call = {"tool": "bash", "args": {"command": "touch a.txt", "description": "Make a.txt"}}
-    ended = home.ended(begin(home, steps(call, {"text": "done"})).id)
+    ended = home.ended(begin(home, steps(call, {"text": "done"}), "--yes", "trust").id)
     assert ended.state is RunState.COMPLETED, (ended, home.log(ended))
     assert not (home.work / "a.txt").exists()
     assert ended.denied == {call["tool"]: 1}, home.log(ended)

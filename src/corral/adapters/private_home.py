@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from corral.adapters import git
 from corral.adapters.leftovers import delete
+from corral.adapters.session_databases import keep_database, restore_database
 from corral.adapters.untrusted_files import (
     UntrustedFile,
     is_plain,
@@ -42,6 +43,8 @@ class CliFiles(NamedTuple):
     """Prefixes of environment variables that are meant for it."""
     moved: tuple["Moved", ...] = ()
     """Variables with which a user keeps these files elsewhere."""
+    database: str | None = None
+    """A database of all sessions, in the place of files for each."""
 
 
 class Moved(NamedTuple):
@@ -105,12 +108,13 @@ CLIS: dict[str, CliFiles] = {
     ),
     "opencode": CliFiles(
         (".config/opencode", ".local/share/opencode/auth.json"),
-        (".local/share/opencode/storage",),
+        (),
         ("OPENCODE_", "ANTHROPIC_", "OPENAI_"),
         (
             Moved("XDG_CONFIG_HOME", ".config/opencode", "opencode"),
             Moved("XDG_DATA_HOME", ".local/share/opencode", "opencode"),
         ),
+        ".local/share/opencode/opencode.db",
     ),
 }
 _NONE = CliFiles((), (), ())
@@ -236,6 +240,10 @@ def prepare(folder: str, provider: str, session: str | None, real: RealHome) -> 
             for path in _files_of(top, session):
                 below = f"{name}/{os.path.relpath(path, top)}"
                 _copy(path, folder, below, MAX_TRANSCRIPT_BYTES)
+        if cli.database is not None and _SESSION.fullmatch(session):
+            own = os.path.dirname(real.path(provider, cli.database))
+            with suppress(OSError):
+                restore_database(own, session, folder, cli.database)
     for name in TOOLCHAINS:
         tools = os.path.join(real_home, name)
         if os.path.isdir(tools):
@@ -316,7 +324,11 @@ def write_back(folder: str, provider: str, session: str | None, real: RealHome) 
         return []
     written: list[str] = []
     left = MAX_TRANSCRIPT_BYTES
-    for name in CLIS.get(provider, _NONE).sessions:
+    cli = CLIS.get(provider, _NONE)
+    if cli.database is not None:
+        own = os.path.dirname(real.path(provider, cli.database))
+        written += keep_database(folder, cli.database, session, own)
+    for name in cli.sessions:
         target = real.path(provider, name)
         for file in walk_files(os.path.join(folder, name), lambda path: _is_of(path, session)):
             if len(written) >= MAX_TRANSCRIPTS or file.size > left:
