@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import private_home
+from corral.adapters.private_home import RealHome
 
 pytestmark = pytest.mark.usefixtures("plain_git")
 SESSION = "0b7f3c1e-1111-4222-8333-444455556666"
@@ -41,7 +42,7 @@ def real(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def private(tmp_path: Path, real: Path) -> Path:
-    private_home.prepare(str(tmp_path / "private"), "claude", SESSION, str(real))
+    private_home.prepare(str(tmp_path / "private"), "claude", SESSION, RealHome(str(real), {}))
     return tmp_path / "private"
 
 
@@ -76,7 +77,7 @@ def test_only_the_transcripts_of_its_session_come_back(private: Path, real: Path
             ".claude/projects/-home-user/77777777-1111-4222-8333-444455556666.jsonl": "evil",
         },
     )
-    written = private_home.write_back(str(private), "claude", SESSION, str(real))
+    written = private_home.write_back(str(private), "claude", SESSION, RealHome(str(real), {}))
     assert sorted(os.path.relpath(path, real) for path in written) == [
         f"{PROJECT}/{SESSION}.jsonl",
         f"{PROJECT}/{SESSION}/subagents/agent-1.jsonl",
@@ -108,7 +109,7 @@ def test_a_trick_at_write_back_writes_nothing(
         file.parent.symlink_to(tmp_path / "away")
     else:
         file.write_text("another beginning\n")
-    assert private_home.write_back(str(private), "claude", SESSION, str(real)) == []
+    assert private_home.write_back(str(private), "claude", SESSION, RealHome(str(real), {})) == []
     assert (real / PROJECT / f"{SESSION}.jsonl").read_text() == "one\n"
     assert victim.read_text() == "one\nsecret\n"
 
@@ -119,7 +120,7 @@ def test_a_link_in_the_real_home_is_not_written_through(private: Path, real: Pat
     target.unlink()
     target.symlink_to(real / ".claude/settings.json")
     put(private, {f"{PROJECT}/{SESSION}.jsonl": "settings, and evil ones"})
-    assert private_home.write_back(str(private), "claude", SESSION, str(real)) == []
+    assert private_home.write_back(str(private), "claude", SESSION, RealHome(str(real), {})) == []
     assert (real / ".claude/settings.json").read_text() == "settings"
 
 
@@ -128,7 +129,7 @@ def test_a_session_id_that_is_none_brings_nothing_back(
     private: Path, real: Path, session: str | None
 ) -> None:
     put(private, {f"{PROJECT}/{SESSION}.jsonl": "one\ntwo\n"})
-    assert private_home.write_back(str(private), "claude", session, str(real)) == []
+    assert private_home.write_back(str(private), "claude", session, RealHome(str(real), {})) == []
 
 
 def test_only_variables_of_the_system_and_of_its_cli_go_on() -> None:
@@ -172,7 +173,7 @@ def test_links_that_an_earlier_attempt_left_are_not_followed(
     (private / ".claude/hooks/check.sh").unlink()
     (private / ".claude/hooks").rmdir()
     (private / ".claude/hooks").symlink_to(outside)
-    private_home.prepare(str(private), "claude", SESSION, str(real))
+    private_home.prepare(str(private), "claude", SESSION, RealHome(str(real), {}))
     assert not (real / ".claude/settings.local.json").exists()
     assert list(outside.iterdir()) == []
 
@@ -193,7 +194,7 @@ def test_an_id_that_is_not_one_names_no_transcripts(
 ) -> None:
     """The id comes from the stream of a program that a sandboxed agent may have started."""
     real = put(tmp_path / "real", {transcript.format(OTHER): "private"})
-    private_home.prepare(str(tmp_path / "private"), provider, session, str(real))
+    private_home.prepare(str(tmp_path / "private"), provider, session, RealHome(str(real), {}))
     found = [path for path in (tmp_path / "private").rglob("*") if path.suffix[:5] == ".json"]
     assert found == []
 
@@ -204,16 +205,110 @@ def test_an_id_that_is_not_one_names_no_transcripts(
         ("codex", OTHER, f".codex/sessions/2026/rollout-2026-01-01T00-00-00-{OTHER}.jsonl"),
         ("gemini", OTHER, ".gemini/tmp/abc/chats/session-2026-01-01T00-00-99999999.json"),
         ("claude", OTHER, f".claude/projects/-work/{OTHER}/subagents/agent-1.jsonl"),
-        (
-            "opencode",
-            "ses_4d1c2b3a4ffeABCDEFGHIJKLMN",
-            ".local/share/opencode/storage/session/p/ses_4d1c2b3a4ffeABCDEFGHIJKLMN.json",
-        ),
     ],
 )
 def test_the_transcripts_of_each_cli_are_found_by_their_session(
     provider: str, session: str, transcript: str, tmp_path: Path
 ) -> None:
     real = put(tmp_path / "real", {transcript: "talk"})
-    private_home.prepare(str(tmp_path / "private"), provider, session, str(real))
+    private_home.prepare(str(tmp_path / "private"), provider, session, RealHome(str(real), {}))
     assert (tmp_path / "private" / transcript).read_text() == "talk"
+
+
+MOVED = {
+    "claude": ("CLAUDE_CONFIG_DIR", "", ".claude", f"projects/-w/{SESSION}.jsonl"),
+    "codex": ("CODEX_HOME", "", ".codex", f"sessions/2026/11/18/rollout-1-{SESSION}.jsonl"),
+    "gemini": (
+        "GEMINI_CLI_HOME",
+        ".gemini",
+        ".gemini",
+        f"tmp/w/chats/session-1-{SESSION[:8]}.jsonl",
+    ),
+    "qwen": ("QWEN_HOME", "", ".qwen", f"projects/-w/chats/{SESSION}.jsonl"),
+    "copilot": ("COPILOT_HOME", "", ".copilot", f"session-state/{SESSION}/events.jsonl"),
+}
+
+
+@pytest.mark.parametrize("provider", sorted(MOVED))
+def test_files_that_a_variable_moves_are_in_the_usual_place(tmp_path: Path, provider: str) -> None:
+    variable, below, usual, transcript = MOVED[provider]
+    put(tmp_path / "moved" / below, {"settings.json": "mine", "config.toml": "mine"})
+    put(tmp_path / "moved" / below, {transcript: "one\n"})
+    put(tmp_path / "real" / usual, {"settings.json": "not in use", "config.toml": "not in use"})
+    real = RealHome(str(tmp_path / "real"), {variable: str(tmp_path / "moved")})
+    private = tmp_path / "private"
+    private_home.prepare(str(private), provider, SESSION, real)
+    copied = private / usual / ("config.toml" if provider == "codex" else "settings.json")
+    assert copied.read_text() == "mine"
+    own = private / usual / transcript
+    assert own.read_text() == "one\n"
+    own.write_text("one\ntwo\n")
+    (written,) = private_home.write_back(str(private), provider, SESSION, real)
+    assert written == str(tmp_path / "moved" / below / transcript)
+    assert Path(written).read_text() == "one\ntwo\n"
+    assert variable not in private_home.environment_of(provider, {variable: "/x"})
+    assert private_home.without_places({variable: "/x", "HOME": "/x", "A": "b"}) == {"A": "b"}
+
+
+def test_claude_has_its_main_file_in_the_moved_folder(tmp_path: Path) -> None:
+    put(tmp_path / "moved", {".claude.json": "mine"})
+    put(tmp_path / "real", {".claude.json": "not in use"})
+    real = RealHome(str(tmp_path / "real"), {"CLAUDE_CONFIG_DIR": str(tmp_path / "moved")})
+    private_home.prepare(str(tmp_path / "private"), "claude", None, real)
+    assert (tmp_path / "private/.claude.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", [".claude", ".claude/hooks", PROJECT, ".local"])
+def test_a_link_of_an_earlier_attempt_is_not_written_through(
+    tmp_path: Path, real: Path, name: str
+) -> None:
+    (real / ".local/bin").mkdir(parents=True)
+    away = tmp_path / "away"
+    away.mkdir()
+    link = tmp_path / "private" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(away)
+    private_home.prepare(str(tmp_path / "private"), "claude", SESSION, RealHome(str(real), {}))
+    assert list(away.iterdir()) == []
+    assert (tmp_path / "private/.claude.json").exists()
+
+
+DATA = ".local/share/opencode"
+
+
+def test_the_database_of_a_session_is_kept_for_the_next_run_of_it(tmp_path: Path) -> None:
+    real = put(tmp_path / "real", {f"{DATA}/opencode.db": "all conversations of the user"})
+    where = RealHome(str(real), {})
+    first, second, other = (tmp_path / name for name in ("first", "second", "other"))
+    private_home.prepare(str(first), "opencode", None, where)
+    assert not (first / DATA / "opencode.db").exists()
+    put(first, {f"{DATA}/opencode.db": "its own", f"{DATA}/opencode.db-wal": "log"})
+    written = private_home.write_back(str(first), "opencode", SESSION, where)
+    kept = f"{DATA}/corral/{SESSION}.db"
+    assert [os.path.relpath(path, real) for path in written] == [f"{kept}-wal", kept]
+    assert (real / DATA / "opencode.db").read_text() == "all conversations of the user"
+    private_home.prepare(str(second), "opencode", SESSION, where)
+    assert (second / DATA / "opencode.db").read_text() == "its own"
+    assert (second / DATA / "opencode.db-wal").read_text() == "log"
+    private_home.prepare(str(other), "opencode", OTHER, where)
+    assert not (other / DATA / "opencode.db").exists()
+    (second / DATA / "opencode.db-wal").unlink()
+    private_home.write_back(str(second), "opencode", SESSION, where)
+    assert not (real / f"{kept}-wal").exists(), "an old log would be applied to the new database"
+
+
+@pytest.mark.parametrize("trick", ["symlink", "pipe", "folder"])
+def test_a_database_that_is_a_trick_is_not_kept(tmp_path: Path, trick: str) -> None:
+    real = put(tmp_path / "real", {".ssh/id_rsa": "key"})
+    private = tmp_path / "private"
+    (private / DATA).mkdir(parents=True)
+    if trick == "symlink":
+        (private / DATA / "opencode.db").symlink_to(real / ".ssh/id_rsa")
+    elif trick == "pipe":
+        os.mkfifo(private / DATA / "opencode.db")
+    else:
+        (private / DATA).rmdir()
+        (private / DATA).symlink_to(put(tmp_path / "away", {"opencode.db": "x"}))
+    where = RealHome(str(real), {})
+    assert private_home.write_back(str(private), "opencode", SESSION, where) == []
+    assert not list((real / DATA / "corral").iterdir())

@@ -88,7 +88,7 @@ class RealHome(Home):
     def times_told(self, words: str) -> int:
         """How often the words stand in the conversation that was sent last."""
         last = self.asked_for()[-1]["body"]
-        messages = last.get("messages") or last.get("input")
+        messages = last.get("messages") or last.get("input") or last.get("contents")
         return str(messages).count(words)
 
 

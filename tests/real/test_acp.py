@@ -41,7 +41,7 @@ def open_talk(agent: str, machine: Machine) -> Iterator[Open]:
     machine.configure(sandbox="danger-full-access")
     more = {
         "gemini": ["--acp", "--skip-trust", "-m", "gemini-2.5-pro"],
-        "qwen": ["--acp"],
+        "qwen": ["--acp", "--approval-mode=default"],
         "opencode": ["acp"],
     }
     runs: list[AcpRun] = []

@@ -54,6 +54,10 @@ def test_a_real_patch_of_codex_is_refused_once_its_hooks_are_trusted(
 ) -> None:
     if not handed:
         store.locks.install(machine.work, targets=["codex"])
+        # Codex reads the files of a project only when the user trusts the project.
+        config = machine.home / ".codex/config.toml"
+        trust = f'[projects."{machine.work}"]\ntrust_level = "trusted"\n'
+        config.write_text(f"{config.read_text()}\n{trust}")
 
     def patch(name: str) -> dict[str, object]:
         text = f"*** Begin Patch\n*** Add File: {name}\n+hi\n*** End Patch"

@@ -81,7 +81,7 @@ def test_a_prompt_a_tool_call_and_what_they_cost(home: RealHome, kind: Kind) -> 
         assert ended.cost_micros == sum(costs) > 0
         assert ended.model
     else:
-        assert costs == [None], "a model that no table knows has no price"
+        assert set(costs) == {None}, "a model that no table knows has no price"
         assert ended.cost_micros is None
     home.nobody_left()
 

@@ -59,8 +59,6 @@ def begin(home: RealHome, prompt: str, *options: str) -> Run:
 
 @pytest.mark.parametrize("mode", [(), ("--pty",)], ids=["headless", "terminal"])
 def test_a_spent_budget_stops_the_run(home: RealHome, name: str, mode: tuple[str, ...]) -> None:
-    if name == "opencode" and mode:
-        pytest.skip("its screen may stay blank while no terminal answers its questions")
     prompt = steps(tool(name, home) | {"usage": DEAR}, {"text": "never said", "gate": "never"})
     options = ("--budget", "0.05", "--grace", "2s")
     run = begin(home, prompt, *mode, *approvals(name), *options)
@@ -82,8 +80,6 @@ def test_a_project_budget_stops_a_run_that_has_none_of_its_own(home: RealHome, n
 
 @pytest.mark.parametrize("raw", [False, True], ids=["agent", "command"])
 def test_a_terminal_run_is_recorded_while_it_goes_on(home: RealHome, name: str, raw: bool) -> None:
-    if name == "opencode":
-        pytest.skip("its screen may stay blank while no terminal answers its questions")
     prompt = steps({"text": "the first answer", "usage": SMALL})
     if raw:
         run = begin_command(home, name, prompt)
@@ -119,6 +115,7 @@ def begin_command(home: RealHome, name: str, prompt: str) -> Run:
         "codex": ["--no-daemon", "-m", MODELS[name], prompt],
         "copilot": ["-i", prompt],
         "gemini": ["-m", MODELS[name], "-i", prompt],
+        "opencode": ["--model", MODELS[name], f"--prompt={prompt}"],
         "qwen": ["-i", prompt],
     }[name]
     told = home.json("run", "-d", "--pty", "--yes", "trust", "--json", "--", name, *words)
@@ -131,7 +128,7 @@ def test_a_headless_command_is_recorded_with_its_session(home: RealHome, name: s
         "claude": ["-p", "--model", MODELS[name], prompt],
         "codex": ["exec", "--skip-git-repo-check", "-m", MODELS[name], prompt],
         "copilot": ["-p", prompt],
-        "gemini": ["-m", MODELS[name], "-p", prompt],
+        "gemini": ["--skip-trust", "-m", MODELS[name], "-p", prompt],
         "opencode": ["run", "--model", MODELS[name], prompt],
         "qwen": ["-p", prompt],
     }[name]
@@ -166,7 +163,7 @@ def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
         config = home.machine.home / ".config/opencode/opencode.json"
         config.write_text(config.read_text().replace('{"', '{"permission": {"bash": "ask"}, "', 1))
         call = {"tool": "bash", "args": {"command": "touch a.txt", "description": "Make a.txt"}}
-    ended = home.ended(begin(home, steps(call, {"text": "done"})).id)
+    ended = home.ended(begin(home, steps(call, {"text": "done"}), "--yes", "trust").id)
     assert ended.state is RunState.COMPLETED, (ended, home.log(ended))
     assert not (home.work / "a.txt").exists()
     assert ended.denied == {call["tool"]: 1}, home.log(ended)

@@ -259,8 +259,17 @@ def test_a_run_fails_once_and_only_while_it_waits(store: Corral) -> None:
     assert (over.state, over.reason, over.exit_code) == ("failed", "no such directory", None)
     with unchanged(store):
         assert store.runs.fail(waits.id, reason="again") == over
-        with pytest.raises(Conflict):  # its supervisor has it
+        with pytest.raises(Conflict):  # its supervisor ends it
             store.runs.fail(goes.id, reason="never")
+
+
+def test_a_run_fails_also_for_a_long_reason(store: Corral) -> None:
+    """The sentence of an error has no limit; the run must not stay queued for that."""
+    over = store.runs.fail(queued(store).id, reason="The budget is spent. " * 40)
+    assert over.state == "failed"
+    assert str(over.reason).startswith("The budget is spent. ")
+    gone = store.runs.lose(queued(store).id, reason="x" * 4_000)
+    assert not gone.is_live
 
 
 def test_runs_of_other_machines_are_left_to_them(store: Corral, keep: list[str]) -> None:

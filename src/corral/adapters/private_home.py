@@ -17,7 +17,13 @@ from typing import NamedTuple
 
 from corral.adapters import git
 from corral.adapters.leftovers import delete
-from corral.adapters.untrusted_files import UntrustedFile, open_parent, walk_files
+from corral.adapters.session_databases import keep_database, restore_database
+from corral.adapters.untrusted_files import (
+    UntrustedFile,
+    is_plain,
+    parent_folder,
+    walk_files,
+)
 
 MAX_COPY_BYTES = 64 << 20
 MAX_TRANSCRIPT_BYTES = 256 << 20
@@ -39,6 +45,21 @@ class CliFiles(NamedTuple):
     """Folders of transcripts: those of the run's session, in and back."""
     variables: tuple[str, ...]
     """Prefixes of environment variables that are meant for it."""
+    moved: tuple["Moved", ...] = ()
+    """Variables with which a user keeps these files elsewhere."""
+    database: str | None = None
+    """A database of all sessions, in the place of files for each."""
+
+
+class Moved(NamedTuple):
+    """A variable that moves a folder or file of a CLI. A sandboxed run has it in the usual place,
+    and not the variable."""
+
+    variable: str
+    usual: str
+    """Relative to the home folder."""
+    below: str = ""
+    """Relative to the folder that the variable names."""
 
 
 def _below(folder: str, *names: str) -> tuple[str, ...]:
@@ -58,29 +79,46 @@ CLIS: dict[str, CliFiles] = {
             *_below(".claude", "output-styles", "rules"),
         ),
         (".claude/projects",),
-        ("ANTHROPIC_", "CLAUDE_"),
+        ("ANTHROPIC_", "CLAUDE_", "DISABLE_", "IS_SANDBOX"),
+        (
+            Moved("CLAUDE_CONFIG_DIR", ".claude.json", ".claude.json"),
+            Moved("CLAUDE_CONFIG_DIR", ".claude"),
+        ),
     ),
     "codex": CliFiles(
         _below(".codex", "auth.json", "config.toml", "AGENTS.md", "prompts", "skills", "rules")
         + _below(".codex", "hooks.json", "version.json", "installation_id"),
         (".codex/sessions",),
         ("OPENAI_", "CODEX_"),
+        (Moved("CODEX_HOME", ".codex"),),
     ),
-    "gemini": CliFiles(_below(".gemini", *_GEMINI), (".gemini/tmp",), ("GEMINI_", "GOOGLE_")),
+    "gemini": CliFiles(
+        _below(".gemini", *_GEMINI),
+        (".gemini/tmp",),
+        ("GEMINI_", "GOOGLE_"),
+        (Moved("GEMINI_CLI_HOME", ".gemini", ".gemini"),),
+    ),
     "qwen": CliFiles(
         _below(".qwen", *_GEMINI),
         (".qwen/tmp", ".qwen/projects"),
         ("QWEN_", "OPENAI_", "DASHSCOPE_"),
+        (Moved("QWEN_HOME", ".qwen"),),
     ),
     "copilot": CliFiles(
         _below(".copilot", "config.json", "mcp-config.json", "settings.json", "agents", "skills"),
         (".copilot/session-state", ".copilot/history-session-state"),
         ("COPILOT_", "GH_TOKEN", "GITHUB_TOKEN"),
+        (Moved("COPILOT_HOME", ".copilot"),),
     ),
     "opencode": CliFiles(
         (".config/opencode", ".local/share/opencode/auth.json"),
-        (".local/share/opencode/storage",),
+        (),
         ("OPENCODE_", "ANTHROPIC_", "OPENAI_"),
+        (
+            Moved("XDG_CONFIG_HOME", ".config/opencode", "opencode"),
+            Moved("XDG_DATA_HOME", ".local/share/opencode", "opencode"),
+        ),
+        ".local/share/opencode/opencode.db",
     ),
 }
 _NONE = CliFiles((), (), ())
@@ -102,18 +140,49 @@ _PLAIN_VARIABLES = frozenset(
         *("http_proxy", "https_proxy", "no_proxy", "all_proxy"),
     )
 )
-_ELSEWHERE = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_HOME", "QWEN_HOME")  # not in the sandbox
+# Folders outside of the sandbox; in it, each CLI has its own in the usual place.
+_ELSEWHERE = frozenset(
+    (
+        *(moved.variable for cli in CLIS.values() for moved in cli.moved),
+        *("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "TMPDIR"),
+        *("CLAUDE_CODE_TMPDIR", "QWEN_RUNTIME_DIR", "QWEN_CODE_TRUSTED_FOLDERS_PATH"),
+        *("GEMINI_CLI_TRUSTED_FOLDERS_PATH", "CODEX_SQLITE_HOME"),
+    )
+)
 
 
 def environment_of(provider: str, whole: Mapping[str, str]) -> dict[str, str]:
     """The variables of an environment that a sandboxed program may have: those of the system, and
     those that are meant for its CLI. All other tokens and sockets are left out."""
     prefixes = ("LC_", *CLIS.get(provider, _NONE).variables)
-    return {
+    kept = {
         name: value
         for name, value in whole.items()
-        if (name in _PLAIN_VARIABLES or name.startswith(prefixes)) and name not in _ELSEWHERE
+        if name in _PLAIN_VARIABLES or name.startswith(prefixes)
     }
+    return without_places(kept)
+
+
+def without_places(given: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those that name a folder of the user: a CLI would look for its files
+    where the sandbox has none."""
+    return {name: value for name, value in given.items() if name not in _ELSEWHERE}
+
+
+class RealHome(NamedTuple):
+    """Where the user's own files are."""
+
+    folder: str
+    environment: Mapping[str, str]
+
+    def path(self, provider: str, name: str) -> str:
+        """The user's own file or folder that a CLI has at `name` below a plain home folder."""
+        for moved in CLIS.get(provider, _NONE).moved:
+            folder = self.environment.get(moved.variable)
+            if folder and f"{name}/".startswith(f"{moved.usual}/"):
+                rest = name[len(moved.usual) :].lstrip("/")
+                return os.path.normpath(os.path.join(self.folder, folder, moved.below, rest))
+        return os.path.join(self.folder, name)
 
 
 def toolchains(path: str, real_home: str) -> list[str]:
@@ -141,7 +210,7 @@ def program_folders(words: list[str], real_home: str) -> list[str]:
         if path is None:
             continue
         real = os.path.realpath(path)
-        found += [path, real]
+        found += [path, *_symlink_targets(path), real]
         if "/node_modules/" in real:
             found.append(real[: real.rindex("/node_modules/")] + "/node_modules")
         for start in (path, real):
@@ -152,55 +221,62 @@ def program_folders(words: list[str], real_home: str) -> list[str]:
     return [path for path in dict.fromkeys(found) if _is_narrow(path, home)]
 
 
-def prepare(folder: str, provider: str, session: str | None, real_home: str) -> None:
-    """Make the home folder of a run, or complete the one of its last attempt.
+def _symlink_targets(path: str) -> Iterator[str]:
+    """Each path that a chain of symlinks goes through: one that is missing breaks the chain."""
+    for _ in range(40):  # as many as the kernel follows
+        if not os.path.islink(path):
+            return
+        path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+        yield path
 
-    That attempt could change all of the folder: no symlink in it is followed.
-    """
+
+def prepare(folder: str, provider: str, session: str | None, real: RealHome) -> None:
+    """Make the home folder of a run, or complete the one of its last attempt."""
+    real_home = real.folder
     os.makedirs(folder, mode=0o700, exist_ok=True)
     cli = CLIS.get(provider, _NONE)
     left = MAX_COPY_BYTES
     for name in cli.copied:
-        left -= _copy(os.path.join(real_home, name), folder, name, left)
+        left -= _copy(real.path(provider, name), folder, name, left)
     if session is not None:
         for name in cli.sessions:
-            top = os.path.join(real_home, name)
+            top = real.path(provider, name)
             for path in _files_of(top, session):
-                target = os.path.join(name, os.path.relpath(path, top))
-                _copy(path, folder, target, MAX_TRANSCRIPT_BYTES)
+                below = f"{name}/{os.path.relpath(path, top)}"
+                _copy(path, folder, below, MAX_TRANSCRIPT_BYTES)
+        if cli.database is not None and _SESSION.fullmatch(session):
+            own = os.path.dirname(real.path(provider, cli.database))
+            with suppress(OSError):
+                restore_database(own, session, folder, cli.database)
     for name in TOOLCHAINS:
-        real = os.path.join(real_home, name)
-        if os.path.isdir(real):
-            with suppress(OSError), open_parent(folder, name) as (parent, link):
-                os.symlink(os.path.realpath(real), link, dir_fd=parent)
+        tools = os.path.join(real_home, name)
+        if os.path.isdir(tools):
+            with suppress(OSError), parent_folder(folder, name) as (parent, last):
+                os.symlink(os.path.realpath(tools), last, dir_fd=parent)
     _write_git_identity(folder, real_home)
 
 
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def _copy(source: str, folder: str, target: str, most: int) -> int:
-    """Copy a file or a folder of the user to `target` below `folder`, unless it is there already;
-    returns the bytes."""
+def _copy(source: str, folder: str, name: str, most: int) -> int:
+    """Copy a file or a folder of the user below the private home, unless it is there already;
+    returns the bytes. An earlier attempt may have left symlinks there: none is followed."""
     if os.path.isdir(source):
         copied = 0
-        for name in sorted(os.listdir(source)):
-            inner = os.path.join(source, name)
-            if not os.path.islink(inner) or os.path.isfile(inner):  # no cycles
-                copied += _copy(inner, folder, os.path.join(target, name), most - copied)
+        for inner in sorted(os.listdir(source)):
+            path = os.path.join(source, inner)
+            if not os.path.islink(path) or os.path.isfile(path):  # no cycles
+                copied += _copy(path, folder, f"{name}/{inner}", most - copied)
         return copied
-    if not os.path.isfile(source) or os.stat(source).st_size > most:
+    if not os.path.isfile(source) or (size := os.stat(source).st_size) > most:
         return 0
-    with (
-        suppress(OSError),
-        open(source, "rb") as file,
-        open_parent(folder, target) as (parent, name),
-    ):
-        found = os.fstat(file.fileno())
-        mode = 0o700 if found.st_mode & stat.S_IXUSR else 0o600
-        with os.fdopen(os.open(name, _NEW_FILE, mode, dir_fd=parent), "wb") as copy:
-            shutil.copyfileobj(file, copy)
-        return found.st_size
+    with suppress(OSError), parent_folder(folder, name) as (parent, last):
+        mode = 0o700 if os.stat(source).st_mode & stat.S_IXUSR else 0o600
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with (
+            open(source, "rb") as original,
+            os.fdopen(os.open(last, flags, mode, dir_fd=parent), "wb") as copy,
+        ):
+            shutil.copyfileobj(original, copy)
+        return size
     return 0
 
 
@@ -235,14 +311,14 @@ def _write_git_identity(folder: str, real_home: str) -> None:
         if text and "\n" not in text:
             escaped = text.replace("\\", "\\\\").replace('"', '\\"')
             lines.append(f'\t{key} = "{escaped}"\n')
-    with open(path, "w", encoding="utf-8") as file:
+    with open(path, "x", encoding="utf-8") as file:
         file.write(f"[user]\n{''.join(lines)}" if lines else "")
 
 
 # -- afterwards ------------------------------------------------------------------------------------
 
 
-def write_back(folder: str, provider: str, session: str | None, real_home: str) -> list[str]:
+def write_back(folder: str, provider: str, session: str | None, real: RealHome) -> list[str]:
     """Copy the transcripts of a run's session into the real home; returns their paths there.
 
     A file is new there, or continues the one that is there byte for byte; any other is skipped.
@@ -253,8 +329,12 @@ def write_back(folder: str, provider: str, session: str | None, real_home: str) 
         return []
     written: list[str] = []
     left = MAX_TRANSCRIPT_BYTES
-    for name in CLIS.get(provider, _NONE).sessions:
-        target = os.path.join(real_home, name)
+    cli = CLIS.get(provider, _NONE)
+    if cli.database is not None:
+        own = os.path.dirname(real.path(provider, cli.database))
+        written += keep_database(folder, cli.database, session, own)
+    for name in cli.sessions:
+        target = real.path(provider, name)
         for file in walk_files(os.path.join(folder, name), lambda path: _is_of(path, session)):
             if len(written) >= MAX_TRANSCRIPTS or file.size > left:
                 continue
@@ -265,27 +345,25 @@ def write_back(folder: str, provider: str, session: str | None, real_home: str) 
     return written
 
 
-_OLD_OR_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
 def _continue(file: UntrustedFile, target: str) -> bool:
     """Write a transcript below the user's folder, or append what is new to the one there."""
     os.makedirs(target, mode=0o700, exist_ok=True)
-    with open_parent(target, file.path) as (parent, name):
-        descriptor = os.open(name, _OLD_OR_NEW_FILE, 0o600, dir_fd=parent)
-    try:
-        known = os.fstat(descriptor)
-        if not stat.S_ISREG(known.st_mode) or known.st_nlink != 1 or known.st_size >= file.size:
-            return False
-        if not _starts_with(file.descriptor, descriptor, known.st_size):
-            return False
-        left = file.size - known.st_size
-        while left and (piece := os.read(file.descriptor, min(left, 1 << 20))):
-            os.write(descriptor, piece)
-            left -= len(piece)
-        return True
-    finally:
-        os.close(descriptor)
+    with parent_folder(target, file.path) as (parent, name):
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+        try:
+            known = os.fstat(descriptor)
+            if not is_plain(known) or known.st_size >= file.size:
+                return False
+            if not _starts_with(file.descriptor, descriptor, known.st_size):
+                return False
+            left = file.size - known.st_size
+            while left and (piece := os.read(file.descriptor, min(left, 1 << 20))):
+                os.write(descriptor, piece)
+                left -= len(piece)
+            return True
+        finally:
+            os.close(descriptor)
 
 
 def _starts_with(new: int, old: int, size: int) -> bool:

@@ -7,8 +7,10 @@ regular files with one name are read: a hard link could be a name for a file out
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from itertools import islice
 from typing import NamedTuple
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -42,23 +44,6 @@ def read_file(root: str, path: str, most: int) -> bytes | None:
         return data if len(data) <= most else None
     except OSError:
         return None
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-
-
-@contextmanager
-def open_parent(root: str, path: str) -> Iterator[tuple[int, str]]:
-    """The descriptor of the folder that `path` is in, below `root`, and its name there. Missing
-    folders are made, for their user alone. OSError when one on the way is a symlink or a file."""
-    opened = [os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
-    try:
-        *folders, name = path.split("/")
-        for folder in folders:
-            with suppress(FileExistsError):
-                os.mkdir(folder, 0o700, dir_fd=opened[-1])
-            opened.append(os.open(folder, _FOLDER, dir_fd=opened[-1]))
-        yield opened[-1], name
     finally:
         for descriptor in opened:
             os.close(descriptor)
@@ -103,6 +88,69 @@ def _walk(
             elif is_plain(found := os.fstat(descriptor)):
                 yield UntrustedFile(path, found.st_size, descriptor)
         finally:
+            os.close(descriptor)
+
+
+def find_files(
+    root: str, patterns: Sequence[str], *, max_entries: int
+) -> Iterator[tuple[str, int, os.stat_result]]:
+    """Yield path, descriptor and status of the plain files below `root` that match a pattern.
+
+    A pattern has one component per folder, each with `*` as in a shell: only folders that can hold
+    a match are listed. At most `max_entries` directory entries are looked at, so that a program
+    which makes a million files cannot hold up the caller. The walk closes the descriptors.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        descriptor = os.open(root, _FOLDER)
+        try:
+            left = [max_entries]
+            for pattern in patterns:
+                yield from _search(descriptor, "", pattern.split("/"), left)
+        finally:
+            os.close(descriptor)
+
+
+def _search(
+    folder: int, prefix: str, parts: list[str], left: list[int]
+) -> Iterator[tuple[str, int, os.stat_result]]:
+    first, *rest = parts
+    names = [first]
+    if "*" in first:
+        with os.scandir(folder) as entries:
+            seen = [entry.name for entry in islice(entries, left[0])]
+        left[0] -= len(seen)
+        names = sorted(name for name in seen if fnmatchcase(name, first))
+    for name in names:
+        try:
+            descriptor = os.open(name, _FOLDER if rest else _FILE, dir_fd=folder)
+        except OSError:
+            continue
+        try:
+            if rest:
+                yield from _search(descriptor, f"{prefix}{name}/", rest, left)
+            elif is_plain(status := os.fstat(descriptor)):
+                yield f"{prefix}{name}", descriptor, status
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def parent_folder(root: str, path: str) -> Iterator[tuple[int, str]]:
+    """Open the folder of a path below `root`, and make what is missing of it.
+
+    Gives its descriptor and the last component of the path. OSError when a component below `root`
+    is a symlink: a program that could write there must not choose where the file goes.
+    """
+    opened = [os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+    try:
+        *folders, name = path.split("/")
+        for folder in folders:
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o700, dir_fd=opened[-1])
+            opened.append(os.open(folder, _FOLDER, dir_fd=opened[-1]))
+        yield opened[-1], name
+    finally:
+        for descriptor in opened:
             os.close(descriptor)
 
 

@@ -3,7 +3,7 @@ taken over from it afterwards."""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,13 @@ import msgspec
 
 from corral.adapters import private_git, private_home, process, sandbox
 from corral.adapters.leftovers import delete
-from corral.adapters.private_home import environment_of, program_folders, toolchains
+from corral.adapters.private_home import (
+    RealHome,
+    environment_of,
+    program_folders,
+    toolchains,
+    without_places,
+)
 from corral.adapters.process import Identity
 from corral.keeper.voice import Log
 from corral.kernel.clock import DAY
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
     from corral.adapters.providers.provider import Start
     from corral.library import Corral
 
-HOME, GIT, SCRATCH = "home", "git", "scratch"
+HOME, GIT, SCRATCH, RECORDS = "home", "git", "scratch", "records"
 TOKEN_MS = 30 * DAY  # longer than a run; the token is revoked when the run ends
 LOOK_SECONDS = 0.5
 DISK_SECONDS = 2.0
@@ -50,11 +56,15 @@ class Confinement:
         self._folder = folder
         self._provider = provider
         self._setting = setting
-        self._home = str(folder / HOME)
+        self.home = str(folder / HOME)
+        """The private home folder. A hostile agent may write whatever it likes there."""
         self._git = str(folder / GIT)
         self._scratch = str(folder / SCRATCH)
+        whole = os.environ | launch.env
         self._real_home = os.path.expanduser("~")
+        self._real = RealHome(self._real_home, whole)
         self._token: str | None = None
+        self._added: dict[str, str] = {}
         self._next_look = self._next_disk = 0.0
         self._disk_before: int | None = None
         self._places: list[str] = []
@@ -63,7 +73,7 @@ class Confinement:
     def wrap(self, started: "Start", found: "Checkout", session: str | None) -> "Start":
         """The start of an attempt, inside of the sandbox."""
         mounted = self._kind is sandbox.Kind.BUBBLEWRAP
-        private_home.prepare(self._home, self._provider, session, self._real_home)
+        private_home.prepare(self.home, self._provider, session, self._real)
         private = private_git.prepare(found, self._git, mounted=mounted)
         processes = int(self._setting("sandbox.processes"))
         reads = [*self._setting("sandbox.reads")]
@@ -74,7 +84,7 @@ class Confinement:
             sandbox.Bounds(
                 worktree=found.folder,
                 git=private,
-                writable=(self._home,),
+                writable=(self.home,),
                 readable=tuple(path for path in dict.fromkeys(reads) if os.path.exists(path)),
                 terminal=self._run.mode is Mode.PTY,
                 network=bool(self._setting("sandbox.network")),
@@ -87,19 +97,23 @@ class Confinement:
             kind=self._kind,
         )
         self.lacks = wrapped.lacks
-        self._places = [found.folder, self._home, self._git, self._scratch]
+        self._places = [found.folder, self.home, self._git, self._scratch]
         self._disk_before = None
-        return msgspec.structs.replace(
-            started,
-            args=wrapped.words,
-            env=started.env | wrapped.environment | {"HOME": self._home},
-        )
+        self._added = wrapped.environment
+        return msgspec.structs.replace(started, args=wrapped.words)
 
-    def environment(self) -> dict[str, str]:
-        """What it has of the supervisor's environment, and how it reaches Corral: by the daemon,
-        with a token that acts for its agent alone. It learns nothing of the store itself."""
-        kept = environment_of(self._provider, os.environ)
-        return kept | {"CORRAL_STORE": NO_DAEMON} | self._reach()
+    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        """What it has of the supervisor's environment and of the variables `given` to it, its
+        private home, and how it reaches Corral: by the daemon, with a token that acts for its
+        agent alone. It learns nothing of the store itself."""
+        kept = environment_of(self._provider, os.environ) | without_places(given)
+        kept |= {"HOME": self.home, "CORRAL_STORE": NO_DAEMON}
+        return kept | self._added | self._reach()
+
+    @property
+    def records_folder(self) -> Path:
+        """Where this supervisor copies the records of the CLI to; a fenced one may still run."""
+        return self._folder / f"{RECORDS}.{os.getpid()}"
 
     def _reach(self) -> dict[str, str]:
         from corral.adapters import daemons
@@ -172,7 +186,7 @@ class Confinement:
         except OSError as error:
             log("warn", f"Do not call git in {found.folder}: its .git is not reset: {error}", None)
         try:
-            private_home.write_back(self._home, self._provider, session, self._real_home)
+            private_home.write_back(self.home, self._provider, session, self._real)
         except OSError as error:
             log("warn", f"Its transcript could not be copied: {error}", None)
 
@@ -180,7 +194,8 @@ class Confinement:
         """Delete the private folders, with the copies of logins, and revoke the token."""
         with suppress(OSError, CorralError):
             private_git.discard(found, self._git)
-        for folder in (self._home, self._scratch):
+        copies = [str(path) for path in self._folder.glob(f"{RECORDS}.*")]
+        for folder in (self.home, self._scratch, *copies):
             with suppress(OSError):
                 delete(folder)
         with suppress(CorralError):  # there is none where there was no daemon

@@ -239,7 +239,6 @@ class Keeper:
         unsure = not end.known and not run_marks.is_supported()
         end = end._replace(survivors=survivors, unsure=unsure)
         self._drain()
-        self._plan.collect(self._hold.log)
         if self._streams is not None:
             self._streams.close()
         self._output.close()
@@ -255,6 +254,7 @@ class Keeper:
         """What the agent says of its end goes with what its process returned."""
         self._voice.close()
         self._voice.close_record()
+        self._plan.collect(self._hold.log)  # now the session is known of which it takes over files
         finished = self._voice.finished
         if self._idle:
             return self._idle_end(end)

@@ -248,9 +248,8 @@ class Plan:
         withheld = (*OWN_VARIABLES, "CORRAL_TOKEN")
         kept = {name: value for name, value in os.environ.items() if name not in withheld}
         kept["CORRAL_STORE"] = self._store.address
-        if self.confinement is not None:
-            kept = self.confinement.environment()
-        kept |= start.env | self._launch.env | self.secrets
+        given = start.env | self._launch.env | self.secrets
+        kept = self.confinement.environment(given) if self.confinement else kept | given
         kept["CORRAL_RUN"] = run.id
         if self.secrets:  # what it calls Corral with is kept without them
             before = kept.get("CORRAL_SECRETS", "").split(",")
@@ -331,6 +330,7 @@ class Plan:
             session=start.session,
             started_at=started_at,
             prompt=None if self._launch.raw else self._launch.prompt,
+            confinement=self.confinement,
         )
 
     def _stream_voice(self, run: Run, offset: int, log: Log) -> Voice:

@@ -17,6 +17,8 @@ from msgspec.structs import replace
 
 from corral.adapters import process
 from corral.adapters.providers.facts import Denied, Said, SessionNamed, Used
+from corral.adapters.providers.provider import SESSION
+from corral.adapters.record_copies import RecordCopy
 from corral.adapters.transcripts.transcript import Item, Reader, reader_of
 from corral.keeper.stream import StreamVoice
 from corral.keeper.voice import Recorder, Voice
@@ -24,6 +26,7 @@ from corral.rooms.runs.model import Mode, Run
 
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import Provider
+    from corral.keeper.confinement import Confinement
     from corral.library import Corral
 
 PROC = "/proc"
@@ -63,21 +66,39 @@ class Place:
         started_at: int,
         is_alone: Callable[[], bool],
         is_taken: Callable[[str], bool],
+        copy: RecordCopy | None = None,
     ) -> None:
+        """`copy`: the folder belongs to a sandboxed run alone, and `folder` is in a copy of it."""
         self._reader, self._folder, self._cwd = reader, folder, cwd
         self.started_at = started_at - SLACK_MS
         self._is_alone, self._is_taken = is_alone, is_taken
+        self._copy = copy
+
+    def refresh(self) -> None:
+        """Bring the copy of a sandboxed run's records up to date."""
+        if self._copy is not None:
+            self._copy.refresh()
+
+    def close(self) -> None:
+        if self._copy is not None:
+            self._copy.close()
 
     def sessions(self, agent: int | None) -> list[str]:
         """The sessions of a process and its descendants; None: the process has ended. Where the CLI
-        does not record that, directory and time must leave one candidate."""
-        if agent is not None:
+        does not record that, directory and time must leave one candidate.
+
+        A CLI in a sandbox records the pid that it has in there, but no other run writes to its
+        folder: every session that began there is the run's.
+        """
+        if agent is not None and self._copy is None:
             pids = [agent, *process.descendants(agent)]
             found = self._reader.sessions_of(self._folder, pids, self.started_at)
             if found or self._reader.RECORDS_PROCESSES:
                 return found
         later = self._reader.since(self._folder, self._cwd, self.started_at)
         free = [session for session in later if not self._is_taken(session)]
+        if self._copy is not None:
+            return free
         return free if len(free) == 1 and self._is_alone() else []
 
     def files(self, session: str) -> list[tuple[Path, bool]]:
@@ -90,6 +111,12 @@ class Place:
     def title(self, path: Path) -> str | None:
         head = self._reader.head(path)
         return head.title if head is not None else None
+
+    def model(self, session: str) -> str | None:
+        """The model that the conversation was last asked with, where the record tells it."""
+        find_model = getattr(self._reader, "model", None)
+        path = self._reader.find(self._folder, session) if find_model is not None else None
+        return find_model(path) if find_model is not None and path is not None else None
 
     def read(self, path: Path, offset: int) -> list[Item]:
         return list(self._reader.read(path, offset=offset))
@@ -134,7 +161,7 @@ class FollowedRecord:
 
     def name(self, session: str) -> None:
         """The stream says which session it is."""
-        if session not in self._sessions:
+        if session not in self._sessions and SESSION.fullmatch(session):
             self._sessions.append(session)
         self._searches = False
 
@@ -168,20 +195,34 @@ class FollowedRecord:
             self.recorder.take(list(self._estimate.values()), place="record:estimate")
         self._estimate.clear()
         self.recorder.finish()
+        self._place.close()
+
+    def model(self, session: str) -> str | None:
+        """The model of a session, for a stream that does not report it."""
+        try:
+            self._place.refresh()
+            return self._place.model(session)
+        except OSError:
+            return None
 
     def _search(self, agent: int | None, now: float) -> None:
         try:
+            self._place.refresh()
             sessions = self._place.sessions(agent)
         except OSError:
             sessions = []
         for session in sessions:
-            if session not in self._sessions:
+            if session not in self._sessions and SESSION.fullmatch(session):
                 self._sessions.append(session)
         if self._sessions:
             self._next_search = now + BETWEEN_SEARCHES
 
     def _read(self) -> bool:
         found = False
+        try:
+            self._place.refresh()
+        except OSError:
+            return False  # no space left for the copy; the next look tries again
         for session in self._sessions:
             try:
                 for path, is_main in self._place.files(session):
@@ -267,8 +308,12 @@ def follow_record(
     session: str | None,
     started_at: int,
     prompt: str | None,
+    confinement: "Confinement | None",
 ) -> None:
-    """Let a voice take in what the CLI records, where its stream does not tell all of it."""
+    """Let a voice take in what the CLI records, where its stream does not tell all of it.
+
+    The records in the private home of a sandboxed run are read from a copy.
+    """
     reader = reader_of(provider.name)
     part: Part | None = Part.ALL
     if run.mode is Mode.ACP:
@@ -287,15 +332,22 @@ def follow_record(
         family = [pid, *process.descendants(pid)] if pid else []
         return not _is_used_elsewhere(provider.program, run.cwd, family)
 
+    root, copy = reader.root(env), None
+    if confinement is not None:
+        below = root.relative_to(confinement.home)
+        patterns = [f"{below}/{pattern}" for pattern in reader.RECORD_FILES]
+        copy = RecordCopy(confinement.home, patterns, confinement.records_folder)
+        root = confinement.records_folder / below
     stream = voice.recorder
     voice.record = FollowedRecord(
         Place(
             reader,
-            reader.root(env),
+            root,
             cwd=run.cwd,
             started_at=started_at,
             is_alone=is_alone,
             is_taken=is_taken,
+            copy=copy,
         ),
         recorder,
         part=part,

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
@@ -292,11 +291,10 @@ class Recorder:
 
     def _model_in_record(self) -> str | None:
         """Some streams do not say their model; what the CLI itself keeps of the talk does."""
-        from corral.adapters.providers import registry
-
-        if self._session is None:
+        record = self._voice.record
+        if self._session is None or record is None:
             return None
-        return registry.find(self._run.provider).model(Path.home(), self._session)
+        return record.model(self._session)
 
     def _say(self, fact: Said) -> None:
         if self._run.session_id is None:

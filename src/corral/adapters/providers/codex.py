@@ -4,7 +4,6 @@
 input holds what came from the cache. The stream does not say the model; the rollout does.
 """
 
-from pathlib import Path
 from typing import Any
 
 from corral.adapters import hook_files
@@ -90,15 +89,6 @@ class Codex(Cli):
             # As configuration: `exec resume` has no --sandbox.
             args += ["-c", 'sandbox_mode="workspace-write"']
         return args
-
-    def model(self, home: Path, session: str) -> str | None:
-        from corral.adapters.transcripts import codex as transcripts
-
-        try:
-            path = self.transcript(home, session)
-            return transcripts.model(path) if path is not None else None
-        except OSError:
-            return None
 
     def parser(self, clock: Clock | None = None) -> "CodexParser":
         return CodexParser(clock)

@@ -114,10 +114,6 @@ class Provider(Protocol):
 
     def transcript(self, home: Path, session: str) -> Path | None: ...
 
-    def model(self, home: Path, session: str) -> str | None:
-        """The model of a conversation, where only the CLI's own record says it."""
-        ...
-
     @property
     def screen(self) -> "Screen | None": ...
 
@@ -174,9 +170,6 @@ class Cli:
             return None
         # A pipe in its place, or a link to a device, would be read for ever.
         return next((path for path in home.glob(files.format(session)) if path.is_file()), None)
-
-    def model(self, home: Path, session: str) -> str | None:
-        return None
 
 
 def words(ask: Ask, *, instructions: bool = False) -> str | None:

@@ -24,7 +24,8 @@ class Qwen(Cli):
     quit_command = "/quit"
     chooses_session = True
     transcript_files = ".qwen/projects/*/chats/{}.jsonl"
-    acp_args = ("--acp",)
+    # Without the mode it decides by itself what it does not ask for.
+    acp_args = ("--acp", "--approval-mode=default")
 
     def start(self, ask: Ask, program: str | None = None) -> Start:
         args = [program or self.program]

@@ -38,6 +38,7 @@ FOLDER = ".claude"
 _NOT_SAID = ("<local-command-", "<command-", "<system-reminder>", "Caveat: The messages below")
 
 RECORDS_PROCESSES = True
+RECORD_FILES = ("projects/*/*.jsonl", "projects/*/*/subagents/*.jsonl")
 
 
 def root(env: Mapping[str, str]) -> Path:

@@ -38,6 +38,7 @@ FOLDER = ".codex/sessions"
 _NOT_SAID = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md")
 
 RECORDS_PROCESSES = True
+RECORD_FILES = ("sessions/*/*/*/rollout-*.jsonl",)
 
 
 def root(env: Mapping[str, str]) -> Path:

@@ -33,6 +33,7 @@ from corral.adapters.transcripts.transcript import (
 EVENTS = "events.jsonl"
 
 RECORDS_PROCESSES = True
+RECORD_FILES = ("session-state/*/events.jsonl",)
 
 
 def root(env: Mapping[str, str]) -> Path:

@@ -36,6 +36,7 @@ from corral.adapters.transcripts.transcript import (
 _NOT_SAID = ("<session_context>", "<hook_context>")
 
 RECORDS_PROCESSES = False
+RECORD_FILES = ("tmp/*/.project_root", "tmp/*/chats/session-*.jsonl")
 
 
 def root(env: Mapping[str, str]) -> Path:

@@ -5,6 +5,7 @@ the row's last change, so a reading can yield a row of that same millisecond aga
 and the place of a turn stay the same. Sessions of sub-agents name their parent; their usage counts.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +28,9 @@ from corral.adapters.providers.opencode import is_denial
 from corral.adapters.transcripts.transcript import Head, Item, title_of
 
 DATABASE = "opencode.db"
+MAX_SECONDS = 5.0
+MAX_VALUE = 32 << 20
+MAX_SIZE = 256 << 20
 
 _SESSIONS = """
     WITH RECURSIVE family(id) AS (
@@ -48,6 +52,8 @@ _SINCE = """
 """
 
 RECORDS_PROCESSES = False
+# The log first: what a checkpoint moves from it in the meantime is then in both copies.
+RECORD_FILES = ("opencode.db-wal", "opencode.db")
 
 
 def root(env: Mapping[str, str]) -> Path:
@@ -154,14 +160,29 @@ def _json(data: Any) -> dict[str, Any]:
 
 def _rows(database: Path, statement: str, **values: Any) -> list[tuple[Any, ...]]:
     """The rows of a query, from a database that another program may be writing; none when it cannot
-    be read or has another schema. OSError when there is no database."""
+    be read or has another schema. OSError when there is no database.
+
+    The program may be hostile: it can put views and generated columns in the place of tables. Time,
+    the size of a value and the size of all rows are bounded.
+    """
     import apsw
 
     if not database.is_file():
         raise FileNotFoundError(str(database))
+    until = time.monotonic() + MAX_SECONDS
+    rows: list[tuple[Any, ...]] = []
+    size = 0
     try:
         with closing(apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)) as opened:
             opened.set_busy_timeout(500)
-            return list(opened.execute(statement, values))
-    except apsw.Error:
+            opened.limit(apsw.SQLITE_LIMIT_LENGTH, MAX_VALUE)
+            opened.set_progress_handler(lambda: time.monotonic() > until, 10_000)
+            opened.execute("PRAGMA trusted_schema = OFF; PRAGMA mmap_size = 0")
+            for row in opened.execute(statement, values):
+                size += sum(len(value) for value in row if isinstance(value, (str, bytes)))
+                if size > MAX_SIZE:
+                    return []
+                rows.append(row)
+            return rows
+    except (apsw.Error, UnicodeError):
         return []

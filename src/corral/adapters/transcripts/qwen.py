@@ -32,6 +32,7 @@ from corral.adapters.transcripts.transcript import (
 )
 
 RECORDS_PROCESSES = False  # only at a terminal
+RECORD_FILES = ("projects/*/chats/*.jsonl",)
 
 
 def root(env: Mapping[str, str]) -> Path:

@@ -49,6 +49,8 @@ class Reader(Protocol):
     RECORDS_PROCESSES: bool
     """Whether each of its processes records which session it has, so that `since` is only asked
     for a process that has ended."""
+    RECORD_FILES: tuple[str, ...]
+    """Patterns of the files that are read, relative to `root`."""
 
     def root(self, env: Mapping[str, str]) -> Path:
         """The CLI's own folder, for a process with these variables."""

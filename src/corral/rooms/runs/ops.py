@@ -181,7 +181,8 @@ def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
 
 def fail(tx: Tx, id: str, *, reason: str) -> Run:
     """Record that a run failed: one that is queued and can never be started, or a process that
-    Corral only records. The first end stands: a run that is over is returned as it is.
+    Corral only records. The first end stands: a run that is over is returned as it is. A reason
+    that is too long is cut: the sentence of an error must not leave the run queued for ever.
 
     Conflict when a supervisor has the run: its process may go on, so it must be stopped.
     """
@@ -195,8 +196,7 @@ def fail(tx: Tx, id: str, *, reason: str) -> Run:
             id=found.id,
             state=found.state,
         )
-    how = End(reason=clean_text(reason, "The reason", most=MAX_REASON_BYTES))
-    return _close(tx, found, "fail", how)
+    return _close(tx, found, "fail", End(reason=ending.storable(reason)))
 
 
 def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
@@ -204,7 +204,7 @@ def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
     found = sql.RUNS.hold(tx, resolve(tx, id))
     if not found.is_live:
         return found
-    how = End(reason=clean_text(reason, "The reason", most=MAX_REASON_BYTES))
+    how = End(reason=ending.storable(reason))
     verb = "cancel" if found.state is RunState.QUEUED else ending.verb_of(how, found.stop_kind)
     return _close(tx, found, verb, how)
 

@@ -1,0 +1,56 @@
+"""The database of a sandboxed CLI that keeps all of its conversations in one, as opencode does.
+
+The user's own database is neither copied into a sandbox, where it would show all conversations, nor
+changed afterwards, because rows and triggers of a hostile program would come with it. The database
+of a sandboxed run is kept as a file of its own, under the id of the session. Only another sandboxed
+run of the same session gets it again.
+"""
+
+import os
+from contextlib import suppress
+
+from corral.adapters.untrusted_files import find_files, parent_folder
+
+KEPT = "corral"
+MAX_BYTES = 256 << 20
+_PARTS = ("-wal", "")  # the database last: a log without it is not used
+
+
+def keep_database(home: str, path: str, session: str, folder: str) -> list[str]:
+    """Keep the database at `path` below a private home in the user's `folder` of the CLI; returns
+    the paths there. A copy that was kept before is replaced. OSError when it cannot be written."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return [
+        os.path.join(folder, kept)
+        for part in _PARTS
+        if _copy(home, path + part, folder, kept := f"{KEPT}/{session}.db{part}")
+    ]
+
+
+def restore_database(folder: str, session: str, home: str, path: str) -> None:
+    """Put the database that was kept for a session into a private home, unless there is one."""
+    if os.path.lexists(os.path.join(home, path)) or not os.path.isdir(folder):
+        return
+    for part in _PARTS:
+        _copy(folder, f"{KEPT}/{session}.db{part}", home, path + part)
+
+
+def _copy(source: str, name: str, target: str, copy: str) -> bool:
+    """Copy one file between two folders, both of which may hold symlinks of a hostile program."""
+    found = find_files(source, [name], max_entries=0)
+    with parent_folder(target, copy) as (parent, last):
+        for _, descriptor, status in found:
+            if status.st_size > MAX_BYTES:
+                break
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            made = f"{last}.{os.getpid()}"
+            with os.fdopen(os.open(made, flags, 0o600, dir_fd=parent), "wb") as file:
+                left = status.st_size
+                while left and (piece := os.read(descriptor, min(left, 1 << 20))):
+                    file.write(piece)
+                    left -= len(piece)
+            os.replace(made, last, src_dir_fd=parent, dst_dir_fd=parent)
+            return True
+        with suppress(FileNotFoundError):  # an old log does not belong to a newer database
+            os.unlink(last, dir_fd=parent)
+    return False

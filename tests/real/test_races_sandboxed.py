@@ -1,0 +1,117 @@
+"""A sandboxed race with each agent CLI: it works in its private home, and its record is kept."""
+
+import json
+from typing import Any
+
+import pytest
+
+from corral.rooms.runs.model import Run, RunState
+from tests.real.keeping import RealHome
+from tests.real.machine import steps
+from tests.real.test_runs_usage import ALL, DEAR, MODELS, SMALL
+from tests.support.racing import git
+
+SHELL: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "claude": ("Bash", "command", {}),
+    "codex": ("exec_command", "cmd", {}),
+    "copilot": ("bash", "command", {"description": "x"}),
+    "gemini": ("run_shell_command", "command", {}),
+    "opencode": ("bash", "command", {"description": "x"}),
+    "qwen": ("run_shell_command", "command", {"is_background": False}),
+}
+MAKE = "echo hi > a.txt && git add a.txt && git commit -qm 'made in the sandbox'"
+
+
+def shell(name: str, command: str, **more: Any) -> dict[str, Any]:
+    tool, argument, rest = SHELL[name]
+    return {"tool": tool, "args": {argument: command, **rest}, **more}
+
+
+@pytest.fixture(params=ALL)
+def name(request: pytest.FixtureRequest, home: RealHome) -> str:
+    """The user's CLI is set up in his home folder, and has a model with a price."""
+    name: str = request.param
+    home.install(name)
+    machine = home.machine
+    machine.env |= {"COPILOT_MODEL": MODELS["copilot"], "OPENAI_MODEL": MODELS["qwen"]}
+    config = machine.home / ".config/opencode/opencode.json"
+    config.write_text(config.read_text().replace('"stub": {"name"', '"gpt-5": {"name"'))
+    # Only variables that are meant for the CLI go into the sandbox.
+    config = machine.home / ".codex/config.toml"
+    config.write_text(config.read_text().replace("STUB_KEY", "OPENAI_API_KEY"))
+    machine.write(".gitconfig", "[user]\n\tname = Ada\n\temail = ada@example.org\n")
+    git(home.work, "init", "-q", "-b", "main")
+    (home.work / "README").write_text("hello\n")
+    git(home.work, "add", "-A")
+    git(home.work, "commit", "-qm", "first")
+    home.corral("agent", "create", "ada", "--provider", name, "--model", MODELS[name])
+    return name
+
+
+def race(home: RealHome, prompt: str, *options: str) -> tuple[dict[str, Any], Run]:
+    done = home.corral(
+        *("race", "start", prompt, "--agents", "ada", "--sandbox", "bubblewrap"),
+        *("--wait", "--json", *options),
+    )
+    assert done.stdout, done.stderr
+    (attempt,) = json.loads(done.stdout)["rounds"][0]["attempts"]
+    return attempt, home.get(attempt["run_id"])
+
+
+def trouble(home: RealHome, run: Run) -> Any:
+    """What can be known of a run that did not go as it should."""
+    errors = home.output(run, "errors")[-2_000:]
+    return run.state, run.reason, home.log(run), home.output(run)[-2_000:], errors
+
+
+def test_it_edits_commits_and_is_resumed(home: RealHome, name: str) -> None:
+    before = {path for path in home.machine.home.rglob("*") if path.is_file()}
+    prompt = "the one prompt " + steps(
+        shell(name, MAKE, usage=SMALL), {"text": "It is made.", "usage": SMALL}
+    )
+    attempt, run = race(home, prompt, "--yes", "all")
+    assert run.state is RunState.COMPLETED, trouble(home, run)
+    assert git(home.work, "log", "-1", "--format=%s by %an", attempt["branch"]) == (
+        "made in the sandbox by Ada"
+    )
+    assert home.said(run)[-1] == "It is made."
+    assert [turn.role for turn in home.turns(run)][-2:] == ["tool", "assistant"]
+    assert run.tokens >= 2_100, run
+    assert (run.cost_micros or 0) > 0
+    session = home.session_of(run)
+    assert (session.provider, bool(session.provider_session)) == (name, True)
+    added = {path for path in home.machine.home.rglob("*") if path.is_file()} - before
+    assert added, "its transcript is written back"
+    asked = len(home.asked_for())
+    again = steps({"text": "the second answer"})
+    told = home.json("resume", "-d", "--json", run.id, again)
+    after = home.ended(told["id"])
+    assert after.state is RunState.COMPLETED, trouble(home, after)
+    assert home.said(after)[-1] == "the second answer"
+    assert len(home.asked_for()) > asked
+    assert home.times_told("the one prompt") == 1
+    assert home.session_of(after).provider_session == session.provider_session
+    home.nobody_left()
+
+
+def test_its_budget_is_kept(home: RealHome, name: str) -> None:
+    prompt = steps(shell(name, "true", usage=DEAR), {"text": "never said", "gate": "never"})
+    _, run = race(home, prompt, "--yes", "all", "--budget", "0.05")
+    ended = home.ended(run.id)
+    assert ended.state is RunState.CANCELLED, trouble(home, ended)
+    # The supervisor of the run and the driver of the race look at the same budget.
+    expected = ("its budget is spent: $", "its attempt was cancelled")
+    assert str(ended.reason).startswith(expected), ended.reason
+    assert (ended.cost_micros or 0) >= 50_000
+    home.nobody_left()
+
+
+def test_what_it_is_denied_is_counted(home: RealHome, name: str) -> None:
+    call = shell(name, "touch denied.txt", force=True)
+    if name == "opencode":
+        config = home.machine.home / ".config/opencode/opencode.json"
+        found = json.loads(config.read_text()) | {"permission": {"bash": "ask"}}
+        config.write_text(json.dumps(found))
+    _, run = race(home, steps(call, {"text": "done"}))
+    assert run.state is RunState.COMPLETED, trouble(home, run)
+    assert run.denied == {call["tool"]: 1}, (home.log(run), home.turns(run))
