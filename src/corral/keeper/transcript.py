@@ -140,6 +140,7 @@ class FollowedRecord:
         self.is_screened = is_screened
         """Whether a screen tells that the agent works."""
         self._prompt = prompt
+        self._prompt_place: str | None = None
         self._has_stream_charged = has_stream_charged
         self._sessions: list[str] = [session] if session else []
         self._offsets: dict[Path, int] = {}
@@ -260,7 +261,9 @@ class FollowedRecord:
             self._use(fact, item.at, place, is_new=is_new)
         elif not is_new or not is_main:
             return
-        elif isinstance(fact, Denied) or (self._part is Part.ALL and not self._is_prompt(fact)):
+        elif isinstance(fact, Denied) or (
+            self._part is Part.ALL and not self._is_prompt(fact, place)
+        ):
             self.recorder.take([fact], place=place, at=item.at, is_whole_place=True)
 
     def _use(self, used: Used, at: int | None, place: str, *, is_new: bool) -> None:
@@ -287,13 +290,16 @@ class FollowedRecord:
             cache_write=max(0, used.cache_write - before.cache_write),
         )
 
-    def _is_prompt(self, fact: Said) -> bool:
-        """Whether it is the run's own prompt, which is in the session already."""
+    def _is_prompt(self, fact: Said, place: str) -> bool:
+        """Whether it is the run's own prompt, which is in the session already. A record can yield
+        one item again, so the place of the prompt is remembered."""
+        if place == self._prompt_place:
+            return True
         if fact.role != "user" or self._prompt is None:
             return False
         if not fact.content.strip().endswith(self._prompt.strip()):
             return False
-        self._prompt = None  # only the first time
+        self._prompt, self._prompt_place = None, place  # only the first time
         return True
 
 

@@ -1,0 +1,43 @@
+"""Following a record whose reader may yield one item again."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from corral.adapters.providers.facts import Said
+from corral.adapters.transcripts.transcript import Item
+from corral.keeper.transcript import FollowedRecord, Part
+
+
+class Recorder:
+    """Keeps what it is given, as the one of a run does."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.budget = SimpleNamespace(is_measured=False)
+
+    def take(self, facts: list[Any], **place: Any) -> None:
+        self.taken += [fact.content for fact in facts if isinstance(fact, Said)]
+
+    def pass_on(self) -> None: ...
+
+
+def test_a_prompt_that_is_yielded_again_is_not_recorded() -> None:
+    """opencode tells the time of a row, and rows of the same millisecond are read twice."""
+    items = [Item(5, Said("user", "do it"), 7, "prt_1")]
+    place: Any = SimpleNamespace(
+        started_at=0,
+        refresh=lambda: None,
+        files=lambda session: [(Path("record"), True)],
+        read=lambda path, offset: items,
+    )
+    recorder: Any = Recorder()
+    record = FollowedRecord(place, recorder, part=Part.ALL, session="ses_1", prompt="do it")
+    for _ in range(3):
+        record.next_look = 0.0
+        record.look(None)
+    assert recorder.taken == []
+    items.append(Item(6, Said("user", "do it"), 8, "prt_2"))
+    record.next_look = 0.0
+    record.look(None)
+    assert recorder.taken == ["do it"], "a person says the same again"
