@@ -206,9 +206,11 @@ class Corral:
 
     @cached_property
     def mail(self) -> "Mail":
-        from corral.library.mail import Mail
+        from corral.library.mail import AgentMail, Mail
 
-        return Mail(self._database)
+        database = self._database
+        is_agent = database.origin is not None or database.actor.startswith("agent:")
+        return AgentMail(database) if is_agent else Mail(database)
 
     @cached_property
     def locks(self) -> "Locks":

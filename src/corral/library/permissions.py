@@ -189,7 +189,7 @@ class _LazyRoom:
 
 def _names(room: Any, verb: str) -> tuple[str, ...]:
     """The names of an operation's arguments, without the room or the transaction."""
-    member = vars(type(room))[verb]
+    member = next(vars(kind)[verb] for kind in type(room).__mro__ if verb in vars(kind))
     function = member.function if isinstance(member, Operation) else member
     code = function.__code__
     names: tuple[str, ...] = code.co_varnames[1 : code.co_argcount]
@@ -276,7 +276,7 @@ def _spellings(identity: RunIdentity) -> set[str | None]:
 def _sending(store: BoundStore, member: Call) -> Call:
     """`runs.send`, but not into a run that asks something: only a person approves."""
 
-    def call(id: str, text: str, *, enter: bool = True) -> Any:
+    def call(id: str, text: str, **options: Any) -> Any:
         run = store.runs.get(id)
         if (run.id == store.identity.run or run.attention) and "runs.send" not in _may(store):
             why = "is its own run" if run.id == store.identity.run else "waits for a person"
@@ -286,7 +286,7 @@ def _sending(store: BoundStore, member: Call) -> Call:
                 id=run.id,
                 run=store.identity.run,
             )
-        return member(run.id, text, enter=enter)
+        return member(run.id, text, **options)
 
     return call
 
