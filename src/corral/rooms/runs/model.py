@@ -5,7 +5,6 @@ run was said by its keeper (`seen_at` tells when), by the process that waited fo
 recovery that proved it.
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
@@ -112,7 +111,9 @@ def dialog_of(
 
     `key` tells two dialogs apart that look the same.
     """
-    digest = hashlib.sha256("\0".join((key, question, *options, "", *about)).encode())
+    from hashlib import sha256  # loads OpenSSL: only the supervisor needs it
+
+    digest = sha256("\0".join((key, question, *options, "", *about)).encode())
     return Dialog(
         digest.hexdigest()[:12],
         abridged(question, LONGEST_LINE),
