@@ -1,4 +1,4 @@
-"""Whose process is at the other end of a connection from this machine; Linux only."""
+"""The processes at the other end of a local TCP connection; Linux only."""
 
 import os
 import socket
@@ -10,10 +10,11 @@ PROC = "/proc"
 
 
 def ancestors_of_peer(client: tuple[str, int], port: int) -> list[list[Ancestor]] | None:
-    """The ancestors of each process that has the other end, itself first; `port` is this end's.
+    """List the ancestors of each process that holds the client's socket, itself first. `port` is
+    the server's port.
 
-    None when the other end is on another machine, or cannot be seen. An empty list: it is here,
-    and no process that can be seen has it any more.
+    None: the client is on another machine, or its socket is not visible. Empty list: the socket is
+    local, but no visible process holds it any more.
     """
     inode = _inode_of(client, port)
     if inode is None:
@@ -23,14 +24,14 @@ def ancestors_of_peer(client: tuple[str, int], port: int) -> list[list[Ancestor]
 
 
 def _inode_of(client: tuple[str, int], port: int) -> str | None:
-    """The socket of this machine whose own address is the client's."""
+    """Return the inode of the local socket that has the client's address."""
     address, number = client
     try:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         packed = socket.inet_pton(family, address)
     except OSError:
         return None
-    if packed.startswith(bytes(10) + b"\xff\xff"):  # IPv4 in the form of IPv6
+    if packed.startswith(bytes(10) + b"\xff\xff"):  # IPv4 mapped into IPv6
         family, packed = socket.AF_INET, packed[12:]
     own = {_as_listed(packed, number)}
     if family == socket.AF_INET:
@@ -47,14 +48,14 @@ def _inode_of(client: tuple[str, int], port: int) -> str | None:
 
 
 def _as_listed(packed: bytes, number: int) -> str:
-    """An address as the kernel lists it: words of 32 bits, each in the machine's own order."""
+    """Format an address as /proc/net/tcp does: 32-bit words, each in host byte order."""
     words = [packed[at : at + 4][::-1] for at in range(0, len(packed), 4)]
     return f"{b''.join(words).hex().upper()}:{number:04X}"
 
 
 def _holders(wanted: str) -> list[int]:
-    """The processes that have a socket open; those of other users are seen by root alone."""
-    found = []
+    """List the processes that have a socket open. Only root sees those of other users."""
+    pids = []
     me = os.getpid()
     for name in os.listdir(PROC):
         if not name.isdigit() or int(name) == me:
@@ -64,6 +65,6 @@ def _holders(wanted: str) -> list[int]:
             for descriptor in os.listdir(folder):
                 with suppress(OSError):
                     if os.readlink(f"{folder}/{descriptor}") == wanted:
-                        found.append(int(name))
+                        pids.append(int(name))
                         break
-    return found
+    return pids

@@ -78,7 +78,7 @@ class Confinement:
                 readable=tuple(path for path in dict.fromkeys(reads) if os.path.exists(path)),
                 terminal=self._run.mode is Mode.PTY,
                 network=bool(self._setting("sandbox.network")),
-                limits=sandbox.Limits(
+                limits=sandbox.ResourceLimits(
                     processes=processes * sandbox.TASKS_PER_PROCESS,
                     file_bytes=int(self._setting("sandbox.disk_bytes")),
                 ),

@@ -30,7 +30,7 @@ class View(NamedTuple):
     reading: Reading
 
 
-class Entry:
+class InputEntry:
     """One input. `step` presses at most one key; `reply` is called once, with the outcome."""
 
     def __init__(self, type_in: Callable[[bytes], bool], reply: Reply, now: float) -> None:
@@ -64,7 +64,7 @@ class Entry:
         self._reply(outcome)
 
 
-class TextEntry(Entry):
+class TextEntry(InputEntry):
     """A text, then Enter.
 
     With `waits` it is the run's first prompt: it waits for as long as it takes, also for dialogs to
@@ -144,7 +144,7 @@ class TextEntry(Entry):
                 self._submit(view)
 
 
-class ChoiceEntry(Entry):
+class ChoiceEntry(InputEntry):
     """An option of the dialog that is open."""
 
     def __init__(

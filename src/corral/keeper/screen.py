@@ -15,7 +15,7 @@ from corral.adapters.output.render import Terminal
 from corral.adapters.providers.choices import find_option
 from corral.adapters.providers.facts import LimitReached
 from corral.adapters.providers.screens import Reader, Reading, Screen
-from corral.keeper.entries import UNHEARD_AFTER, ChoiceEntry, Entry, TextEntry, View
+from corral.keeper.entries import UNHEARD_AFTER, ChoiceEntry, InputEntry, TextEntry, View
 from corral.keeper.voice import Log, Reply, Voice
 from corral.rooms.runs.model import Attention, Dialog, dialog_of
 
@@ -50,7 +50,7 @@ class ScreenVoice(Voice):
         self._answered: dict[str, Any] | None = None
         self._seen: list[str] = []
         self._moved = time.monotonic()
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[InputEntry] = deque()
         if first_words is not None:
             self._add_text(first_words, enter=True, reply=self._log_prompt, waits=True)
 

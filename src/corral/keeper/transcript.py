@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from corral.adapters import process
 from corral.adapters.providers.facts import Denied, Said, SessionNamed, Used
-from corral.adapters.transcripts.transcript import Item, Reader, reader_of
+from corral.adapters.transcripts.transcript import Item, TranscriptReader, reader_of
 from corral.keeper.stream import StreamVoice
 from corral.keeper.voice import Recorder, Voice
 from corral.rooms.runs.model import Mode, Run
@@ -34,7 +34,7 @@ SHARE = 0.1  # of the time may be spent on reading: a long record is read less o
 SLACK_MS = 1_000  # between the clock of a file system and ours
 
 
-class Part(StrEnum):
+class RecordUse(StrEnum):
     """What of a record is used."""
 
     ALL = "all"  # turns, usage and denials: the only source
@@ -44,19 +44,19 @@ class Part(StrEnum):
 
 # In a stream, besides what the stream itself tells.
 BESIDE_STREAM = {
-    "codex": Part.USAGE,
-    "copilot": Part.USAGE,
-    "opencode": Part.USAGE,
-    "gemini": Part.ESTIMATE,
+    "codex": RecordUse.USAGE,
+    "copilot": RecordUse.USAGE,
+    "opencode": RecordUse.USAGE,
+    "gemini": RecordUse.ESTIMATE,
 }
 
 
-class Place:
+class RecordLocator:
     """Where the records of a run are, and which of them belong to it."""
 
     def __init__(
         self,
-        reader: Reader,
+        reader: TranscriptReader,
         folder: Path,
         *,
         cwd: str,
@@ -100,16 +100,16 @@ class FollowedRecord:
 
     def __init__(
         self,
-        place: Place,
+        place: RecordLocator,
         recorder: Recorder,
         *,
-        part: Part,
+        use: RecordUse,
         session: str | None,
         prompt: str | None,
         is_screened: bool = False,
         has_stream_charged: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._place, self.recorder, self._part = place, recorder, part
+        self._place, self.recorder, self._use_of = place, recorder, use
         self.is_screened = is_screened
         """Whether a screen tells that the agent works."""
         self._prompt = prompt
@@ -117,7 +117,7 @@ class FollowedRecord:
         self._sessions: list[str] = [session] if session else []
         self._offsets: dict[Path, int] = {}
         self._named: str | None = session
-        self._searches = session is None or part is Part.ALL
+        self._searches = session is None or use is RecordUse.ALL
         self._next_search = 0.0
         self.next_look = 0.0
         self._before: dict[str, Used] = {}
@@ -154,7 +154,7 @@ class FollowedRecord:
     def replaces_usage(self) -> bool:
         """Whether the usage that the stream reports stands in the record, with the same keys or
         counters; it is read now."""
-        if self._part is not Part.USAGE:
+        if self._use_of is not RecordUse.USAGE:
             return False
         self._read()
         return bool(self._offsets)
@@ -196,7 +196,7 @@ class FollowedRecord:
     def _link(self, session: str, path: Path) -> None:
         """Say whose conversation this is, before anything of it is kept."""
         self._named = session
-        if self._part is Part.ALL:
+        if self._use_of is RecordUse.ALL:
             self.recorder.link(SessionNamed(session), title=self._place.title(path))
 
     def _read_file(self, session: str, path: Path, *, is_main: bool) -> bool:
@@ -219,7 +219,9 @@ class FollowedRecord:
             self._use(fact, item.at, place, is_new=is_new)
         elif not is_new or not is_main:
             return
-        elif isinstance(fact, Denied) or (self._part is Part.ALL and not self._is_prompt(fact)):
+        elif isinstance(fact, Denied) or (
+            self._use_of is RecordUse.ALL and not self._is_prompt(fact)
+        ):
             self.recorder.take([fact], place=place, at=item.at, is_whole_place=True)
 
     def _use(self, used: Used, at: int | None, place: str, *, is_new: bool) -> None:
@@ -228,7 +230,7 @@ class FollowedRecord:
             if used.counter:
                 self._before[key] = used
             return
-        if self._part is Part.ESTIMATE:
+        if self._use_of is RecordUse.ESTIMATE:
             self._estimate[key] = used
         else:
             self.recorder.take([used], place=place, at=at, is_whole_place=True)
@@ -270,12 +272,12 @@ def follow_record(
 ) -> None:
     """Let a voice take in what the CLI records, where its stream does not tell all of it."""
     reader = reader_of(provider.name)
-    part: Part | None = Part.ALL
+    use: RecordUse | None = RecordUse.ALL
     if run.mode is Mode.ACP:
-        part = Part.ESTIMATE
+        use = RecordUse.ESTIMATE
     elif isinstance(voice, StreamVoice) and not voice.only_outcome:
-        part = BESIDE_STREAM.get(provider.name)
-    if reader is None or part is None:
+        use = BESIDE_STREAM.get(provider.name)
+    if reader is None or use is None:
         return
 
     def is_taken(session: str) -> bool:
@@ -289,7 +291,7 @@ def follow_record(
 
     stream = voice.recorder
     voice.record = FollowedRecord(
-        Place(
+        RecordLocator(
             reader,
             reader.root(env),
             cwd=run.cwd,
@@ -298,7 +300,7 @@ def follow_record(
             is_taken=is_taken,
         ),
         recorder,
-        part=part,
+        use=use,
         session=session,
         prompt=prompt,
         is_screened=run.mode is Mode.PTY and provider.screen is not None,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError
 from corral.kernel.ids import number_of
-from corral.kernel.prompt import Own, Part, Quote, looks_fenced, quoted, render, transcribe
+from corral.kernel.prompt import Own, PromptPart, Quote, looks_fenced, quoted, render, transcribe
 from corral.kernel.text import encode_json
 from corral.rooms.gateway import sql
 from corral.rooms.gateway.letters import Chat, chat_of, errand_of, is_notice
@@ -43,7 +43,7 @@ class TurnPrompt(NamedTuple):
 
 def build(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> TurnPrompt:
     """The prompt of a turn that is given these letters, and what its session keeps of it."""
-    told: list[tuple[str, list[Part]]]
+    told: list[tuple[str, list[PromptPart]]]
     told = [(f"{message.id}:told", [quote]) for message, quote in _context(tx, talk, letters)]
     told += [(f"{letter.id}:told", parts_of(tx, talk, letter)) for letter in letters]
     if len(told) == 1 and len(letters) == 1 and (own := _own_words(tx, talk, letters[0])):
@@ -67,7 +67,7 @@ def _own_words(tx: Tx, talk: Talk, letter: Letter) -> str | None:
     return chat.text
 
 
-def parts_of(tx: Tx, talk: Talk, letter: Letter) -> list[Part]:
+def parts_of(tx: Tx, talk: Talk, letter: Letter) -> list[PromptPart]:
     """The parts that tell a letter; one quote for almost every letter."""
     chat = chat_of(letter)
     message = _message_of(tx, talk, chat) if chat is not None else None

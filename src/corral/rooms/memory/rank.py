@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from corral.kernel.clock import DAY, day_of
-from corral.kernel.prompt import Own, Part, Quote, block_size, frame_size, quoted, render
+from corral.kernel.prompt import Own, PromptPart, Quote, block_size, frame_size, quoted, render
 from corral.kernel.text import words_of
 from corral.rooms.memory.model import CORE, Found, Note, Section
 
@@ -65,7 +65,7 @@ def section_of(notes: Sequence[Note], about: str | None, now: int, tokens: int) 
         by_worth(rest, now) if about is None else [one.note for one in ranked(rest, about, now)]
     )
     room = tokens * BYTES_A_TOKEN - frame_size(HEAD) - len("\n")
-    parts: list[Part] = [HEAD]
+    parts: list[PromptPart] = [HEAD]
     given: list[str] = []
     for note in (*core, *fitting):
         quote = quote_of(note)
