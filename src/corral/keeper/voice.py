@@ -35,7 +35,6 @@ from corral.keeper.budget import MOMENT, BudgetWatch
 from corral.keeper.insisting import insist
 from corral.kernel.errors import CorralError, StoreUnavailable
 from corral.rooms.runs.model import Attention, Dialog, Run
-from corral.rooms.sessions.model import NewTurn
 
 if TYPE_CHECKING:
     from corral.keeper.transcript import FollowedRecord
@@ -305,6 +304,8 @@ class Recorder:
         if self._at is None:
             sessions.append(self._run.session_id, **asdict(fact), key=key, run=run)
         else:
+            from corral.rooms.sessions.model import NewTurn  # a plain run has no turns
+
             turn = NewTurn(**asdict(fact), key=key, run=run, at=self._at)
             sessions.append_many(self._run.session_id, [turn])
 

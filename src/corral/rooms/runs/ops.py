@@ -10,7 +10,6 @@ from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.lease import taken_over
 from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
-from corral.rooms.agents import ops as agents
 from corral.rooms.charges import ops as charges
 from corral.rooms.outputs import ops as outputs
 from corral.rooms.outputs.model import Output
@@ -27,7 +26,6 @@ from corral.rooms.runs.model import (
 )
 from corral.rooms.runs.order import MAX_ARGS, Order, check_order
 from corral.rooms.runs.queueing import CLAIM_MS
-from corral.rooms.sessions import ops as sessions
 
 
 def request(tx: Tx, order: Order) -> Run:
@@ -342,8 +340,12 @@ def list_runs(
     if project is not None:
         wanted["project"] = projects.find_id(tx, project)
     if session is not None:
+        from corral.rooms.sessions import ops as sessions  # a supervisor lists no runs
+
         wanted["session"] = sessions.find_id(tx, session)
     if agent is not None:
+        from corral.rooms.agents import ops as agents
+
         wanted["agent"] = agents.find_id(tx, agent)
     if state is not None:
         wanted["state"] = state
