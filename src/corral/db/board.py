@@ -6,8 +6,10 @@ write, but if another program truncates a mapped file, SIGBUS kills every proces
 
 import os
 import weakref
+
+# Not `struct`: every command loads this module, and the wrapper adds nothing that is used here.
+from _struct import Struct
 from contextlib import suppress
-from struct import Struct
 from typing import NamedTuple
 
 from corral.db.lockfile import OPEN

@@ -1,9 +1,9 @@
-"""Following the record that an agent CLI keeps of a conversation, while the conversation goes on.
+"""The live reader of the record that an agent CLI keeps of its conversation.
 
-What is said and used at a terminal, or by a CLI that the user started with an own command line, is
-written only there. Some streams report usage at the end of a turn or not at all; the record reports
-each request to the model. Every item keeps its own time. A record that is read again, by a keeper
-that took over, adds nothing twice: the key of a turn is its place in the record.
+At a terminal, or with a command line of the user, turns and usage are only in that record. Some
+streams report usage at the end of a turn or not at all; the record has each request to the model.
+Every item keeps its own time. Reading a record again, after a supervisor took over, adds nothing
+twice: the key of a turn is its place in the record.
 """
 
 import os
@@ -30,19 +30,19 @@ PROC = "/proc"
 
 BETWEEN_LOOKS = 1.0  # seconds
 BETWEEN_SEARCHES = 5.0  # seconds, once a session is known: the user may switch to another
-SHARE = 0.1  # of the time may be spent on reading: a long record is read less often
-SLACK_MS = 1_000  # between the clock of a file system and ours
+SHARE = 0.1  # maximum share of time spent on reading: a long record is read less often
+SLACK_MS = 1_000  # maximum difference between a file system's clock and ours
 
 
 class RecordUse(StrEnum):
-    """What of a record is used."""
+    """Which parts of a record are used."""
 
     ALL = "all"  # turns, usage and denials: the only source
     USAGE = "usage"  # usage and denials; what the stream reports has the same keys and counters
     ESTIMATE = "estimate"  # usage counts against budgets; it is charged if the stream reports none
 
 
-# In a stream, besides what the stream itself tells.
+# For providers with a stream: the parts that complement the stream.
 BESIDE_STREAM = {
     "codex": RecordUse.USAGE,
     "copilot": RecordUse.USAGE,
@@ -52,7 +52,7 @@ BESIDE_STREAM = {
 
 
 class RecordLocator:
-    """Where the records of a run are, and which of them belong to it."""
+    """Finds and reads the records that belong to a run."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class RecordLocator:
         self._is_alone, self._is_taken = is_alone, is_taken
 
     def sessions(self, agent: int | None) -> list[str]:
-        """The sessions of a process and its descendants; None: the process has ended. Where the CLI
-        does not record that, directory and time must leave one candidate."""
+        """List the sessions of a process and its descendants; None: the process has ended. If the
+        CLI does not record processes, directory and time must leave exactly one candidate."""
         if agent is not None:
             pids = [agent, *process.descendants(agent)]
             found = self._reader.sessions_of(self._folder, pids, self.started_at)
@@ -81,10 +81,10 @@ class RecordLocator:
         return free if len(free) == 1 and self._is_alone() else []
 
     def files(self, session: str) -> list[tuple[Path, bool]]:
-        """The record of a session and those of its sub-agents; of these only the usage counts."""
+        """List the record of a session and those of its sub-agents (only for usage)."""
         path = self._reader.find(self._folder, session)
         if path is None:
-            return []  # nothing was said yet
+            return []  # no turn yet
         return [(path, True), *((child, False) for child in self._reader.children(path))]
 
     def title(self, path: Path) -> str | None:
@@ -96,7 +96,7 @@ class RecordLocator:
 
 
 class FollowedRecord:
-    """The conversation of one attempt, as its CLI records it."""
+    """The conversation of one attempt, read from the CLI's record."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class FollowedRecord:
     ) -> None:
         self._place, self.recorder, self._use_of = place, recorder, use
         self.is_screened = is_screened
-        """Whether a screen tells that the agent works."""
+        """Whether a screen shows that the agent works."""
         self._prompt = prompt
         self._has_stream_charged = has_stream_charged
         self._sessions: list[str] = [session] if session else []
@@ -133,13 +133,13 @@ class FollowedRecord:
         return [self._since_start(used) for used in self._estimate.values()]
 
     def name(self, session: str) -> None:
-        """The stream says which session it is."""
+        """Set the session that the stream names."""
         if session not in self._sessions:
             self._sessions.append(session)
         self._searches = False
 
     def look(self, agent: int | None) -> bool:
-        """Take in what is new in the record; whether there was anything."""
+        """Record the new items; returns whether there were any."""
         now = time.monotonic()
         if now < self.next_look:
             return False
@@ -152,15 +152,15 @@ class FollowedRecord:
         return found
 
     def replaces_usage(self) -> bool:
-        """Whether the usage that the stream reports stands in the record, with the same keys or
-        counters; it is read now."""
+        """Read the record, and return whether it replaces the usage that the stream reports, with
+        the same keys or counters."""
         if self._use_of is not RecordUse.USAGE:
             return False
         self._read()
         return bool(self._offsets)
 
     def close(self) -> None:
-        """The agent has ended: read the rest, and charge an estimate that nothing replaced."""
+        """Read the rest after the agent has ended; charge an estimate that nothing replaced."""
         if not self._sessions:
             self._search(None, time.monotonic())
         self._read()
@@ -190,11 +190,11 @@ class FollowedRecord:
                         self._link(session, path)
                     found = self._read_file(session, path, is_main=is_main) or found
             except OSError:
-                continue  # it is being replaced, or is not ours to read; the next look tries again
+                continue  # replaced or unreadable now; the next look retries
         return found
 
     def _link(self, session: str, path: Path) -> None:
-        """Say whose conversation this is, before anything of it is kept."""
+        """Link the run with the session before any of its turns are recorded."""
         self._named = session
         if self._use_of is RecordUse.ALL:
             self.recorder.link(SessionNamed(session), title=self._place.title(path))
@@ -236,7 +236,7 @@ class FollowedRecord:
             self.recorder.take([used], place=place, at=at, is_whole_place=True)
 
     def _since_start(self, used: Used) -> Used:
-        """Of a counter, what was added since the run began."""
+        """Subtract what a counter had when the run began."""
         before = self._before.get(used.counter or "")
         if before is None:
             return used
@@ -270,7 +270,7 @@ def follow_record(
     started_at: int,
     prompt: str | None,
 ) -> None:
-    """Let a voice take in what the CLI records, where its stream does not tell all of it."""
+    """Make a voice follow the CLI's record, where its stream is incomplete or missing."""
     reader = reader_of(provider.name)
     use: RecordUse | None = RecordUse.ALL
     if run.mode is Mode.ACP:

@@ -11,7 +11,7 @@ from corral.rooms.runs.model import Run, RunState
 
 
 def shown_state(run: Any) -> str:
-    """The state, or what the run waits for; and which tools it was denied."""
+    """Return the state or the attention that the run needs, and the denied tools."""
     denied = run.denied_text
     return f"{run.attention or run.state}{f', {denied}' if denied else ''}"
 
@@ -76,7 +76,7 @@ def run_fields(app: App) -> Columns:
 
 
 def _dialog(run: Run) -> str | None:
-    """The question of the dialog that is open, what it is about, and how to answer it."""
+    """Return the question of the open dialog, its subject, and how to answer it."""
     dialog = run.dialog
     if dialog is None:
         return None
