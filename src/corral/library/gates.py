@@ -75,7 +75,7 @@ def keeper_of(race: Race, attempt: Attempt | None) -> Kind:
 
 
 def confined_to(database: Database, race: Race) -> Confined:
-    """What sandboxed set-up commands and checks of a race may use besides their worktree."""
+    """Return what sandboxed set-up commands and checks may use besides their worktree."""
 
     def look(tx: Tx) -> Confined:
         def setting(name: str) -> Any:

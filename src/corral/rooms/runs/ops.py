@@ -176,10 +176,10 @@ def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
 
 
 def fail(tx: Tx, id: str, *, reason: str) -> Run:
-    """Record that a run failed: one that is queued and can never be started, or a process that
-    Corral only records. The first end stands: a run that is over is returned as it is.
+    """Record that a queued or recorded run failed. The first end stands: a run that is over is
+    returned unchanged.
 
-    Conflict when a supervisor has the run: its process may go on, so it must be stopped.
+    Raises Conflict when a supervisor has the run: its process may still run and must be stopped.
     """
     found = sql.RUNS.hold(tx, resolve(tx, id))
     if not found.is_live:
@@ -213,8 +213,8 @@ def give_up(
     survivors: tuple[int, ...] = (),
     unsure: bool = False,
 ) -> Run:
-    """End a run whose keeper is gone, as a recovery has proven; Held when it is not. `survivors`
-    are processes of it that could not be ended; `unsure`: there may be some."""
+    """End a run whose supervisor is gone, as a recovery has proven; raises Held when it is not.
+    `survivors` are its processes that could not be ended; `unsure`: there may be some."""
     found = sql.RUNS.hold(tx, run.id)
     if not found.is_live:
         return found
@@ -360,7 +360,7 @@ def list_runs(
 
 
 def asking(tx: Tx, *, limit: int = 50) -> list[Run]:
-    """Runs that wait for a person to answer their dialog, newest first."""
+    """List the runs with an open dialog, newest first."""
     return tx.all(sql.ASKING, limit=check_limit(limit))
 
 
