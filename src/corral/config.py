@@ -63,24 +63,24 @@ _adopted: "RunIdentity | None" = None
 
 
 def adopt(identity: "RunIdentity | None") -> None:
-    """Take over who this process is, as the store that it opened says. Inside a run its variables
-    do not count from now on."""
+    """Set the run that this process belongs to, as found by the store that it opened. From then on
+    the process's own `CORRAL_*` variables are ignored."""
     global _adopted
     _adopted = identity
 
 
 def agent_name() -> str | None:
-    """The agent that this process acts as: the one of its run, else the one that was chosen."""
+    """Return the agent that this process acts as: that of its run, else that of CORRAL_AGENT."""
     return _adopted.agent if _adopted else os.environ.get("CORRAL_AGENT") or None
 
 
 def session_id() -> str | None:
-    """The conversation of this process's run, if it has one."""
+    """Return the session of this process's run, if any."""
     return _adopted.session if _adopted else os.environ.get("CORRAL_SESSION") or None
 
 
 def run_id() -> str | None:
-    """The run that this process belongs to, if it belongs to one."""
+    """Return the run that this process belongs to, if any."""
     return _adopted.run if _adopted else os.environ.get("CORRAL_RUN") or None
 
 

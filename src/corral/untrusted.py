@@ -1,8 +1,8 @@
-"""SQLite files that another program made: read without executing anything that their schema says.
+"""Safe reading of SQLite files that another program made.
 
-A schema can hold code: CHECK constraints, generated columns, views, triggers, expression indexes
-and virtual tables. A hostile file uses it to burn time and memory, or to run functions. Here none
-of that code runs, each statement has a time limit, and a value has a length limit.
+A schema can contain code: CHECK constraints, generated columns, views, triggers, expression indexes
+and virtual tables. A hostile file uses it to exhaust time and memory, or to call functions. Here
+that code never runs, each statement has a time limit, and each value has a length limit.
 """
 
 import time
@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import apsw
 
 MAX_VALUE = 256 * 1024 * 1024
-"""Bytes of one value or row; also what a function in the schema could allocate at once."""
+"""Maximum bytes of one value or row, and of one allocation by a function in the schema."""
 MAX_SECONDS = 60.0
-"""Time that a statement may take between two rows."""
+"""Maximum time that a statement may take between two rows."""
 _STEPS_BETWEEN_CHECKS = 10_000
 _LIMITS = {
     apsw.SQLITE_LIMIT_LENGTH: MAX_VALUE,
@@ -38,7 +38,7 @@ _FUNCTIONS = {"count", "min", "typeof"}
 
 
 class TimeLimit:
-    """Interrupts a statement that takes too long; each row that it gives begins a new limit."""
+    """Interrupts a statement that runs past its deadline; call `restart` after each row."""
 
     def __init__(self, connection: apsw.Connection, seconds: float = MAX_SECONDS) -> None:
         self._seconds = seconds
@@ -54,7 +54,7 @@ class TimeLimit:
 
 
 def harden(connection: apsw.Connection) -> TimeLimit:
-    """Let a connection read tables and nothing else; raises apsw.Error when the schema is damaged.
+    """Restrict a connection to reading tables; raises apsw.Error when the schema is damaged.
 
     Afterwards only SELECT and the PRAGMAs that describe or check a table are allowed.
     """
@@ -71,7 +71,7 @@ def harden(connection: apsw.Connection) -> TimeLimit:
 
 @contextmanager
 def without_checks(connection: apsw.Connection) -> Iterator[None]:
-    """Do not evaluate CHECK constraints, because the schema is not the one that Corral made."""
+    """Skip CHECK constraints and limit the time: the schema may not be the one that Corral made."""
     connection.pragma("ignore_check_constraints", True)
     TimeLimit(connection)
     try:

@@ -13,7 +13,7 @@ import pytest
 
 from corral.adapters import private_git, sandbox, worktrees
 from corral.adapters.checkouts import known_checkout
-from corral.adapters.sandbox import Bounds, Kind, Limits
+from corral.adapters.sandbox import Bounds, Kind, ResourceLimits
 from corral.kernel.errors import Conflict, Refused
 from tests.support import sandbox_attacks
 from tests.support.repositories import IDENTITY, commit, git, new_repository
@@ -253,7 +253,7 @@ def test_other_attempts_and_remotes_are_not_shown(stage: Stage, kind: Kind) -> N
 
 def test_a_file_and_memory_in_shm_cannot_grow_without_end(stage: Stage, kind: Kind) -> None:
     script = "head -c 20M /dev/zero > big; wc -c < big; head -c 100M /dev/zero > /dev/x; ls /dev/x"
-    said = attempt(stage, script, kind, limits=Limits(file_bytes=10 << 20))
+    said = attempt(stage, script, kind, limits=ResourceLimits(file_bytes=10 << 20))
     assert os.path.getsize(stage.tree / "big") <= 10 << 20, said
     assert "cannot access '/dev/x'" in said
 
@@ -274,7 +274,7 @@ def test_a_fork_bomb_of_a_user_ends_at_its_limit(tmp_path: Path, kind: Kind) -> 
         "os.killpg(0, 9) if os.getpid() == os.getpgid(0) else os._exit(0)\n"
     )
     tmp_path.chmod(0o755)
-    bounds = Bounds(limits=Limits(processes=50))
+    bounds = Bounds(limits=ResourceLimits(processes=50))
     wrapped = sandbox.wrap(
         [SYSTEM_PYTHON, "-uc", script], bounds, scratch=str(tmp_path / "scratch"), kind=kind
     )

@@ -23,8 +23,8 @@ BODY = "x" * 10_000
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sqlite_log, "NOTABLE", 300_000)
-    monkeypatch.setattr(sqlite_log, "MOST", 1_000_000)
-    monkeypatch.setattr(sqlite_log, "MOST_FOR_LIVE_READERS", 4_000_000)
+    monkeypatch.setattr(sqlite_log, "MAX_BYTES", 1_000_000)
+    monkeypatch.setattr(sqlite_log, "MAX_BYTES_FOR_LIVE_READERS", 4_000_000)
     monkeypatch.setattr(sqlite_log, "EVERY", 4)
     path = tmp_path / "corral.db"
     with corral.open(path) as store:

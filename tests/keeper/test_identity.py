@@ -161,6 +161,11 @@ def test_an_agents_own_program_meets_the_same_rules(home: Home) -> None:
     assert senders(home, "queue:q") == ["agent:ada"]
 
 
+def test_a_process_inside_a_run_cannot_type_into_that_run(home: Home) -> None:
+    run_inside(home, f'{CORRAL} send "$CORRAL_RUN" hello; tried send')
+    assert tried(home) == {"send": 4}
+
+
 def test_a_run_without_an_agent_is_not_a_person_either(home: Home) -> None:
     run = run_inside(
         home,

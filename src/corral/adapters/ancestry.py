@@ -1,13 +1,15 @@
-"""The processes above this one: what the operating system, and no variable, says about who runs it.
+"""The ancestors of a process, read from the operating system and not from variables.
 
-Loaded by every command and hook, so it imports nothing that takes time and reads one small file per
-process: about 20 µs each.
+Every command and hook loads this module, so it has no heavy imports. `process.stat` is not used
+here: that module takes longer to load than the whole walk (about 20 µs per ancestor).
 """
 
 import os
 from typing import NamedTuple
 
-MOST = 256  # processes above one another; a longer chain is cut off
+from corral.kernel.boot import read_boot_id
+
+MAX_ANCESTORS = 256  # a longer chain is cut off
 PROC = "/proc"
 
 
@@ -22,36 +24,35 @@ _known: tuple[int, list[Ancestor]] | None = None
 
 
 def ancestors() -> list[Ancestor]:
-    """This process, its parent, and so on up to the first process.
+    """List this process, its parent, and so on up to the first process.
 
-    They are read once: a process that loses its parent later still belongs to where it came from.
+    The list is read once per process: a process that loses its parent later keeps its ancestors.
     """
     global _known
     me = os.getpid()
-    if _known is None or _known[0] != me:  # a forked child has one more
+    if _known is None or _known[0] != me:  # a forked child has one more ancestor
         _known = me, ancestors_of(me)
     return _known[1]
 
 
 def ancestors_of(pid: int) -> list[Ancestor]:
-    """The same of another process, as it is now."""
+    """List a process and its current ancestors, nearest first."""
     return _by_proc(pid) if os.path.isdir(f"{PROC}/self") else _by_ps(pid)
 
 
 def boot_id() -> str:
-    """This boot of the machine, as `process.boot_id`."""
-    try:
-        with open(f"{PROC}/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
+    """Return the id of this boot, as `process.boot_id` does."""
+    known = read_boot_id(PROC)
+    if known is None:
         from corral.adapters import process
 
         return process.boot_id()
+    return known
 
 
 def _by_proc(pid: int) -> list[Ancestor]:
-    found: list[Ancestor] = []
-    while pid > 0 and len(found) < MOST:
+    chain: list[Ancestor] = []
+    while pid > 0 and len(chain) < MAX_ANCESTORS:
         try:
             descriptor = os.open(f"{PROC}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -59,19 +60,19 @@ def _by_proc(pid: int) -> list[Ancestor]:
             finally:
                 os.close(descriptor)
         except OSError:
-            break  # it has ended, or its parent is outside of this pid namespace
-        # The name in brackets may hold anything, brackets and blanks too.
+            break  # the process has ended, or its parent is outside this pid namespace
+        # The name in brackets may itself contain brackets and blanks.
         fields = line[line.rindex(b")") + 2 :].split(None, 20)
-        found.append(Ancestor(pid, fields[19].decode()))
+        chain.append(Ancestor(pid, fields[19].decode()))
         pid = int(fields[1])
-    return found
+    return chain
 
 
 def _by_ps(pid: int) -> list[Ancestor]:
-    """The same where there is no /proc, by one call of `ps`."""
+    """Read the ancestors with one call of `ps`, for systems without /proc."""
     import subprocess
 
-    told = subprocess.run(
+    listing = subprocess.run(
         ["ps", "-axo", "pid=,ppid=,lstart="],
         capture_output=True,
         text=True,
@@ -79,12 +80,12 @@ def _by_ps(pid: int) -> list[Ancestor]:
         env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
     )
     rows = {}
-    for line in told.stdout.splitlines():
+    for line in listing.stdout.splitlines():
         fields = line.split()
         rows[int(fields[0])] = int(fields[1]), " ".join(fields[2:])
-    found: list[Ancestor] = []
-    while pid in rows and len(found) < MOST:
-        above, began = rows[pid]
-        found.append(Ancestor(pid, began))
-        pid = above
-    return found
+    chain: list[Ancestor] = []
+    while pid in rows and len(chain) < MAX_ANCESTORS:
+        parent, start_token = rows[pid]
+        chain.append(Ancestor(pid, start_token))
+        pid = parent
+    return chain

@@ -18,7 +18,7 @@ from corral.adapters.checkouts import checkout_of
 from corral.adapters.leftovers import delete
 from corral.adapters.output.redact import Redactor
 from corral.adapters.private_home import environment_of, toolchains
-from corral.adapters.sandbox import Bounds, Kind, Limits
+from corral.adapters.sandbox import Bounds, Kind, ResourceLimits
 from corral.scratch import scratch_folder
 
 TIMED_OUT = 124  # as the program `timeout` says it
@@ -35,7 +35,7 @@ class Confined(NamedTuple):
 
     reads: Sequence[str] = ()
     network: bool = True
-    limits: Limits = Limits()
+    limits: ResourceLimits = ResourceLimits()
 
 
 class Outcome(NamedTuple):
@@ -56,10 +56,13 @@ def run_check(
     repository: str | None = None,
     confined: Confined | None = None,
 ) -> Outcome:
-    """Run a command by the shell; whatever it started is ended with it, also when whoever runs it
-    is killed. With `by` a sandbox keeps it in the folder `kept_in`; Refused when that does not
-    work. Where that folder is a worktree of `repository`, the command has a private copy of its git
-    folder, which is discarded."""
+    """Run a shell command. All processes that it started are ended with it, also when the calling
+    process is killed.
+
+    `by` is the sandbox that confines the command to the folder `kept_in`; raises Refused when the
+    sandbox does not work. If that folder is a worktree of `repository`, the command gets a private
+    copy of its git folder, which is discarded afterwards.
+    """
     words = ["/bin/sh", "-c", command]
     given = dict(environment or {})
     if by is None or by is Kind.NONE:
@@ -90,7 +93,7 @@ def _run_confined(
     home, private = os.path.join(folder, "home"), os.path.join(folder, "git")
     real_home = os.path.expanduser("~")
     os.mkdir(home, 0o700)
-    found = checkout_of(repository, top) if repository is not None else None
+    checkout = checkout_of(repository, top) if repository is not None else None
     reads = [*confined.reads, *toolchains(os.environ.get("PATH", os.defpath), real_home)]
     bounds = Bounds(
         worktree=top,
@@ -99,16 +102,16 @@ def _run_confined(
         network=confined.network,
         limits=confined.limits,
     )
-    if found is not None:
+    if checkout is not None:
         mounted = by is Kind.BUBBLEWRAP
-        bounds = replace(bounds, git=private_git.prepare(found, private, mounted=mounted))
+        bounds = replace(bounds, git=private_git.prepare(checkout, private, mounted=mounted))
     try:
         kept = sandbox.wrap(words, bounds, scratch=os.path.join(folder, "tmp"), kind=by)
         inside = environment_of("plain", os.environ) | dict(given) | {"HOME": home}
         return _run(kept.words, cwd, timeout_ms, inside | kept.environment)
     finally:
-        if found is not None:
-            private_git.discard(found, private)
+        if checkout is not None:
+            private_git.discard(checkout, private)
 
 
 def _run(words: list[str], cwd: str, timeout_ms: int, whole: Mapping[str, str]) -> Outcome:

@@ -117,8 +117,8 @@ def _patched(given: dict[str, Any]) -> Iterator[str]:
 
 
 def _applied(given: dict[str, Any], base: str) -> Iterator[str]:
-    """The files in a unified diff that a shell command hands to `patch`, `git apply` or `git am`:
-    in the command itself, or in a file that the command names."""
+    """Yield the files changed by a unified diff that a shell command applies (`patch`, `git apply`,
+    `git am`). The diff stands in the command itself or in a file that the command names."""
     for value in given.values():
         text = " ".join(map(str, value)) if isinstance(value, list) else value
         if not isinstance(text, str) or not _APPLIES.search(text):
@@ -135,8 +135,8 @@ def _applied(given: dict[str, Any], base: str) -> Iterator[str]:
 
 
 def _changed_in(diff: str) -> Iterator[str]:
-    """The paths of a unified diff, with and without their first folder (`a/`, `b/`, or what -pN
-    takes away)."""
+    """Yield the paths of a unified diff, with and without their first folder (`a/`, `b/`, or the
+    folder that -pN strips)."""
     for line in diff.split("\n"):
         for start in _DIFF_LINES:
             if line.startswith(start):

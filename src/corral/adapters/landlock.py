@@ -5,8 +5,8 @@
 It needs no package and no right of its own. Where it may make a network of its own it does, so that
 no network is none; else Landlock keeps it off TCP, where the kernel can.
 
-The same program runs inside of bubblewrap (`"files": false`), which has no means of its own for
-resource limits and for abstract Unix sockets.
+The same program runs inside bubblewrap (`"files": false`), which cannot itself set resource limits
+or restrict abstract Unix sockets.
 
 Landlock does not restrict: connecting to a Unix socket in a folder, changing the mode, owner, times
 or extended attributes of files of the same user, asking whether a path exists, UDP and raw sockets,
@@ -38,7 +38,7 @@ READ = EXECUTE | READ_FILE | READ_DIR
 TCP = 3
 ABSTRACT_SOCKETS, SIGNALS = 1, 2
 DEVICE_IOCTL = 1 << 15
-MAKE_DEVICE = 1 << 6 | 1 << 11  # character and block devices: never, as root not either
+MAKE_DEVICE = 1 << 6 | 1 << 11  # character and block devices: never granted, not even to root
 DROP_BOUNDING, AMBIENT, CLEAR_ALL = 24, 47, 4
 CAPABILITY_VERSION = 0x2008_0522
 CAPSET = {"x86_64": 126, "aarch64": 91, "riscv64": 91}
@@ -131,8 +131,11 @@ def _allow(rules: int, path: str, rights: int) -> None:
 
 
 def unhidden(top: str, hidden: Iterable[str]) -> Iterator[str]:
-    """A folder without what is hidden in it. Rights only add up, so each folder above a hidden one
-    is listed entry by entry. Symlinks are skipped: their target has its own right or has none."""
+    """Yield the paths that together cover `top` without the hidden paths in it.
+
+    Landlock rights only add up, so each folder above a hidden one is listed entry by entry.
+    Symlinks are skipped: access depends on their target's own path.
+    """
     closed = {os.path.realpath(path) for path in hidden}
     above = {
         "/".join(path.split("/")[:count]) or "/"
@@ -153,8 +156,8 @@ def unhidden(top: str, hidden: Iterable[str]) -> Iterator[str]:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability for good, also as root: an empty bounding set leaves a program of
-    root's without any."""
+    """Drop every capability permanently, also as root: with an empty bounding set a program that
+    root executes gains none."""
     library = ctypes.CDLL(None, use_errno=True)
     library.prctl(AMBIENT, CLEAR_ALL, 0, 0, 0)
     number = 0
@@ -162,25 +165,25 @@ def drop_capabilities() -> None:
         number += 1
     call = CAPSET.get(os.uname().machine)
     if call is None:
-        return  # the next execve does it, because the bounding set is empty
+        return  # execve drops the rest, because the bounding set is empty
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
     _must("capabilities", _system_call(call, header, bytes(24)))
 
 
 def forbid_calls() -> None:
-    """Have the kernel refuse system calls that reach past files, sockets and processes. On machines
-    whose numbers are not known here nothing is refused."""
+    """Install a seccomp filter that denies FORBIDDEN_CALLS. Does nothing on architectures whose
+    system call numbers are not listed there."""
     known = FORBIDDEN_CALLS.get(os.uname().machine)
     if known is None:
         return
     architecture, numbers = known
     count = len(numbers)
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06  # of the kernel's packet filter
+    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06  # BPF opcodes
     program = [
         (load, 0, 0, 4),  # the architecture
-        (equal, 0, count + 3, architecture),  # another one has other numbers: refused
+        (equal, 0, count + 3, architecture),  # another one has other numbers: denied
         (load, 0, 0, 0),  # the number of the call
-        (at_least, count + 1, 0, 0x4000_0000),  # x32 has other numbers too: refused
+        (at_least, count + 1, 0, 0x4000_0000),  # x32 has other numbers too: denied
         *((equal, count - place, 0, number) for place, number in enumerate(numbers)),
         (give, 0, 0, ALLOW),
         (give, 0, 0, DENY),
@@ -193,8 +196,8 @@ def forbid_calls() -> None:
 
 
 def limit(processes: int | None, file_bytes: int | None) -> None:
-    """Bound how many processes there may be, and how large a file; no core dumps. The kernel does
-    not bound the processes of the machine's root: Corral counts those."""
+    """Limit the number of processes and the size of a file; disable core dumps. The kernel does not
+    limit the processes of the real root user: Corral counts those itself."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for kind, most in ((resource.RLIMIT_NPROC, processes), (resource.RLIMIT_FSIZE, file_bytes)):
         if most is not None:
@@ -204,7 +207,7 @@ def limit(processes: int | None, file_bytes: int | None) -> None:
 
 
 def processes_of_user() -> int:
-    """How many processes and threads this user has now, which the kernel counts together."""
+    """Count the processes and threads of this user; the kernel limits them together."""
     count = 0
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -245,7 +248,7 @@ def main(arguments: list[str]) -> int:
         off = files and not bounds["network"] and not own_network()
         if off and version() < 4:
             raise OSError("this kernel cannot keep a program off the network")
-        if files and processes is not None:  # in a user namespace only those inside are counted
+        if files and processes is not None:  # RLIMIT_NPROC counts all of the user's processes
             processes += processes_of_user()
         limit(processes, bounds["file_bytes"])
         if files or version() >= 6:

@@ -1,4 +1,4 @@
-"""Whose process is at the other end of a connection from this machine; Linux only."""
+"""The processes at the other end of a local TCP connection; Linux only."""
 
 import os
 import pwd
@@ -20,7 +20,8 @@ class _Socket(NamedTuple):
 
 
 def ancestors_of_peer(client: tuple[str, int], port: int) -> list[list[Ancestor]] | None:
-    """The ancestors of each process that has the other end, itself first; `port` is this end's.
+    """List the ancestors of each process that holds the client's socket, itself first. `port` is
+    the server's port.
 
     None when the other end is on another machine, or belongs to another account of this machine
     whose processes cannot be seen. An empty list: it is on this machine and its process is hidden.
@@ -68,7 +69,7 @@ def _find_socket(client: tuple[str, int], port: int) -> _Socket | None:
         packed = socket.inet_pton(family, address)
     except OSError:
         return None
-    if packed.startswith(bytes(10) + b"\xff\xff"):  # IPv4 in the form of IPv6
+    if packed.startswith(bytes(10) + b"\xff\xff"):  # IPv4 mapped into IPv6
         family, packed = socket.AF_INET, packed[12:]
     own = {_as_listed(packed, number)}
     if family == socket.AF_INET:
@@ -85,7 +86,7 @@ def _find_socket(client: tuple[str, int], port: int) -> _Socket | None:
 
 
 def _as_listed(packed: bytes, number: int) -> str:
-    """An address as the kernel lists it: words of 32 bits, each in the machine's own order."""
+    """Format an address as /proc/net/tcp does: 32-bit words, each in host byte order."""
     words = [packed[at : at + 4][::-1] for at in range(0, len(packed), 4)]
     return f"{b''.join(words).hex().upper()}:{number:04X}"
 
@@ -101,6 +102,6 @@ def _holders(wanted: str) -> list[int]:
             for descriptor in os.listdir(folder):
                 with suppress(OSError):
                     if os.readlink(f"{folder}/{descriptor}") == wanted:
-                        found.append(int(name))
+                        pids.append(int(name))
                         break
-    return found
+    return pids

@@ -55,7 +55,7 @@ MILLION = 1_000_000
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """What a million tokens of a model cost, in micro-dollars."""
+    """The price of a million tokens of a model, in micro-dollars."""
 
     input: int
     output: int
@@ -64,7 +64,7 @@ class Rates(msgspec.Struct, frozen=True):
     version: str
 
     def cost(self, used: Any) -> int:
-        """The price of what was used, rounded half up; the same that the table tells."""
+        """Return the price of the usage, rounded half up; equal to the price table's own result."""
         total: int = (
             self.input * used.input
             + self.output * used.output
@@ -75,15 +75,15 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 def rates(model: str, provider: str | None) -> Rates | None:
-    """What the table says of a model, asked in a process of its own; None when the table does not
-    know the model. Refused when the table does not answer."""
+    """Look up the rates of a model in a separate process. None: the price table does not list the
+    model. Raises Refused when the lookup process does not answer."""
     kinds = ("input", "output", "cache_read", "cache_write")
-    told = ask([Question(model=model, provider=provider, **{kind: MILLION}) for kind in kinds])
-    costs = [one.cost_micros for one in told]
+    answers = ask([Question(model=model, provider=provider, **{kind: MILLION}) for kind in kinds])
+    costs = [answer.cost_micros for answer in answers]
     if any(cost is None for cost in costs):
         return None
     given, out, read, written = (cost or 0 for cost in costs)
-    return Rates(given, out, read, written, told[0].version)
+    return Rates(given, out, read, written, answers[0].version)
 
 
 def version() -> str:

@@ -1,14 +1,14 @@
 """The private repository in which a sandboxed attempt commits.
 
-    folder/record.json   what the attempt started with; the host alone writes it
+    folder/record.json   the state in which the attempt started; written by the host
     folder/repository/   a git folder with its own objects, refs, index and configuration
-    folder/import/       a quarantine for what the attempt has made, while it is imported
+    folder/import/       a quarantine for the attempt's objects during the import
 
 The user's object folders are read-only alternates of the private one, so the attempt sees all
 history and cannot change or delete it. After the attempt, the host copies the new object files
 into the quarantine, fetches the attempt's commit from there with a full check (hash, format,
-connectivity), and moves the attempt's own branch and nothing else. Hooks, configuration, other refs
-and the index of the private repository are never used.
+connectivity), and moves only the attempt's own branch. The private repository's hooks,
+configuration, other refs and index are never used.
 """
 
 import os
@@ -38,8 +38,8 @@ _REF = re.compile(rb"refs/heads/[^\x00-\x20\x7f~^:?*\[\\]{1,250}")
 _OBJECT = re.compile(
     r"[0-9a-f]{2}/[0-9a-f]{38}(?:[0-9a-f]{24})?|pack/pack-[0-9a-f]{40,64}\.(?:pack|idx)"
 )
-# What git may need to treat files in the same way. Remotes, credential helpers, URL rewrites and
-# included files are left out: they hold tokens, or name programs of the user.
+# Settings that git needs to treat files in the same way. Remotes, credential helpers, URL rewrites
+# and included files are left out: they hold tokens, or name programs of the user.
 _CONFIGURATION = re.compile(
     r"core\.(?:autocrlf|eol|filemode|ignorecase|precomposeunicode|quotepath|safecrlf|sparsecheckout"
     r"|sparsecheckoutcone|symlinks|abbrev|repositoryformatversion)"
@@ -56,12 +56,12 @@ _FETCH = (
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What an attempt started with."""
+    """The state in which an attempt started."""
 
     name: str
-    """Of the worktree's part of the git folder."""
+    """The name of the worktree's part of the git folder."""
     head: str
-    """The commit, empty when there was none yet."""
+    """The commit; empty when the branch had none yet."""
 
 
 class PrivateGit(NamedTuple):
@@ -78,55 +78,56 @@ class PrivateGit(NamedTuple):
     """The worktree's part of the private git folder."""
 
 
-def prepare(found: Checkout, folder: str, *, mounted: bool) -> PrivateGit:
-    """Make the private repository of an attempt in `folder`, after importing what an interrupted
-    attempt has left there.
+def prepare(checkout: Checkout, folder: str, *, mounted: bool) -> PrivateGit:
+    """Create the private repository of an attempt in `folder`, after importing the commits that an
+    interrupted attempt left there.
 
-    `mounted`: the sandbox shows it in the place of the user's git folder, and the user's object
-    folders below SHARED. Otherwise the worktree's `.git` names it until `restore_link`.
+    `mounted`: the sandbox mounts it over the user's git folder, and the user's object folders below
+    SHARED. Otherwise the worktree's `.git` points to it until `restore_link`.
     """
     with suppress(Refused, Conflict):
-        import_commits(found, folder)
-    discard(found, folder)
+        import_commits(checkout, folder)
+    discard(checkout, folder)
     repository = os.path.join(folder, REPOSITORY)
-    name = os.path.basename(found.own)
+    name = os.path.basename(checkout.own)
     own = os.path.join(repository, "worktrees", name)
-    objects = _object_folders(found)
+    objects = _object_folders(checkout)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     for path in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info", "hooks"):
         os.makedirs(os.path.join(repository, path), mode=0o700)
     os.makedirs(own, mode=0o700)
     shared = [f"{SHARED}/{number}" for number in range(len(objects))] if mounted else objects
-    head = found.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()
-    branch = found.branch
+    head = checkout.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()
+    branch = checkout.branch
     link = f"ref: refs/heads/{branch}" if branch else head
-    common = found.common if mounted else repository
+    common = checkout.common if mounted else repository
     _write(repository, "objects/info/alternates", "".join(f"{path}\n" for path in shared))
-    _write(repository, "packed-refs", _refs(found, branch))
-    _write(repository, "config", _configuration(found))
+    _write(repository, "packed-refs", _refs(checkout, branch))
+    _write(repository, "config", _configuration(checkout))
     _write(repository, "HEAD", "ref: refs/heads/main\n")
     for path in _COPIED:
-        with suppress(OSError), open(os.path.join(found.common, path), "rb") as file:
+        with suppress(OSError), open(os.path.join(checkout.common, path), "rb") as file:
             _write(repository, path, file.read())
     _write(own, "HEAD", f"{link}\n")
     _write(own, "commondir", "../..\n")
-    _write(own, "gitdir", f"{os.path.join(found.folder, '.git')}\n")
-    with suppress(FileNotFoundError), open(os.path.join(found.own, "index"), "rb") as index:
+    _write(own, "gitdir", f"{os.path.join(checkout.folder, '.git')}\n")
+    with suppress(FileNotFoundError), open(os.path.join(checkout.own, "index"), "rb") as index:
         _write(own, "index", index.read())
     _write(folder, RECORD, msgspec.json.encode(Record(name, head)))
     if not mounted:
-        _point_to(found, os.path.join(common, "worktrees", name))
-    modules = (os.path.join(found.own, "modules"), os.path.join(found.common, "modules"))
-    there = tuple(path for path in modules if os.path.isdir(path))
-    return PrivateGit(found, repository, tuple(objects), there, own)
+        _point_to(checkout, os.path.join(common, "worktrees", name))
+    modules = (os.path.join(checkout.own, "modules"), os.path.join(checkout.common, "modules"))
+    existing = tuple(path for path in modules if os.path.isdir(path))
+    return PrivateGit(checkout, repository, tuple(objects), existing, own)
 
 
-def import_commits(found: Checkout, folder: str) -> str | None:
+def import_commits(checkout: Checkout, folder: str) -> str | None:
     """Move the branch of a worktree to the commit that the attempt left in its private repository.
     Idempotent; None when there is nothing to import.
 
-    Refused when the private repository cannot be read or its objects fail the check; Conflict when
-    the host moved the branch in the meantime. The user's repository is unchanged then.
+    Raises Refused when the private repository cannot be read or its objects fail the check, and
+    Conflict when the host moved the branch in the meantime. Both leave the user's repository
+    unchanged.
     """
     record = _record(folder)
     if record is None:
@@ -136,41 +137,41 @@ def import_commits(found: Checkout, folder: str) -> str | None:
     if tip is None:
         if not record.head:
             return None
-        raise Refused(f"The private repository of {found.folder} has no readable HEAD.")
+        raise Refused(f"The private repository of {checkout.folder} has no readable HEAD.")
     if tip == record.head:
         return None
-    now = found.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()
+    now = checkout.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()
     if now == tip:
         return tip
     if now != record.head:
-        raise Conflict(f"The branch of {found.folder} has moved; nothing was imported.")
+        raise Conflict(f"The branch of {checkout.folder} has moved; nothing was imported.")
     quarantine = os.path.join(folder, QUARANTINE)
     delete(quarantine)
     try:
-        _fill_quarantine(found, repository, quarantine, tip)
-        done = git.run(found.common, *_FETCH, quarantine, "tip", seconds=git.LONG_SECONDS)
+        _fill_quarantine(checkout, repository, quarantine, tip)
+        done = git.run(checkout.common, *_FETCH, quarantine, "tip", seconds=git.LONG_SECONDS)
         if done.code:
-            raise Refused(f"The commits of {found.folder} failed the check: {done.said}")
+            raise Refused(f"The commits of {checkout.folder} failed the check: {done.said}")
     finally:
         delete(quarantine)
-    _move(found, record.head, tip)
+    _move(checkout, record.head, tip)
     return tip
 
 
-def restore_link(found: Checkout) -> None:
-    """Have a worktree's `.git` name its own git folder again, whatever stands there now."""
-    _point_to(found, found.own)
+def restore_link(checkout: Checkout) -> None:
+    """Point a worktree's `.git` to its own git folder again, whatever it contains now."""
+    _point_to(checkout, checkout.own)
 
 
-def discard(found: Checkout, folder: str) -> None:
-    """Delete a private repository; what was not imported is lost with it."""
+def discard(checkout: Checkout, folder: str) -> None:
+    """Delete a private repository, with all commits that were not imported."""
     if os.path.lexists(folder):
-        if _link_of(found).startswith(os.path.join(os.path.realpath(folder), "")):
-            restore_link(found)
+        if _link_of(checkout).startswith(os.path.join(os.path.realpath(folder), "")):
+            restore_link(checkout)
         delete(folder)
 
 
-# -- making ----------------------------------------------------------------------------------------
+# -- preparation -----------------------------------------------------------------------------------
 
 
 def _write(folder: str, path: str, content: str | bytes) -> None:
@@ -180,9 +181,9 @@ def _write(folder: str, path: str, content: str | bytes) -> None:
         file.write(data)
 
 
-def _object_folders(found: Checkout) -> list[str]:
-    """The object folder of a repository, and those that it borrows from."""
-    waiting, folders = [os.path.join(found.common, "objects")], list[str]()
+def _object_folders(checkout: Checkout) -> list[str]:
+    """List the object folder of a repository and its alternates."""
+    waiting, folders = [os.path.join(checkout.common, "objects")], list[str]()
     while waiting:
         folder = os.path.realpath(waiting.pop(0))
         if folder in folders or not os.path.isdir(folder):
@@ -194,22 +195,24 @@ def _object_folders(found: Checkout) -> list[str]:
     return folders
 
 
-def _refs(found: Checkout, branch: str | None) -> str:
-    """All branches and tags, without those of other attempts."""
-    told = found.told("for-each-ref", "--format=%(objectname) %(refname)").decode(errors="replace")
+def _refs(checkout: Checkout, branch: str | None) -> str:
+    """Return all refs in packed-refs format, without those of other attempts."""
+    listing = checkout.told("for-each-ref", "--format=%(objectname) %(refname)").decode(
+        errors="replace"
+    )
     hidden = ("refs/corral/", "refs/heads/corral/")
     own = f"refs/heads/{branch}"
-    lines = (line.partition(" ") for line in told.splitlines())
+    lines = (line.partition(" ") for line in listing.splitlines())
     return "".join(
         f"{id} {ref}\n" for id, _, ref in lines if ref == own or not ref.startswith(hidden)
     )
 
 
-def _configuration(found: Checkout) -> str:
+def _configuration(checkout: Checkout) -> str:
     sections: dict[str, list[str]] = {}
-    told = found.told("config", "--list", "-z", "--no-includes").decode(errors="replace")
-    identity = found.run("config", "--get-regexp", "-z", r"^user\.(name|email)$").out
-    for entry in (told + identity.decode(errors="replace")).split("\0"):
+    listing = checkout.told("config", "--list", "-z", "--no-includes").decode(errors="replace")
+    identity = checkout.run("config", "--get-regexp", "-z", r"^user\.(name|email)$").out
+    for entry in (listing + identity.decode(errors="replace")).split("\0"):
         key, _, value = entry.partition("\n")
         if _CONFIGURATION.fullmatch(key) and "\0" not in value:
             section, _, name = key.rpartition(".")
@@ -224,24 +227,24 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
 
 
-def _link_of(found: Checkout) -> str:
-    """The folder that a worktree's `.git` names; empty when it names none."""
-    text = read_file(found.folder, ".git", MAX_SMALL) or b""
+def _link_of(checkout: Checkout) -> str:
+    """Return the folder that a worktree's `.git` file points to, or an empty string."""
+    text = read_file(checkout.folder, ".git", MAX_SMALL) or b""
     kind, _, where = os.fsdecode(text).partition(":")
     return os.path.realpath(where.strip()) if kind == "gitdir" else ""
 
 
-def _point_to(found: Checkout, where: str) -> None:
-    link = os.path.join(found.folder, ".git")
-    part = os.path.join(found.folder, f".git.corral-{os.getpid()}")
+def _point_to(checkout: Checkout, where: str) -> None:
+    link = os.path.join(checkout.folder, ".git")
+    part = os.path.join(checkout.folder, f".git.corral-{os.getpid()}")
     delete(part)
-    _write(found.folder, os.path.basename(part), f"gitdir: {where}\n")
+    _write(checkout.folder, os.path.basename(part), f"gitdir: {where}\n")
     if os.path.isdir(link) and not os.path.islink(link):
         delete(link)
     os.replace(part, link)
 
 
-# -- importing -------------------------------------------------------------------------------------
+# -- import ----------------------------------------------------------------------------------------
 
 
 def _record(folder: str) -> Record | None:
@@ -253,7 +256,7 @@ def _record(folder: str) -> Record | None:
 
 
 def _tip(repository: str, name: str) -> str | None:
-    """The commit that HEAD of the private worktree stands at."""
+    """Return the commit that HEAD of the private worktree points to."""
     head = (read_file(repository, f"worktrees/{name}/HEAD", MAX_SMALL) or b"").strip()
     if head.startswith(b"ref: "):
         ref = head[5:].strip()
@@ -272,8 +275,8 @@ def _packed(repository: str, ref: bytes) -> bytes:
     return b""
 
 
-def _fill_quarantine(found: Checkout, repository: str, quarantine: str, tip: str) -> None:
-    """A repository that the host made, with copies of the attempt's object files."""
+def _fill_quarantine(checkout: Checkout, repository: str, quarantine: str, tip: str) -> None:
+    """Create a repository of the host's own, with copies of the attempt's object files."""
     objects = os.path.join(quarantine, "objects")
     for path in ("objects/info", "objects/pack", "refs/heads"):
         os.makedirs(os.path.join(quarantine, path), mode=0o700)
@@ -281,20 +284,22 @@ def _fill_quarantine(found: Checkout, repository: str, quarantine: str, tip: str
     sha256 = len(tip) == 64
     version, kind = (1, "[extensions]\n\tobjectformat = sha256\n") if sha256 else (0, "")
     _write(quarantine, "config", f"[core]\n\trepositoryformatversion = {version}\n{kind}")
-    others = "".join(f"{path}\n" for path in _object_folders(found))
+    others = "".join(f"{path}\n" for path in _object_folders(checkout))
     _write(quarantine, "objects/info/alternates", others)
     left = MAX_IMPORT_BYTES
     files = walk_files(os.path.join(repository, "objects"), _is_object)
     for count, file in enumerate(files, 1):
         if count > MAX_IMPORT_FILES:
-            raise Refused(f"{found.folder} left more than {MAX_IMPORT_FILES} git objects.")
+            raise Refused(f"{checkout.folder} left more than {MAX_IMPORT_FILES} git objects.")
         target = os.path.join(objects, file.path)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         try:
             left -= copy_file(file, target, left)
         except OSError as error:
-            raise Refused(f"The git objects of {found.folder} cannot be copied: {error}") from None
-    with suppress(OSError), open(os.path.join(found.common, "shallow"), "rb") as shallow:
+            raise Refused(
+                f"The git objects of {checkout.folder} cannot be copied: {error}"
+            ) from None
+    with suppress(OSError), open(os.path.join(checkout.common, "shallow"), "rb") as shallow:
         _write(quarantine, "shallow", shallow.read())
     _write(quarantine, "refs/heads/tip", f"{tip}\n")
 
@@ -303,14 +308,14 @@ def _is_object(path: str) -> bool:
     return _OBJECT.fullmatch(path) is not None
 
 
-def _move(found: Checkout, before: str, tip: str) -> None:
-    """Move the branch, and have the index say what is in the commit."""
-    kind = found.run("cat-file", "-t", tip).out.strip()
+def _move(checkout: Checkout, before: str, tip: str) -> None:
+    """Move the branch, and reset the index to the commit."""
+    kind = checkout.run("cat-file", "-t", tip).out.strip()
     if kind != b"commit":
-        raise Refused(f"HEAD of {found.folder} is not a commit.")
+        raise Refused(f"HEAD of {checkout.folder} is not a commit.")
     old = before or "0" * len(tip)
-    done = found.run("update-ref", "-m", "corral: commits of the attempt", "HEAD", tip, old)
+    done = checkout.run("update-ref", "-m", "corral: commits of the attempt", "HEAD", tip, old)
     if done.code:
-        raise Conflict(f"The branch of {found.folder} could not be moved: {done.said}")
-    found.told("read-tree", "--reset", tip)
-    found.run("update-index", "-q", "--refresh")
+        raise Conflict(f"The branch of {checkout.folder} could not be moved: {done.said}")
+    checkout.told("read-tree", "--reset", tip)
+    checkout.run("update-index", "-q", "--refresh")

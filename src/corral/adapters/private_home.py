@@ -1,10 +1,10 @@
-"""The home folder of a sandboxed run: copies of what its agent CLI needs, and nothing else.
+"""The home folder of a sandboxed run: only copies of the files that its agent CLI needs.
 
 The real home is not visible in a sandbox. The run gets a folder of its own as `$HOME`, with copies
 of its CLI's login and settings, a `.gitconfig` with a name and an address, and symlinks to the
 user's toolchains, which are visible read-only. After the run only transcripts of its own session
-are written back. Settings, hooks, plugins, memory files and logins never are: they would steer the
-user's own CLI. A login that the CLI renews inside of the sandbox is lost with the folder.
+are written back. Settings, hooks, plugins, memory files and logins are never written back: they
+would control the user's own CLI. A login that the CLI renews inside the sandbox is lost.
 """
 
 import os
@@ -37,12 +37,12 @@ _TRANSCRIPT = re.compile(r"[^\x00]+\.(?:jsonl|json)")
 
 
 class CliFiles(NamedTuple):
-    """What an agent CLI keeps in the home folder, relative to it."""
+    """The files of an agent CLI, relative to the home folder."""
 
     copied: tuple[str, ...]
-    """Logins and settings: into the sandbox, never back."""
+    """Logins and settings: copied in, never written back."""
     sessions: tuple[str, ...]
-    """Folders of transcripts: those of the run's session, in and back."""
+    """Folders of transcripts; those of the run's session are copied in and written back."""
     variables: tuple[str, ...]
     """Prefixes of environment variables that are meant for it."""
     moved: tuple["Moved", ...] = ()
@@ -123,7 +123,7 @@ CLIS: dict[str, CliFiles] = {
 }
 _NONE = CliFiles((), (), ())
 
-# Where toolchains are that a user has installed for themselves: programs, no credentials.
+# Toolchains that users install in their home: programs, without credentials.
 TOOLCHAINS = (
     *(".nvm", ".fnm", ".volta", ".npm-global", ".npm-packages", ".bun/bin", ".deno/bin", ".asdf"),
     *(".pyenv", ".rbenv", ".rustup", ".cargo/bin", ".goenv", "go/bin", "go/pkg/mod", ".sdkman"),
@@ -152,8 +152,8 @@ _ELSEWHERE = frozenset(
 
 
 def environment_of(provider: str, whole: Mapping[str, str]) -> dict[str, str]:
-    """The variables of an environment that a sandboxed program may have: those of the system, and
-    those that are meant for its CLI. All other tokens and sockets are left out."""
+    """Return the variables that a sandboxed program may have: those of the system and those of its
+    CLI. All others, such as tokens and sockets, are dropped."""
     prefixes = ("LC_", *CLIS.get(provider, _NONE).variables)
     kept = {
         name: value
@@ -186,8 +186,8 @@ class RealHome(NamedTuple):
 
 
 def toolchains(path: str, real_home: str) -> list[str]:
-    """The folders of programs outside of the system: on the PATH, or where toolchains are. Never
-    the home folder itself, nor a folder above it."""
+    """List the folders of the PATH and of the user's toolchains, but never the home folder itself
+    or a folder above it."""
     home = os.path.realpath(real_home)
     named = [os.path.join(home, name) for name in TOOLCHAINS]
     named += [folder for folder in path.split(os.pathsep) if os.path.isabs(folder)]
@@ -201,8 +201,8 @@ def _is_narrow(folder: str, home: str) -> bool:
 
 
 def program_folders(words: list[str], real_home: str) -> list[str]:
-    """What a program and the scripts that its command names need beside themselves: the package of
-    a Node program, the environment of a Python one, else the file alone."""
+    """List the paths that a program and the scripts in its command need: the packages of a Node
+    program, the virtual environment of a Python one, otherwise only the file."""
     first = shutil.which(words[0]) if words else None
     named = [word for word in words if os.path.isabs(word) and os.path.isfile(word)]
     found: list[str] = []
@@ -281,7 +281,7 @@ def _copy(source: str, folder: str, name: str, most: int) -> int:
 
 
 def _files_of(top: str, session: str) -> Iterator[str]:
-    """The transcripts of a session below one of the user's folders."""
+    """Yield the transcripts of a session below one of the user's folders."""
     for folder, _, names in os.walk(top):
         for name in names:
             path = os.path.join(folder, name)
@@ -315,15 +315,14 @@ def _write_git_identity(folder: str, real_home: str) -> None:
         file.write(f"[user]\n{''.join(lines)}" if lines else "")
 
 
-# -- afterwards ------------------------------------------------------------------------------------
+# -- after the run ---------------------------------------------------------------------------------
 
 
 def write_back(folder: str, provider: str, session: str | None, real: RealHome) -> list[str]:
     """Copy the transcripts of a run's session into the real home; returns their paths there.
 
-    A file is new there, or continues the one that is there byte for byte; any other is skipped.
-    Symlinks, hard links and special files are skipped, and no symlink below the user's transcript
-    folder is followed.
+    A file is written if it is new, or if the existing file is a prefix of it. Symlinks, hard links
+    and special files are skipped, and no symlink below the user's transcript folder is followed.
     """
     if session is None or not _SESSION.fullmatch(session):
         return []
@@ -346,7 +345,7 @@ def write_back(folder: str, provider: str, session: str | None, real: RealHome) 
 
 
 def _continue(file: UntrustedFile, target: str) -> bool:
-    """Write a transcript below the user's folder, or append what is new to the one there."""
+    """Write a transcript below the user's folder, or append the new bytes to the existing one."""
     os.makedirs(target, mode=0o700, exist_ok=True)
     with parent_folder(target, file.path) as (parent, name):
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -367,7 +366,7 @@ def _continue(file: UntrustedFile, target: str) -> bool:
 
 
 def _starts_with(new: int, old: int, size: int) -> bool:
-    """Whether a file begins with all of another one; both are read to there."""
+    """Whether `new` starts with the `size` bytes of `old`; advances both file positions."""
     while size:
         piece = os.read(old, min(size, 1 << 20))
         if not piece or os.read(new, len(piece)) != piece:
@@ -377,5 +376,5 @@ def _starts_with(new: int, old: int, size: int) -> bool:
 
 
 def discard(folder: str) -> None:
-    """Delete a private home, with the copies of logins in it."""
+    """Delete a private home and the copies of logins in it."""
     delete(folder)

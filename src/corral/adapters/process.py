@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from corral.adapters.run_marks import is_marked
+from corral.kernel.boot import read_boot_id
 
 FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's fixed number of the machine's own pid space
 PROC = "/proc"
@@ -66,8 +67,8 @@ def pid_space() -> str | None:
 @cache
 def boot_id() -> str:
     """A text that changes with every boot of this machine."""
-    with suppress(OSError), open(f"{PROC}/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
+    if (known := read_boot_id(PROC)) is not None:
+        return known
     import subprocess
 
     told = subprocess.run(

@@ -12,7 +12,7 @@ from corral.kernel.words import WHOLE, is_word, may_hold_key, no_place
 # Shorter values are ordinary words too often to be taken out of everything that anybody writes.
 SHORTEST_KNOWN = 8
 
-# A line break in a text, and as JSON writes it.
+# A line break, plain or escaped as in JSON.
 _LINE_BREAK = re.compile(r"(?:\r?\n|(?:\\r)?\\n)[ \t]{0,16}")
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -81,7 +81,7 @@ class Redaction:
         self._values: list[str] | None = None
         self._forms: tuple[str, ...] = ()
         self._encoded: tuple[str, ...] = ()
-        """Of these, those that programs break into lines."""
+        """The subset of `_forms` that programs break into lines."""
         self._literal = False
         self.suspects: Callable[[str], bool] = self._first
 

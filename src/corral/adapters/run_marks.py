@@ -2,25 +2,25 @@
 parents: the resource limit RLIMIT_LOCKS.
 
 Linux has not enforced that limit since 2.4, every child inherits it, every user may read it in
-`/proc/PID/limits`, and only root may raise it again. A process can still lower it on purpose, so a
-program that looks for this mark can lose it; only a sandbox keeps such a program.
+`/proc/PID/limits`, and only root may raise it again. A process that knows the mark can remove it
+by lowering the limit; only a sandbox prevents that.
 
-The value is a level in the upper bits and a hash of the mark in the lower ones. A run that is
-started inside of another one has to lower the limit that it inherits, so each level is one less.
+The value is a level in the upper bits and a hash of the mark in the lower ones. A nested run
+can only lower the inherited limit, so each nested level is one less.
 """
 
 import os
 import re
 import sys
 
-# Not by way of hashlib, which brings a whole library of cryptography into every keeper.
+# Not hashlib: it would load OpenSSL into every supervisor.
 from _blake2 import blake2b
 from contextlib import suppress
 
 RLIMIT_LOCKS = 10
 HASH_BITS = 48
 TOP_LEVEL = 0x3FFF
-OUTSIDE = "corral"  # the mark of Corral's own processes, which are of no run
+OUTSIDE = "corral"  # the mark of Corral's own processes, which belong to no run
 _LINE = re.compile(rb"^Max file locks\s+\S+\s+(\d+)", re.M)
 
 
@@ -30,8 +30,8 @@ def is_supported() -> bool:
 
 
 def mark_process(mark: str) -> None:
-    """Mark this process, and all that it starts from now on, as belonging to `mark`. Where that is
-    not possible it stays as it is."""
+    """Mark this process and its future children as belonging to `mark`. Does nothing where marks
+    are not supported."""
     if not is_supported():
         return
     import resource
@@ -46,15 +46,15 @@ def mark_process(mark: str) -> None:
 
 
 def leave_run() -> None:
-    """Have this process belong to no run: it was started by one, and is to outlive it."""
+    """Detach this process from the run that started it: it may outlive that run."""
     mark_process(OUTSIDE)
 
 
 def is_marked(pid: int, mark: str) -> bool:
-    """Whether a process carries this mark; False also when it cannot be read."""
+    """Whether a process carries this mark; False when its limits cannot be read."""
     with suppress(OSError), open(f"/proc/{pid}/limits", "rb") as file:
-        found = _LINE.search(file.read(8_192))
-        return found is not None and int(found[1]) & ((1 << HASH_BITS) - 1) == _hash(mark)
+        limit = _LINE.search(file.read(8_192))
+        return limit is not None and int(limit[1]) & ((1 << HASH_BITS) - 1) == _hash(mark)
     return False
 
 

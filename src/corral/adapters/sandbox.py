@@ -36,8 +36,8 @@ _PROBE = (
 )
 ONLY_LOOPBACK = "1"
 SHARED_MEMORY_BYTES = 1 << 30  # of files in /dev/shm, which are memory
-# Files of the kernel that belong to root: without any capability root could still write them, and
-# bubblewrap leaves `/proc/sys` as it is when the folder itself is read-only.
+# Kernel files owned by root: root can write them even without capabilities, and bubblewrap does not
+# protect `/proc/sys` when the folder itself is read-only.
 KERNEL_FILES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "driver", "mtrr", "pressure")
 KERNEL_SECRETS = ("kcore", "keys", "key-users", "acpi", "scsi", "timer_list", "sched_debug")
 
@@ -60,36 +60,36 @@ NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/services", "/etc/host.conf", 
 TASKS_PER_PROCESS = 4  # the kernel counts threads as processes
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """How much a program and all that it starts may use; None: no limit."""
+class ResourceLimits(msgspec.Struct, frozen=True):
+    """Resource limits of a program and its children; None: no limit."""
 
     processes: int | None = None
     file_bytes: int | None = None
-    """How large one file may be."""
+    """Maximum size of one file."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What a program may do. It sees the programs and libraries of the system and what is named
-    here, and nothing else of the machine: no home, no store, no socket, no other process."""
+    """The rights of a sandboxed program. It sees the programs and libraries of the system and the
+    paths named here; not the user's home, the store, sockets or other processes."""
 
     writable: tuple[str, ...] = ()
     """Folders and files that it may change."""
     readable: tuple[str, ...] = ()
-    """What it may read, and not change, also inside of a hidden or a writable place (Landlock
-    cannot take the right to change back)."""
+    """Read-only paths, also inside hidden or writable folders (Landlock cannot revoke the right to
+    write inside a writable folder)."""
     hidden: tuple[str, ...] = ()
-    """Folders and files inside of readable and writable ones that it does not see into: they are
-    empty, or cannot be opened."""
+    """Folders and files inside readable and writable ones that appear empty, or cannot be
+    opened."""
     worktree: str | None = None
-    """A folder that it may change: where it works."""
+    """The folder in which the program works; writable."""
     git: PrivateGit | None = None
-    """The private repository of that worktree; without, it cannot use git there."""
+    """The private repository of that worktree. None: the program cannot use git there."""
     network: bool = True
     terminal: bool = False
     """It is used at a terminal, and keeps that."""
     own_processes: bool = True
     """It sees no process but its own (Landlock: it sees them, and cannot signal them)."""
-    limits: Limits = Limits()
+    limits: ResourceLimits = ResourceLimits()
 
 
 class Wrapped(msgspec.Struct, frozen=True):
@@ -185,17 +185,17 @@ def wrap(
 
 
 class _Mount(NamedTuple):
-    """A place in the sandbox, and how bubblewrap fills it."""
+    """A mount point in the sandbox, and the bubblewrap options that fill it."""
 
     place: str
     words: tuple[str, ...]
     is_empty: bool = False
-    """A folder without anything in it: it must not become a way to fill the memory."""
+    """An empty tmpfs, remounted read-only so that the program cannot fill memory through it."""
 
 
 def _bubblewrap(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
     os.makedirs(scratch, mode=0o700, exist_ok=True)
-    # Without a capability, root cannot mount what was left out, nor make a device.
+    # Without capabilities, root cannot mount hidden folders or create devices.
     made = ["bwrap", "--die-with-parent", "--unshare-ipc", "--unshare-uts", "--cap-drop", "ALL"]
     made += ["--dev", "/dev", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
     made += ["--remount-ro", "/dev"]
@@ -219,7 +219,7 @@ def _bubblewrap(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
         *_git_mounts(bounds),
         *(_Mount(path, ("--ro-bind", path)) for path in map(os.path.realpath, readable)),
     ]
-    # A mount inside of another one comes after it.
+    # Outer mounts first, so that they do not cover inner ones.
     for mount in sorted(mounts, key=lambda mount: mount.place.count("/")):
         made += [*mount.words, mount.place]
     for mount in mounts:
@@ -241,7 +241,7 @@ def _closed_kernel_files() -> Iterator[str]:
 
 
 def _git_mounts(bounds: Bounds) -> Iterator[_Mount]:
-    """The private repository in the place of the user's."""
+    """Mount the private repository over the user's."""
     if bounds.git is None:
         return
     private = bounds.git
@@ -257,7 +257,7 @@ def _writable(bounds: Bounds) -> tuple[str, ...]:
 
 
 def _readable(bounds: Bounds) -> list[str]:
-    """What is named, the system, and the Python of Corral, which the launcher needs."""
+    """List the readable paths: those of `bounds`, the system, and Python for the launcher."""
     python = (sys.prefix, sys.base_prefix, str(Path(landlock.__file__).parents[2]))
     named = (*SYSTEM, *(NETWORK if bounds.network else ()), *python, *bounds.readable)
     return [path for path in dict.fromkeys(named) if os.path.exists(path)]
@@ -274,7 +274,7 @@ def _launcher(bounds: Bounds, *, files: bool, **order: object) -> list[str]:
         "processes": bounds.limits.processes,
         "file_bytes": bounds.limits.file_bytes,
     }
-    # By its file, without any package: whatever the environment says, it is this one.
+    # Started by its file path, so that the environment cannot replace it.
     return [sys.executable, "-I", "-S", landlock.__file__, json.dumps(given | order)]
 
 
@@ -283,7 +283,7 @@ def _other_names(named: Iterable[str]) -> Iterator[str]:
     there = {os.path.realpath(path) for path in named}
     for path in sorted({*named} - there):
         if not any(path.startswith(f"{top}/") for top in there):
-            there.add(path)  # what is below it is seen through the link
+            there.add(path)  # paths below are visible through the link
             yield from ("--symlink", os.path.realpath(path), path)
 
 
@@ -298,7 +298,7 @@ def _landlock(words: Sequence[str], bounds: Bounds, scratch: str) -> Wrapped:
         for folder in writable:
             if _is_in(path, folder):
                 raise Refused(
-                    f"Landlock cannot hide {path}, which is inside of {folder}. Install "
+                    f"Landlock cannot hide {path}, because {folder} around it is writable. Install "
                     "bubblewrap, or work in another folder.",
                     path=path,
                 )

@@ -2,7 +2,7 @@
 
 Every path component is opened with O_NOFOLLOW relative to its parent's descriptor, so a symlink
 that the program planted is never followed, also when it is swapped in during the walk. Only
-regular files with one name are read: a hard link could be a name for a file outside of the folder.
+regular files with one link are read: a hard link could point to a file outside the folder.
 """
 
 import os
@@ -50,7 +50,7 @@ def read_file(root: str, path: str, most: int) -> bytes | None:
 
 
 def is_plain(found: os.stat_result) -> bool:
-    """Whether a file is a regular file with exactly one name."""
+    """Whether a file is a regular file with exactly one link."""
     return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 

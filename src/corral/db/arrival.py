@@ -1,4 +1,4 @@
-"""The target of a move: claimed and fenced in one transaction, filled by its mover alone.
+"""The target of a move: claimed and fenced in one transaction, filled only by its mover.
 
 Other processes may have the target open, from before the move or from a time when it was the
 store's place. The engine rejects their writes until the move has arrived.
@@ -18,7 +18,7 @@ from corral.scratch import scratch_folder
 WAIT = "wait until it is done"
 
 
-class Arrival:
+class MoveTarget:
     """One move into `target`. `origin` is the source as other stores name it; `has_history` says
     whether the source ever received or kept a store that was moved."""
 
@@ -48,7 +48,7 @@ class Arrival:
             self.target.write(self._claim)
 
     def _create(self, target: Database) -> bool:
-        """Create the schema, the fence and the version that no program opens in one transaction.
+        """Create the schema, the fence and a version that no program opens, in one transaction.
 
         Returns False if another process created a store there first.
         """
@@ -70,7 +70,7 @@ class Arrival:
         for table in fencing.content():
             if tx.run(Statement(f"SELECT 1 FROM {table.name} LIMIT 1")):
                 raise Refused(
-                    f"{self.target.url} holds something already, in {table.name}; give the URL of "
+                    f"{self.target.url} is not empty: it has rows in {table.name}. Give the URL of "
                     "a new store.",
                     table=table.name,
                 )
@@ -82,14 +82,14 @@ class Arrival:
         fencing.shut(tx, newest())
 
     def _clear(self, found: Relocation) -> None:
-        """Empty a target that holds part of an earlier copy, or what was moved from there to here.
+        """Empty a target that holds a partial copy, or content that was moved from there to here.
 
-        The place stays shut all the time: it is emptied under its name, in one transaction.
+        The target stays shut all the time: it is emptied in place, in one transaction.
         """
         if found.phase == "gone" and not self._has_history:
             raise Refused(
-                f"{self.target.url} holds what was moved to {found.url}, and this store is not the "
-                "one that received it; give the URL of a new store.",
+                f"{self.target.url} still holds the content that was moved to {found.url}, and "
+                "this store is not the one that received it. Give the URL of a new store.",
                 url=found.url,
             )
         if isinstance(self.target, SqliteDatabase):
@@ -121,39 +121,41 @@ class Arrival:
     def open_fence(self, tx: Tx, copied: dict[str, int]) -> None:
         """Let this transaction write to the target.
 
-        Raises Refused if another process cancelled the move, or copied more of it.
+        Raises Refused if another process cancelled the move or continued the copy.
         """
         found = tx.one(OPEN_FENCE, move=self._move)
         if found is None or found.copied != copied:
             raise Refused(
-                f"Another process cancelled the move to {self.target.url}, or continues it; run "
-                "`corral db move` again if it is still wanted.",
+                f"Another process cancelled the move to {self.target.url}, or continues it. Run "
+                "`corral db move` again to resume the move.",
                 url=self.target.url,
             )
 
     def _refusal(self, found: Relocation) -> Refused:
         return Refused(
-            f"{self.target.url} {_SAID[found.phase]} {found.url}; take another one.",
+            f"{self.target.url} {_STATUS[found.phase]} {found.url}. Give the URL of a new store.",
             url=found.url,
         )
 
     def _require_unchanged(self, now: Relocation | None, before: Relocation) -> None:
         if now != before:
-            raise Refused(f"Another process uses {self.target.url} for a move; {WAIT}.")
+            raise Refused(
+                f"Another process uses {self.target.url} for a move. Wait until it is done."
+            )
 
 
-_SAID = {
+_STATUS = {
     "part": "holds a part of",
     "leaving": "is on its way to",
-    "gone": "holds only what was moved to",
+    "gone": "holds only content that was moved to",
     "arriving": "is being filled from",
 }
 
 
 def void_target(target: Database, move: str) -> None:
-    """Make sure that a move can never open its target; Refused if it did already.
+    """Make sure that a move can never open its target; raises Refused if it already did.
 
-    The target decides between the mover and the canceller: both change the same row.
+    The mover and the canceller change the same row of the target, so only one of them succeeds.
     """
     found = seek(target)
     if found is None or found.move != move:
@@ -161,13 +163,14 @@ def void_target(target: Database, move: str) -> None:
     if found.phase == "arriving" and target.write(lambda tx: tx.run(VOID, move=move)):
         return
     raise Refused(
-        f"{target.pointer} is whole and in use; `corral db move {target.pointer}` finishes it.",
+        f"Cannot cancel the move: {target.pointer} is complete and in use. Finish it with "
+        f"`corral db move {target.pointer}`.",
         url=target.pointer,
     )
 
 
 def _keep_aside(database: SqliteDatabase) -> None:
-    """Keep a copy of what was moved away before its file is filled again."""
+    """Back up a store that was moved away before its file is overwritten."""
     aside = database.path.with_name(f"{database.path.name}.moved-away")
     for end in ("-wal", "-shm", ""):
         aside.with_name(aside.name + end).unlink(missing_ok=True)

@@ -1,13 +1,15 @@
-"""What all processes of a SQLite store share beside it: the content of a small file.
+"""A small file beside a SQLite store, shared by all its processes.
 
-It is read and written by `pread` and `pwrite`. A memory map would save a microsecond per write,
-but if another program truncates a mapped file, every process that uses the map is killed (SIGBUS).
+The file is read and written with `pread` and `pwrite`. A memory map would save a microsecond per
+write, but if another program truncates a mapped file, SIGBUS kills every process that maps it.
 """
 
 import os
 import weakref
+
+# Not `struct`: every command loads this module, and the wrapper adds nothing that is used here.
+from _struct import Struct
 from contextlib import suppress
-from struct import Struct
 from typing import NamedTuple
 
 from corral.db.lockfile import OPEN
@@ -16,32 +18,32 @@ _DOOR = Struct("<q")
 _MOMENT = Struct("<qqqq")
 
 
-class Moment(NamedTuple):
+class StoreMoment(NamedTuple):
     """The store's time at the last write."""
 
     time: int
-    """In milliseconds since 1970; 0: nothing was written yet."""
+    """Milliseconds since 1970; 0: no write yet."""
     steady: int
-    """The machine's steady clock at the same moment."""
+    """The machine's monotonic clock at the same moment."""
     boot: int
-    """The start of the machine that the steady clock counts from."""
+    """The boot of the machine that the monotonic clock counts from."""
     doubted_at: int
-    """Since when no writer's clock agreed with the store's time, by the steady clock; 0: one did
-    at the last write."""
+    """Since when no writer's clock agreed with the store's time, by the monotonic clock; 0: the
+    last writer's clock agreed."""
 
 
 class Board:
-    """The shared content. All of it is a hint: where it is lost, writers wait less fairly, and a
-    clock that was moved is followed."""
+    """The shared content. All of it is a hint: without it, writers wait less fairly, and a clock
+    that was changed is followed at once."""
 
     def __init__(self, path: str) -> None:
-        """Open the file; OSError if it does not exist, or is not a regular file."""
+        """Open the file; raises OSError if it does not exist or is not a regular file."""
         self._descriptor = os.open(path, OPEN)
         self.close = weakref.finalize(self, os.close, self._descriptor)
         """Close the file. Idempotent."""
         self._last = b"", Moment(0, 0, 0, 0)
         try:
-            os.pread(self._descriptor, 1, 0)  # ESPIPE: a pipe stands in its place
+            os.pread(self._descriptor, 1, 0)  # ESPIPE: the path is a pipe
         except BaseException:
             self.close()
             raise
@@ -53,7 +55,7 @@ class Board:
     def show_door(self, taken: bool) -> None:
         self._write(_DOOR.pack(taken), 0)
 
-    def read_moment(self) -> Moment:
+    def read_moment(self) -> StoreMoment:
         data = os.pread(self._descriptor, _MOMENT.size, _DOOR.size)
         known, moment = self._last  # one attribute: other threads replace it meanwhile
         if data == known:  # most often, and decoding costs more than reading
@@ -63,7 +65,7 @@ class Board:
         self._last = data, moment
         return moment
 
-    def write_moment(self, moment: Moment) -> None:
+    def write_moment(self, moment: StoreMoment) -> None:
         self._write(_MOMENT.pack(*moment), _DOOR.size)
 
     def _write(self, data: bytes, offset: int) -> None:

@@ -136,7 +136,7 @@ class Database(ABC):
         self._listeners: list[Listener] = []
         self.working = Working()
         self.upkeep: set[str] = set()
-        """What reads have begun to write first, and is not done; see `library/upkeep.py`."""
+        """Upkeep that reads have started and not finished; see `library/upkeep.py`."""
         self.hurried = False
         _open.add(self)
 
@@ -144,9 +144,9 @@ class Database(ABC):
         """This process is about to end: from now on a server that went away is not waited for."""
         self.hurried = True
 
-    def spare_connections(self) -> None:  # noqa: B027 (a file has no connections to spare)
-        """This process lives long and uses the store now and then: hold a connection to a server
-        only while it is used. Many such processes share a server's connections."""
+    def spare_connections(self) -> None:  # noqa: B027 (SQLite has no server connections)
+        """Hold a server connection only while it is used. For long-lived processes that use the
+        store rarely, so that many of them can share a server's connections."""
 
     @contextmanager
     def waiting_at_most(self, seconds: float) -> Iterator[None]:
@@ -211,8 +211,8 @@ class Database(ABC):
         """One writing transaction around several operations."""
 
     def acting_as(self, actor: str, origin: str | None = None) -> "Database":
-        """The same store on the same connections, for another actor, whom the record names with
-        the run `origin` that the actor's process belongs to."""
+        """Return a view of this store, on the same connections, that acts as another actor. Events
+        record the actor and `origin`, the run of the actor's process."""
         view: Any = Acting(self, actor, origin)
         same: Database = view
         return same
@@ -286,7 +286,7 @@ class Database(ABC):
     def durability(self, wanted: str | None = None) -> str: ...
 
     def power_loss_risks(self) -> list[str]:
-        """The settings of a server that break the promise of `full`; each says what may happen."""
+        """List the server settings that break the durability `full`, each with its consequence."""
         return []
 
     def close(self) -> None:

@@ -27,13 +27,13 @@ _PLACE = (
 )
 
 
-# The first transaction of this database that was still running when the snapshot was taken; if none
-# was, the first one that had not begun. The snapshot lists the running transactions of the whole
-# server. A transaction of another database can never write an event here, so it is left out, but
-# only if the server proves where it runs: its backend is listed with another database, or it is a
-# prepared transaction of another database. A transaction that ended since the snapshot proves
-# nothing and counts as ours: the feed then waits until the next look, and never skips. Our own is
-# not in the list of the snapshot. The arrays are read only if another transaction runs at all.
+# The oldest transaction of this database that was running when the snapshot was taken; without one,
+# the first transaction that had not begun. The snapshot lists the running transactions of the whole
+# server. A transaction of another database cannot write an event here and is excluded, but only if
+# the server shows its database: by its backend or as a prepared transaction. A transaction that
+# ended since the snapshot counts as one of this database: the feed then waits for the next poll and
+# never skips an event. The snapshot does not list our own transaction. The arrays are evaluated
+# only if another transaction runs at all.
 _UNSETTLED = """(SELECT coalesce(
     least(
         (SELECT CAST(CAST(min(CAST(CAST(running AS TEXT) AS BIGINT)) AS TEXT) AS XID8)
@@ -68,7 +68,7 @@ def _filed(table: str, column: str, *others: str) -> str:
 
 
 def _filed_view(table: str, column: str, *others: str) -> str:
-    """The view that reads a filed index together with the rows that are not filed yet."""
+    """Return the view that joins a filed index with the rows that are not filed yet."""
     index, rest = f"{table}_by_{column}", ", ".join(others)
     return (
         f"CREATE VIEW {table}_of_{column} ({column}, seq, {rest}) AS"
@@ -79,7 +79,7 @@ def _filed_view(table: str, column: str, *others: str) -> str:
     )
 
 
-# The columns of an event that its first view had.
+# The columns of the first version of the events view.
 _EVENT = ("at", "actor", "kind", "verb", "project_id", "data")
 
 
@@ -108,7 +108,7 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": _filed("events", "subject", *_EVENT),
         "postgres": "CREATE INDEX events_by_subject ON events (subject, xid, seq)",
     },
-    # A view is fixed when it is made, so a new column of its table needs a new view.
+    # The columns of a view are fixed when it is created, so a new column needs a new view.
     "events_of_subject_with_run": {
         "sqlite": "DROP VIEW events_of_subject; "
         + _filed_view("events", "subject", *_EVENT, "run_id"),

@@ -36,7 +36,7 @@ def content() -> "list[TableDoc]":
 
 
 def refusal(said: str, where: str) -> StoreUnavailable | None:
-    """The error to raise if a fence rejected the write; None for any other engine error."""
+    """Return the error to raise if a fence rejected the write; None for any other error."""
     for mark, reason in ((_LEAVING, "moved"), (_ARRIVING, "arriving")):
         _, found, rest = said.partition(mark)
         if not found:
@@ -44,21 +44,21 @@ def refusal(said: str, where: str) -> StoreUnavailable | None:
         url = rest.splitlines()[0].strip()
         if reason == "moved":
             return StoreUnavailable(
-                f"{where} is on its way to {url} and takes nothing any more; wait until `corral db "
-                "move` is done, then open it again. Nothing was changed.",
+                f"{where} is being moved to {url} and accepts no writes. Wait until `corral db "
+                "move` is done, then open the store again. Nothing was changed.",
                 reason=reason,
                 to=url,
             )
         return StoreUnavailable(
-            f"{where} is being filled from {url}; wait until `corral db move` is done. Nothing was "
-            "changed.",
+            f"{where} is being filled from {url} and accepts no writes. Wait until `corral db "
+            "move` is done. Nothing was changed.",
             reason=reason,
         )
     return None
 
 
 def lock_content(tx: Tx) -> None:
-    """Wait for transactions that write, and keep new ones out until the end of this one.
+    """Wait for writing transactions, and block new ones until this one ends.
 
     SQLite has one writer at a time, so there is nothing to wait for.
     """
@@ -68,32 +68,32 @@ def lock_content(tx: Tx) -> None:
 
 
 def departure_statements(engine: Engine, url: str) -> list[str]:
-    """The statements that make the engine reject every write to the content."""
+    """Return the statements that make the engine reject every write to the content."""
     return _statements(engine, _LEAVING + url, unless=None)
 
 
 def arrival_statements(engine: Engine, url: str) -> list[str]:
-    """The statements that make the engine reject every write until the move has arrived.
+    """Return the statements that make the engine reject every write until the move has arrived.
 
     The phase in `relocation` decides. The mover sets it to `arrived` inside each of its own
-    transactions and back before the commit, so only the mover can write. Handles that were opened
-    earlier, when this place was an ordinary store, are rejected.
+    transactions and back before the commit, so only the mover can write. Writes by handles that
+    were opened before the move are rejected.
     """
     return _statements(engine, _ARRIVING + url, unless="(SELECT phase FROM relocation) = 'arrived'")
 
 
 def _statements(engine: Engine, message: str, *, unless: str | None) -> list[str]:
-    said = message.replace("'", "''")
+    quoted = message.replace("'", "''")
     names = [table.name for table in content()]
     if engine == "sqlite":
         where = f" WHERE NOT {unless}" if unless else ""
         return [
             f"CREATE TRIGGER fence_{name}_{verb.lower()} BEFORE {verb} ON {name}"
-            f" BEGIN SELECT RAISE(ABORT, '{said}'){where}; END"
+            f" BEGIN SELECT RAISE(ABORT, '{quoted}'){where}; END"
             for name in names
             for verb in _VERBS
         ]
-    refuse = f"RAISE EXCEPTION USING MESSAGE = '{said}';"
+    refuse = f"RAISE EXCEPTION USING MESSAGE = '{quoted}';"
     if unless:
         refuse = f"IF NOT {unless} THEN {refuse} END IF; RETURN NULL;"
     return [
@@ -108,7 +108,7 @@ def _statements(engine: Engine, message: str, *, unless: str | None) -> list[str
 
 
 def put_up(tx: Tx, statements: list[str]) -> None:
-    """Put up a fence, from the end of this transaction on; one that is there is replaced."""
+    """Install a fence when this transaction commits, replacing an existing one."""
     take_down(tx)
     for statement in statements:
         tx.run(Statement(statement))
@@ -143,8 +143,8 @@ def take_down(tx: Tx) -> None:
 
 
 def shut_statements(engine: Engine, version: int, now: int) -> list[str]:
-    """The statements that keep every program, old ones included, from opening the store, except to
-    learn where its content is."""
+    """Return the statements that prevent every program, also older versions, from opening the store
+    except to learn where its content is."""
     if engine == "sqlite":
         return [f"PRAGMA user_version = {AWAY + version}"]
     return [
@@ -155,7 +155,7 @@ def shut_statements(engine: Engine, version: int, now: int) -> list[str]:
 
 
 def shut(tx: Tx, version: int) -> None:
-    """Keep every program from opening the store; see `shut_statements`."""
+    """Prevent every program from opening the store; see `shut_statements`."""
     for statement in shut_statements(tx.engine, version, tx.now):
         tx.run(Statement(statement))
 

@@ -45,7 +45,7 @@ _BY_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 
 
 def make_private_file(path: Path, *, create: bool) -> None:
-    """Check that the file exists and can be written; a new one is readable by its user alone.
+    """Check that the file exists and is writable; a new one is readable only by its user.
 
     An existing file is never opened here: closing it would drop all locks that SQLite holds on it
     for this process. The caller keeps other threads from opening a file that is just being created.
@@ -53,14 +53,14 @@ def make_private_file(path: Path, *, create: bool) -> None:
     try:
         if create and not path.exists():
             make_private_folder(path.parent)
-            with suppress(FileExistsError):  # another process created it meanwhile
-                target = os.path.realpath(path)  # a symlink to a missing file names the new one
+            with suppress(FileExistsError):  # another process created it in the meantime
+                target = os.path.realpath(path)  # a symlink to a missing file: create its target
                 os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
+            raise OSError(errno.EINVAL, "not a regular file")
         if not os.access(path, os.R_OK | os.W_OK, effective_ids=_BY_EFFECTIVE_IDS):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
     except FileNotFoundError:

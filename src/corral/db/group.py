@@ -47,7 +47,7 @@ class Job:
         """None: it cannot be run by another thread, only be given the lead."""
         self.durable = durable
         self.handle = handle
-        """The handle that asked for the work: its actor, clock and redaction apply."""
+        """The handle that submitted the job; its actor, clock and redaction apply."""
         self.since = time.monotonic()
         """When it began to wait."""
         self.leads = False

@@ -18,10 +18,10 @@ _CASTS = {"integer": "CAST({} AS {{integer}})", "json": "CAST({} AS {{json}})"}
 
 
 class Placed(NamedTuple):
-    """Where an imported row ended up."""
+    """The result of importing a row."""
 
     id: str | None
-    """The id of the row here; None: another row has its place, and nothing was written."""
+    """The id of the row here; None: another row has its unique key, and nothing was written."""
     why: str = ""
     """Why not all of its values were stored: the row existed already, or was changed to fit."""
 

@@ -62,8 +62,8 @@ class IdColumn:
         return str(found[0])
 
     def find(self, tx: Tx, typed: str) -> str:
-        """The whole id that `typed` stands for, to narrow a list by it. An id that does not exist
-        is used as it is: rows of something that was deleted may still name it."""
+        """Return the full id for `typed`, as a filter for a list. An unknown id is returned
+        unchanged: rows may still refer to a deleted object."""
         if self.is_whole(typed):
             return typed
         try:

@@ -88,7 +88,7 @@ def open_schema(database: Database, *, change: bool = True) -> None:
         )
     migrate(database)
     if database.schema_version() != newest():
-        # Another process created the store first, as the target of a move: it must not be opened.
+        # Another process created the store first as the target of a move: do not open it.
         open_schema(database, change=False)
 
 
@@ -154,8 +154,8 @@ def _statements(migration: Migration, engine: Engine) -> list[str]:
 
 
 def _whole(database: Database) -> list[str]:
-    """All statements for an empty place, for one transaction: half a schema would look like an
-    older one."""
+    """Return all statements for an empty store, to run in one transaction: a partial schema would
+    look like an older version."""
     return [part for migration in migrations() for part in _recorded(migration, database)]
 
 

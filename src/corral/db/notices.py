@@ -78,8 +78,8 @@ class Bell:
     """
 
     def __init__(self, ring: Callable[[], None], close_unused: Callable[[], float | None]) -> None:
-        """`close_unused` returns the seconds until it is to be called again; None: not before the
-        next `attend`."""
+        """`close_unused` returns the seconds until its next call; None: not before the next
+        `attend`."""
         self._send = ring
         self._close_unused = close_unused
         self._wake = threading.Event()
@@ -97,7 +97,7 @@ class Bell:
             self._start()
 
     def attend(self) -> None:
-        """A connection was opened: look after it."""
+        """Start watching for unused connections, after one was opened."""
         self._wake.set()
         if self._thread is None and not self._closed:
             self._start()
@@ -121,7 +121,7 @@ class Bell:
                 time.sleep(BELL_PAUSE)
 
     def close(self) -> None:
-        """Send a notice that is still to be sent, and end the thread."""
+        """Send a pending notice and end the thread."""
         self._closed = True
         if self._thread is not None:
             self._wake.set()
@@ -132,7 +132,7 @@ class NotifyListener:
     SAFETY_POLL = 1.0
 
     def __init__(self, connect: Callable[[], Wire]) -> None:
-        """`connect` must not wait for a free connection: `wait` polls meanwhile."""
+        """`connect` must not wait for a free connection: without one, `wait` polls."""
         self._connect = connect
         self._wire: Wire | None = None
         self.rested = 0.0

@@ -3,8 +3,8 @@
 Corral needs the state of its own session: settings (`SET`), prepared statements, advisory locks
 that end with their holder, and LISTEN. A pooler in session mode (pgbouncer: pool_mode = session)
 keeps all of it. In transaction mode a client may get another server connection for each
-transaction: a lock would stay with a connection that another client uses next, and notices would
-get lost.
+transaction: a lock would stay on a connection that another client uses next, and notifications
+would be lost.
 """
 
 import select
@@ -30,9 +30,10 @@ def refuse_transaction_pooler(
 ) -> None:
     """Raise StoreUnavailable if `connection` leads to a pooler in transaction mode.
 
-    `process` is what the server says its process is. A direct connection learned the same number
-    when it was opened, so the usual case costs nothing. Behind a proxy the numbers differ; then a
-    second connection shows whether both clients can get the same server process.
+    `process` is the result of pg_backend_pid(). On a direct connection it equals the pid that the
+    client received at connect time, so the usual case costs nothing. Behind a proxy the
+    numbers differ; then a second connection shows whether both clients can get the same server
+    process.
     """
     if connection.info.backend_pid == process:
         return
@@ -56,7 +57,7 @@ def refuse_transaction_pooler(
 
 
 def _ask(connection: psycopg.Connection[Row], text: bytes) -> str | None:
-    """The first value of the answer; None if the answer does not come in time."""
+    """Return the first value of the answer; None after ANSWER_SECONDS without an answer."""
     server = connection.pgconn
     server.send_query(text)
     ends = time.monotonic() + ANSWER_SECONDS
@@ -76,9 +77,9 @@ def _ask(connection: psycopg.Connection[Row], text: bytes) -> str | None:
 
 def _refusal(url: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"{url} leads to a connection pooler that shares server connections between clients "
-        "(pgbouncer with pool_mode = transaction or statement). Corral needs sessions of its own: "
-        "set pool_mode = session for this database, or give the URL of the server itself.",
+        f"Cannot use {url}: it leads to a connection pooler that shares server connections between "
+        "clients (pgbouncer with pool_mode = transaction or statement). Set pool_mode = session "
+        "for this database, or give the URL of the server itself.",
         reason="pooler",
         url=url,
     )

@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 MIGRATION_LOCK = 0x436F7272
 MOVE_LOCK = MIGRATION_LOCK + 1
-MIGRATION_SECONDS = 60  # how long a migration by another process is waited for
+MIGRATION_SECONDS = 60  # maximum wait for a migration by another process
 MAX_CLASHES = 10  # how often a transaction that met another is run again
 
 
@@ -70,7 +70,8 @@ class PostgresDatabase(PostgresConnections):
             self.require_outside_operation()
         if working.tell is not None:
             work = self.telling(work, working.tell)
-        # Every commit waits for the server's disk, if the server does: see `power_loss_risks`.
+        # Every commit waits for the server's disk, unless server settings prevent it: see
+        # `power_loss_risks`.
         if self._probe is not None:
             mode = "many"  # a probe wants to stand at every commit
 
@@ -215,8 +216,8 @@ class PostgresDatabase(PostgresConnections):
         risks = self.power_loss_risks()
         if risks and wanted == "full":
             raise Invalid(
-                f"The server of {self.url} does not keep that promise: {'; '.join(risks)}. Change "
-                "that in postgresql.conf and reload the server."
+                f"The server of {self.url} cannot guarantee that: {'; '.join(risks)}. Change the "
+                "settings in postgresql.conf and reload the server."
             )
         return "normal" if risks else "full"
 
@@ -242,8 +243,8 @@ class PostgresDatabase(PostgresConnections):
                 link.run(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
             except pg.LockNotAvailable:
                 raise StoreUnavailable(
-                    f"Another process has been migrating {self.url} for {MIGRATION_SECONDS} s; "
-                    "wait until it is done, or end it.",
+                    f"Another process has been migrating {self.url} for {MIGRATION_SECONDS} s. "
+                    "Wait until it is done, or end it.",
                     reason="locked",
                 ) from None
             except psycopg.Error as error:

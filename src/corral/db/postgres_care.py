@@ -177,7 +177,7 @@ def made_until(database: Database, version: int) -> Shape:
         raise translate(error, database.url) from error
 
 
-# -- what survives a power cut --------------------------------------------------------------------
+# -- durability -----------------------------------------------------------------------------------
 
 _SYNC_SETTINGS = """
     SELECT current_setting('fsync'), current_setting('full_page_writes'),
@@ -187,16 +187,16 @@ _SYNC_SETTINGS = """
                                        WHERE oid = to_regclass('migrations'))
                  AND relkind = 'r' AND relpersistence <> 'p' ORDER BY relname)
 """
-# On these systems only this method passes the disk's own cache.
+# On these systems only this method flushes the disk's own cache.
 _WRITES_THROUGH = "fsync_writethrough"
 _CACHES_WRITES = ("darwin", "mingw", "Visual C++", "msvc")
 
 
 def power_loss_risks(link: Link) -> list[str]:
-    """Why an accepted change may not survive a power cut of the server; empty if it does.
+    """List the reasons why an accepted change may not survive a power cut of the server.
 
-    The settings are those of this connection and of the server. What the disk itself does with its
-    cache is not visible here.
+    Checks the settings of this connection and of the server. The cache of the disk itself is not
+    visible here.
     """
     fsync, pages, commit, method, version, unlogged = link.run(_SYNC_SETTINGS)[0]
     risks = []
@@ -225,9 +225,9 @@ _FOREIGN_EVENTS = """
     SELECT 1 FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) LIMIT 1
 """
 
-# The feed waits for the transactions of its own database alone, see `dialect._UNSETTLED`. When a
-# transaction of another user began is visible to members of pg_read_all_stats only; its age is NULL
-# then.
+# The feed waits only for transactions of its own database, see `dialect._UNSETTLED`. The start of
+# another user's transaction is visible only to members of pg_read_all_stats; otherwise the age is
+# NULL.
 _OLDEST_WRITER = """
     SELECT pid, coalesce(nullif(application_name, ''), 'no name'), datname,
            CAST(extract(epoch FROM clock_timestamp() - xact_start) * 1000 AS BIGINT)

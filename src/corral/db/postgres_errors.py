@@ -8,16 +8,16 @@ from corral.kernel.errors import Conflict, CorralError, StoreUnavailable
 
 TOO_MANY_CLIENTS = "too_many_clients"
 
-# libpq gives no SQLSTATE for a refused connection, so its text decides: all of 53300.
+# libpq gives no SQLSTATE for a refused connection. These are the messages of 53300.
 _FULL = ("too many clients", "connection slots are reserved", "too many connections for")
 
 
 def unreachable(url: str, cause: Exception) -> StoreUnavailable:
     if getattr(cause, "sqlstate", None) == "53300" or any(text in str(cause) for text in _FULL):
         return StoreUnavailable(
-            f"The server of {url} has no free connection ({first_line(cause)}); try again, end "
+            f"The server of {url} has no free connection ({first_line(cause)}). Try again, end "
             "programs that hold connections, or raise max_connections.",
-            reason="too_many_clients",
+            reason=TOO_MANY_CLIENTS,
             url=url,
         )
     if "does not exist" in str(cause) and "database" in str(cause):

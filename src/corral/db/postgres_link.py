@@ -36,8 +36,8 @@ def noticed(conninfo: str) -> dict[str, Any]:
 
 
 class Gone(Exception):
-    """The connection broke. `asked_to_commit`: whether the server may have kept the work.
-    `refused`: why there was no connection in the first place."""
+    """The connection broke. `asked_to_commit`: the server may have committed the work. `refused`:
+    the error that prevented the connection from being opened."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Link:
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self.connection = connection
         self.opened = self.rested = time.monotonic()
-        """When it was opened, and when it was last put back into the pool."""
+        """When the connection was opened, and when it was last returned to the pool."""
         self._server = connection.pgconn
         self._cursor = psycopg.RawCursor(connection)
         self._socket = select.poll()
@@ -92,7 +92,7 @@ class Link:
         return self._rows()
 
     def run_script(self, text: str) -> list[Row]:
-        """Run several statements in one round trip; the rows of the last one."""
+        """Run several statements in one round trip; returns the rows of the last one."""
         self._cursor.execute(text, prepare=False)
         while self._cursor.nextset():
             pass

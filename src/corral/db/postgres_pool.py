@@ -26,21 +26,21 @@ from corral.kernel.errors import Invalid, StoreUnavailable
 
 OLDEST_SERVER = 130_000  # transaction numbers of 64 bits came with it
 MAX_CONNECTIONS = 32
-# Plans that a connection keeps. A daemon's rounds, or a thorough look at a store, use more
-# statements than the driver's 100, and each that was put out is planned anew at its next turn.
+# Prepared statements per connection. The daemon's loops use more than the driver's default of 100,
+# and an evicted statement has to be planned again.
 MAX_PREPARED = 400
 CONNECT_SECONDS = 5
-PATIENCE = 20.0  # how long a server that went away is waited for
+PATIENCE = 20.0  # maximum wait for a server that is away
 # An unused connection is closed after LINGER seconds. A process that spares connections closes it
-# sooner, and also gives up one that it uses all the time: the server has a limit (100 by default),
-# and another process may wait for its turn.
+# after SPARE_LINGER, and closes one in constant use after SPARE_HOLD: the server has a limit (100
+# by default), and other processes may be waiting.
 LINGER = 5.0
 SPARE_LINGER, SPARE_HOLD = 0.3, 5.0
 SHORTEST_BACKOFF, LONGEST_BACKOFF = 0.1, 2.0  # while the server has no free connection
 
-# What was accepted is on the server's disk. Every statement of ours has its index and is planned
-# once: planning anew for each value would cost more than running it, and a plan that suits a guess
-# about values would one day read a whole table.
+# Commits wait for the server's disk. Every statement has its index and is planned once: planning it
+# for each value would cost more than running it, and a plan based on estimated values could scan a
+# whole table.
 STEADY_PLANS = """
     SET synchronous_commit = on;
     SET default_transaction_isolation = 'read committed';
@@ -64,7 +64,7 @@ class PostgresConnections(Database):
         actor: str,
         probe: Probe | None = None,
     ) -> None:
-        """Connect to the server; without a clock of the caller's, the server's time is used."""
+        """Connect to the server. Without `clock`, the server's time is used."""
         super().__init__()
         self._conninfo = self.address = url
         self.url, self.pointer = without_password(url), without_secrets(url)
@@ -72,11 +72,11 @@ class PostgresConnections(Database):
         self._probe = probe
         self._idle: list[Link] = []
         self._places: SimpleQueue[None] = SimpleQueue()
-        """As many as connections that this process may still make use of."""
+        """One entry for each connection that this process may still open."""
         for _ in range(MAX_CONNECTIONS):
             self._places.put(None)
         self._is_checked = False
-        """Whether the URL is known to lead to no pooler in transaction mode."""
+        """Whether the check for a pooler in transaction mode has passed."""
         self._linger = LINGER
         self._hold = math.inf
         self._bell = Bell(self._send_notice, self._close_unused)
@@ -86,7 +86,7 @@ class PostgresConnections(Database):
         self._bell.attend()
 
     def _connect(self, *, wait: bool = True) -> Link:
-        """Open a connection; with `wait`, retry while the server has none free."""
+        """Open a connection; with `wait`, retry while the server has no free one."""
         ends, backoff = time.monotonic() + self._patience, SHORTEST_BACKOFF
         while True:
             try:
@@ -114,22 +114,22 @@ class PostgresConnections(Database):
                 **noticed(self._conninfo),
             )
         except psycopg.ProgrammingError:
-            # Its own words are not repeated: they quote the URL, and so perhaps a password.
+            # The driver's message is not repeated: it quotes the URL, perhaps with a password.
             raise Invalid(
-                "The store's URL is wrong; write it like postgresql://user@host/database."
+                "The store's URL is invalid. Expected a URL like postgresql://user@host/database."
             ) from None
         except psycopg.Error as error:
             raise unreachable(self.url, error) from error
         if connection.info.server_version < OLDEST_SERVER:
             connection.close()
             raise StoreUnavailable(
-                f"The server of {self.url} is older than PostgreSQL 13; upgrade it.",
+                f"The server of {self.url} is older than PostgreSQL 13. Upgrade it.",
                 reason="old_server",
             )
         if connection.info.parameter_status("server_encoding") != "UTF8":
             connection.close()
             raise StoreUnavailable(
-                f"{self.url} does not keep UTF-8; make a database with ENCODING 'UTF8'.",
+                f"The encoding of {self.url} is not UTF-8. Create a database with ENCODING 'UTF8'.",
                 reason="encoding",
             )
         connection.adapters.register_dumper(int, Int8Dumper)
@@ -148,7 +148,7 @@ class PostgresConnections(Database):
             link.connection.close()
 
     def _open(self, *, wait: bool) -> Link:
-        """A new connection for the pool."""
+        """Open and check a connection for the pool."""
         link = self._connect(wait=wait)
         try:
             ((process,),) = link.run_script(f"{STEADY_PLANS}; SELECT pg_backend_pid()")
@@ -167,7 +167,7 @@ class PostgresConnections(Database):
         return link
 
     def _say_first(self, link: Link, text: str) -> list[Row]:
-        """Ask something on a new connection; one that breaks at once was none."""
+        """Run a statement on a new connection; raises StoreUnavailable if the connection breaks."""
         try:
             return link.run(text)
         except psycopg.OperationalError as error:
@@ -184,18 +184,18 @@ class PostgresConnections(Database):
                 link.connection.close()
                 return
             self._idle.append(link)
-            if self.unusable == CLOSED:  # meanwhile, and whoever closed it has seen the shelf empty
+            if self.unusable == CLOSED:  # closed by another thread in the meantime
                 self._close_idle()
-        elif link.usable:  # who was interrupted left it in the middle of a statement
+        elif link.usable:  # interrupted in the middle of a statement
             link.connection.close()
         else:
-            # When one connection broke, its neighbours probably did too.
+            # When one connection broke, the idle ones probably did too.
             while self._idle:
                 with suppress(psycopg.Error, IndexError):
                     self._idle.pop().connection.close()
 
     def _ask_time(self) -> int:
-        # Without a place in the pool: the caller may hold the last one already.
+        # Without `_await_place`: the caller may already hold the last place.
         try:
             link = self._idle.pop()
         except IndexError:
@@ -217,7 +217,7 @@ class PostgresConnections(Database):
         """Close connections that were not used for a while; called by the helper thread."""
         unused_since = time.monotonic() - self._linger
         for link in [each for each in self._idle if each.rested <= unused_since]:
-            with suppress(ValueError, psycopg.Error):  # another thread took it meanwhile
+            with suppress(ValueError, psycopg.Error):  # another thread took it
                 self._idle.remove(link)
                 link.connection.close()
         for listener in list(self._listeners):
@@ -229,13 +229,13 @@ class PostgresConnections(Database):
         return self._linger if in_use or self._idle or self._listeners else None
 
     def _await_place(self) -> None:
-        """One of the connections that this process may have; those who come late wait."""
+        """Reserve one of this process's connections; waits while all are in use."""
         try:
             self._places.get(timeout=PATIENCE)
         except Empty:
             raise StoreUnavailable(
                 f"All {MAX_CONNECTIONS} connections of this process to {self.url} were busy for "
-                f"{PATIENCE:.0f} s; share the work out, or end what holds them.",
+                f"{PATIENCE:.0f} s. Use fewer threads, or end the operations that hold them.",
                 reason="locked",
             ) from None
 
@@ -256,7 +256,7 @@ class PostgresConnections(Database):
 
 
 def back_off(pause: float, ends: float) -> float:
-    """Sleep about `pause` seconds, not beyond `ends`; returns the next pause, which is longer."""
+    """Sleep up to `pause` seconds, not beyond `ends`; returns the next, longer pause."""
     left = max(ends - time.monotonic(), 0.0)
     time.sleep(min(random.uniform(pause / 2, pause), left + 0.01))
     return min(pause * 2, LONGEST_BACKOFF)

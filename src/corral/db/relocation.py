@@ -1,12 +1,12 @@
 """Moving a store to another place, on either engine: fence, copy, compare, switch.
 
-The target is fenced and shut in the transaction that creates or claims it, so there is no moment at
-which another process can open it as an ordinary empty store. Then the source is fenced and stays as
+The target is fenced and shut in the transaction that creates or claims it, so another process can
+never open it as an ordinary empty store. Then the source is fenced and stays as
 it is: after a crash the same call continues from the rows that were copied. When every table was
 compared, the target is opened, and after that the source is shut for good with a pointer to the
 target. At no moment do both accept writes.
 
-One process at a time moves a store or cancels its move. That is a lock which a process loses with
+A lock lets one process at a time move a store or cancel its move. A process loses that lock with
 its connection, so every step also checks the move's id in `relocation` inside its own transaction:
 a mover that was cancelled or replaced cannot write any more.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from corral.db import fencing
-from corral.db.arrival import WAIT, Arrival, void_target
+from corral.db.arrival import WAIT, MoveTarget, void_target
 from corral.db.database import Database, Told
 from corral.db.migrate import newest
 from corral.db.pouring import BATCH, pour, raise_sequences
@@ -101,7 +101,9 @@ class Move:
         self._known = found if found and found.phase == "leaving" else None
         """What the source says of a move from it that was begun before."""
         self.id = self._known.move if self._known else f"mov_{secrets.token_hex(10)}"
-        self._arrival = Arrival(self.target, source.pointer, self.id, has_history=found is not None)
+        self._arrival = MoveTarget(
+            self.target, source.pointer, self.id, has_history=found is not None
+        )
 
     @property
     def begun(self) -> bool:
@@ -152,7 +154,7 @@ class Move:
         self.source.write(leave, durable=True)
 
     def give_up(self) -> None:
-        """Cancel: no mover can fill or open the target any more, then the source accepts writes.
+        """Cancel the move: void the target, then let the source accept writes again.
 
         Raises Refused if the target was opened already.
         """
@@ -212,7 +214,7 @@ class Move:
     def _filling(
         self, table: TableDoc, batch: list[Row], before: dict[str, int], copied: dict[str, int]
     ) -> Callable[[Tx], None]:
-        """Insert a batch and record that it is there, in one transaction."""
+        """Insert a batch and record the progress, in one transaction."""
         text = msgspec.json.encode(copied).decode()
 
         def fill(tx: Tx) -> None:
@@ -255,8 +257,8 @@ class Move:
         def go(tx: Tx) -> None:
             if not tx.run(GONE, move=self.id):
                 raise Refused(
-                    f"Another process completed or cancelled the move to {self.target.url}; see "
-                    "`corral doctor`.",
+                    f"Another process completed or cancelled the move to {self.target.url}. Check "
+                    "with `corral doctor`.",
                     url=self.target.url,
                 )
             fencing.shut(tx, newest())

@@ -1,4 +1,4 @@
-"""The row in which a store says where its content goes, went or comes from, and its statements."""
+"""The row that records where a store's content goes, went or comes from, and its statements."""
 
 import msgspec
 
@@ -35,11 +35,11 @@ COPIED = Statement("UPDATE relocation SET phase = 'arriving', copied = :copied")
 GONE = Statement("""
     UPDATE relocation SET phase = 'gone' WHERE phase = 'leaving' AND move = :move RETURNING move
 """)
-# The row of a cancelled move keeps a target shut, and no mover has its id.
+# The row of a cancelled move keeps the target shut; its empty id matches no mover.
 VOID = Statement("""
     UPDATE relocation SET move = '' WHERE phase = 'arriving' AND move = :move RETURNING url
 """)
-# That content once arrived here, or stayed, is remembered: see `Arrival.clear`.
+# Remembers that content once arrived or stayed here: see `MoveTarget._clear`.
 STAYED = Statement("UPDATE relocation SET phase = 'arrived' WHERE phase = 'leaving'")
 FORGET = Statement("DELETE FROM relocation WHERE phase = 'part'")
 PROMISED = Statement("SELECT durability FROM store")
@@ -47,10 +47,10 @@ DURABILITY = Statement("UPDATE store SET durability = :promised")
 
 
 def find(database: Database) -> Relocation | None:
-    """Where a store's content is going, went or comes from; None when it is just here."""
+    """Return the record of a move; None if the store was never moved."""
     return database.read(lambda tx: tx.one(FIND), mode="one")
 
 
 def seek(database: Database) -> Relocation | None:
-    """The same in a place that may hold no store yet, or an older one."""
+    """Return the record of a move; None also without a store or with an older schema."""
     return find(database) if database.schema_version() % fencing.AWAY == newest() else None

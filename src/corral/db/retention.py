@@ -15,8 +15,8 @@ Key = int | str
 
 
 class Whose(NamedTuple):
-    """Which rows a retention rule applies to: those of one project, or all but those of some
-    projects, which have their own rule; and whether imported rows are among them."""
+    """The rows that a retention rule applies to: those of one project, or all except those of
+    projects with their own rule; and whether imported rows are included."""
 
     project: str | None = None
     but: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Scoped:
             if project
             else "TRUE",
         }
-        # In a table without imported rows, a request for only those selects nothing.
+        # In a table without imported rows, a request for only imported rows selects nothing.
         origins = _IMPORTED if imported else {False: "", True: " AND FALSE", None: ""}
         self.variants = {
             (scope, choice): Statement(text.replace("{whose}", condition + origin.format(imported)))

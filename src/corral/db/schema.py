@@ -69,7 +69,7 @@ def _comment(above: str) -> str:
 
 
 def _added(match: re.Match[str], above: str, tables: dict[str, TableDoc]) -> ColumnDoc:
-    """A column that a later migration added. One comment serves several ALTERs in a row."""
+    """Describe a column that a later migration added. One comment serves consecutive ALTERs."""
     _, name, type, extra = match.groups()
     known = (column for table in tables.values() for column in table.columns)
     doc = _comment(above) or next((c.doc for c in known if c.name == name and c.doc), "")

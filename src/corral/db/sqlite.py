@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class SqliteDatabase(Database):
-    """A handle on a file; all handles of a process on one file share their connections."""
+    """A handle on a store file. All handles of a process on one file share connections."""
 
     engine = "sqlite"
 
@@ -202,7 +202,7 @@ class SqliteDatabase(Database):
         return result
 
     def _refuse_if_lost(self, followers: list[Job]) -> None:
-        """Tell the followers that their shared commit is not in the store."""
+        """Fail the followers' jobs if their shared commit is not in the store."""
         if self._shared.lost:
             for job in followers:
                 job.error = self._shared.refusal()
@@ -216,7 +216,7 @@ class SqliteDatabase(Database):
         now, handle = tx.now, self
         while len(followers) < MAX_BATCH and (job := take(durable)) is not None:
             assert job.work is not None
-            if job.handle is not handle:  # of another handle, perhaps with another clock
+            if job.handle is not handle:  # another handle may have another clock
                 handle = job.handle
                 now = handle._write_now()
             tx.for_another(now, handle.actor, handle.redaction, handle.origin)
@@ -303,7 +303,7 @@ class SqliteDatabase(Database):
         return str(self.read(lambda tx: tx.value(stored), mode="one"))
 
     def _obey_durability(self) -> None:
-        """Apply the durability that the store asks for; in a turn, so that no thread writes."""
+        """Apply the store's durability, inside `migrating` so that no other thread writes."""
         with self.migrating():
             writer = self._shared.writer
             assert writer is not None
@@ -396,7 +396,7 @@ class SqliteDatabase(Database):
         self._obey_durability()
 
     def overwrite(self, source: Path) -> None:
-        """Replace the content inside `migrating`; the inode, and so other handles, stay valid."""
+        """Replace the content, inside `migrating`. The inode stays, so other handles stay valid."""
         writer = self._shared.writer
         assert writer is not None, "inside migrating() only"
         try:

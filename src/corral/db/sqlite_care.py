@@ -67,7 +67,7 @@ def copy_whole(connection: apsw.Connection, target: Path) -> None:
 
 
 def replace_pages(connection: apsw.Connection, source: Path) -> None:
-    """Replace all pages of a store by those of another file, in one write transaction."""
+    """Replace all pages of a store with those of another file, in one write transaction."""
     from_file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         with connection.backup("main", from_file, "main") as task:
@@ -80,8 +80,8 @@ def replace_pages(connection: apsw.Connection, source: Path) -> None:
 def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
     """Check the pages and rows of a store.
 
-    A schema that Corral did not make may hold code (constraints, computed columns, indexes on
-    expressions): then only the pages of Corral's own tables are checked, and nothing of it runs.
+    A schema that Corral did not make may contain code (constraints, computed columns, expression
+    indexes). Then only the pages of Corral's own tables are checked, without running that code.
     """
     try:
         if not _is_ours(connection):
@@ -120,7 +120,7 @@ def _is_ours(connection: apsw.Connection) -> bool:
     from corral.db.migrate import newest
 
     version = int(connection.pragma("user_version")) % AWAY
-    # A newer Corral's schema is not known here; the schema finding says so.
+    # The schema of a newer Corral is unknown here; the schema finding reports that.
     known = min(version, newest())
     return without_fence(shape_of(connection)) == without_fence(made_until(known))
 
@@ -129,15 +129,17 @@ def _check_pages(connection: apsw.Connection) -> list[Finding]:
     from corral.db.schema import tables
     from corral.untrusted import without_checks
 
-    there = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    existing = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
     faults: list[str] = []
     with without_checks(connection):
-        for table in (each.name for each in tables() if each.name in there):
-            told = connection.execute(f"PRAGMA quick_check({table})").fetchall()
-            faults += [str(row[0]) for row in told if row != ("ok",)]
+        for table in (each.name for each in tables() if each.name in existing):
+            rows = connection.execute(f"PRAGMA quick_check({table})").fetchall()
+            faults += [str(row[0]) for row in rows if row != ("ok",)]
     if faults:
         return [Finding("file", "broken", "; ".join(faults[:MOST_FAULTS]))]
-    text = "The pages of Corral's tables are sound. The schema was changed, so no more was checked."
+    text = (
+        "The pages of Corral's tables are intact; no more was checked, as the schema was changed."
+    )
     return [Finding("file", "ok", text)]
 
 

@@ -6,13 +6,13 @@ does not. So Corral follows three rules:
 
 - No code opens and closes the database file, its `-wal` or its `-shm` outside SQLite while it may
   be open here. `filesystem.make_private_file` creates a new file under the lock of this module, and
-  code that opens paths from outside asks `kernel/open_files.py` first.
+  code that opens external paths calls `kernel/open_files.py` first.
 - All handles on one file, identified by device and inode, share one `ConnectionSet`.
-- A process that was forked never opens a file that its parent had open: it inherits SQLite's table
-  of locks without the locks.
+- A forked process never opens a file that its parent had open: it inherits SQLite's table of locks
+  without the locks.
 
-A connection does not checkpoint when it is closed, unless the last handle closes it while the file
-is in its place. Otherwise a connection that is garbage collected in a forked child, or one to a
+A connection does not checkpoint when it is closed, unless the last handle closes it and the file
+still has its name. Otherwise a connection that is garbage collected in a forked child, or one to a
 file that was replaced, would delete the log of the store that now has the name.
 """
 
@@ -32,23 +32,23 @@ from corral.db.store_clock import StoreClock
 from corral.db.turnstile import Turnstile
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import StoreUnavailable
-from corral.kernel.open_files import IN_USE, Identity
+from corral.kernel.open_files import IN_USE, FileIdentity
 
-BUSY_MS = 10_000  # for programs that write the file without standing in Corral's line
-STATEMENTS_KEPT = 128  # APSW walks through all of them to find one
-LOG_PAGES = 4_000  # 8 MB: the same pages are written again and again, and copied back once
+BUSY_MS = 10_000  # for programs that write the file without Corral's write lock
+STATEMENTS_KEPT = 128  # APSW searches its statement cache linearly
+LOG_PAGES = 4_000  # 8 MB: a page that is written repeatedly is checkpointed once
 
-READS_TRUST_S = 0.01  # a read may show what was there so long ago
-_TICK_MS = 20  # the clock of a file system ticks every 1 to 10 ms
+READS_TRUST_S = 0.01  # how old the last check may be when a read starts
+_TICK_MS = 20  # the clock of a file system advances every 1 to 10 ms
 _SYSTEM = SystemClock()  # file times are the system's, whatever clock the store has
 
 
 class ConnectionSet:
-    """What all handles of this process on one file share."""
+    """The state that all handles of this process on one file share."""
 
-    def __init__(self, path: str, identity: Identity) -> None:
+    def __init__(self, path: str, identity: FileIdentity) -> None:
         self.path = path
-        """Without symlinks, as SQLite resolves it; the names of all files beside it begin so."""
+        """Without symlinks, as SQLite resolves it; the prefix of all files beside the store."""
         self.identity = identity
         self.handles = 0
         self.line = Line()
@@ -58,25 +58,25 @@ class ConnectionSet:
         self.readers: list[Link] = []
         self.writer: Link | None = None
         self.full = False
-        """Whether every commit waits for the disk, as the store asks."""
+        """Whether every commit waits for the disk: the store's durability is `full`."""
         self.syncs = False
-        """Whether the writer's commits wait for the disk at present."""
+        """Whether the writer's commits currently wait for the disk."""
         self._turns = 0
         self._log_is_long = False
         self._log_path = f"{path}-wal"
-        self._log: Identity | None = None
-        """The log's file. It stays the same for as long as any connection is open."""
-        self.registered: set[Identity] = {identity}
+        self._log: FileIdentity | None = None
+        """The log file. It stays the same while any connection is open."""
+        self.registered: set[FileIdentity] = {identity}
         IN_USE.add(identity)
         weakref.finalize(self, _unregister, self.registered)
         self._folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._let_go = weakref.finalize(self, os.close, self._folder)
         self._checked: int | None = None
-        """When the folder had last changed before its names were checked."""
+        """The change time of the folder at the last check of its names."""
         self.stale_at = 0.0
-        """When a read must check again that the file is in its place, by the steady clock."""
+        """When a read must check the file again, by the monotonic clock."""
         self.lost = ""
-        """Why nothing may be written or read any more; empty while the file is in its place."""
+        """Why the store is unusable; empty while the file has its name."""
         self._sole = filesystem.sole_use_if_remote(Path(path))
 
     # -- connections ----------------------------------------------------------------------------
@@ -103,8 +103,8 @@ class ConnectionSet:
             )
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.set_busy_timeout(BUSY_MS)
-            # Without this, SQLite compiles a statement anew whenever a parameter in a range
-            # changes, to see whether another index would serve it better: ten times a claim's cost.
+            # Without this, SQLite recompiles a statement whenever a parameter in a range changes,
+            # to look for a better index: ten times the cost of a claim.
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             link = Link(connection)
             link.run("PRAGMA temp_store = MEMORY")
@@ -129,10 +129,10 @@ class ConnectionSet:
         self.syncs = wanted
 
     def require_room(self, writer: Link) -> None:
-        """Raise StoreUnavailable if the log is too long and a reader keeps it so."""
+        """Raise StoreUnavailable if the log is too long and a reader blocks its checkpoint."""
         self._turns += 1
         if self._log_is_long or self._turns % sqlite_log.EVERY == 1:
-            self._log_is_long = True  # after an error the next turn looks again
+            self._log_is_long = True  # after an error the next turn checks again
             try:
                 sqlite_log.require_room(writer.connection, self.path, BUSY_MS)
             except apsw.Error as error:
@@ -145,13 +145,13 @@ class ConnectionSet:
         """Raise StoreUnavailable unless the database file and its log still have their names.
 
         SQLite does not notice when they are moved, deleted or replaced. A commit is in the store if
-        they have their names after it, so every write asks, and reads every 10 ms. That costs one
-        `fstat`: names change only together with the time of their folder.
+        they have their names after it, so every write checks, and reads every 10 ms. That costs one
+        `fstat`: a changed name also changes the time of its folder.
         """
         changed_at = os.fstat(self._folder).st_ctime_ns
         if changed_at != self._checked or self.lost:
             self._check_names()
-            # A change within the same tick of the file system's clock would not show.
+            # A second change within the same tick of the file system's clock is not visible.
             age = _SYSTEM.now() - changed_at // 1_000_000
             settled = changed_at % 1_000_000_000 and age > _TICK_MS
             self._checked = changed_at if settled else None
@@ -162,7 +162,7 @@ class ConnectionSet:
             log = os.stat(self._log_path)
         except OSError as error:
             if self._log is None:
-                return  # a new store, which has no log before its first migration
+                return  # a new store has no log before its first migration
             self._lose(f"its log {self._log_path} was moved or deleted ({error.strerror})")
         else:
             if self._log is None:
@@ -170,7 +170,7 @@ class ConnectionSet:
                 self._register(log, self._stat_memory())
             if (log.st_dev, log.st_ino) == self._log:
                 return
-            self._lose(f"another file has the name of its log {self._log_path} now")
+            self._lose(f"its log {self._log_path} was replaced by another file")
         raise self.refusal()
 
     def require_present(self) -> None:
@@ -183,7 +183,7 @@ class ConnectionSet:
             else:
                 if (file.st_dev, file.st_ino) == self.identity:
                     return
-                self._lose("another file has its name now")
+                self._lose("it was replaced by another file")
         raise self.refusal()
 
     def _stat_memory(self) -> os.stat_result | None:
@@ -193,10 +193,10 @@ class ConnectionSet:
             return None  # on a network file system SQLite may keep it elsewhere
 
     def _register(self, *files: os.stat_result | None) -> None:
-        """Keep all other code of this process from opening these files."""
-        found = {(file.st_dev, file.st_ino) for file in files if file is not None}
-        self.registered |= found
-        IN_USE.update(found)
+        """Prevent other code of this process from opening these files."""
+        identities = {(file.st_dev, file.st_ino) for file in files if file is not None}
+        self.registered |= identities
+        IN_USE.update(identities)
 
     def refusal(self) -> StoreUnavailable:
         return replaced(self.path, self.lost)
@@ -204,18 +204,18 @@ class ConnectionSet:
     def _lose(self, why: str) -> None:
         self.lost = why
         self.stale_at = 0.0
-        # Close what no thread uses, so that the store can be opened again in this process.
+        # Close the idle readers, so that the store can be opened again in this process.
         while self.readers:
             self.readers.pop().connection.close()
 
     def close_writer(self) -> None:
-        """Close the writing connection; for the thread that leads."""
+        """Close the writing connection; only called by the leader thread."""
         writer, self.writer = self.writer, None
         if writer is not None:
             writer.connection.close()
 
     def give_back(self, reader: Link) -> None:
-        """Keep a reader for the next read; close it if the file is not in its place any more."""
+        """Keep a reader for the next read; close it if the file has lost its name."""
         self.readers.append(reader)
         if self.lost:
             self._lose(self.lost)
@@ -223,15 +223,15 @@ class ConnectionSet:
     # -- handles --------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Take one handle away, behind all writes in progress; the last one closes everything."""
+        """Release one handle, after all writes in progress; the last one closes everything."""
         with _lock:
             self.handles -= 1
             if self.handles:
                 return
             if _sets.get(self.identity) is self:
                 del _sets[self.identity]
-            # Under the lock: a handle that is opened meanwhile gets a set of its own, and must not
-            # find this one's locks in SQLite's table.
+            # Under the lock: a handle that is opened in the meantime gets its own set, and must not
+            # find the locks of this one in SQLite's table.
             self._close()
 
     def _close(self) -> None:
@@ -258,14 +258,14 @@ class ConnectionSet:
 
 
 _lock = threading.Lock()
-_sets: "weakref.WeakValueDictionary[Identity, ConnectionSet]" = weakref.WeakValueDictionary()
-"""Weak: handles that nobody closes are collected, and their connections with them."""
-_inherited: set[Identity] = set()
+_sets: "weakref.WeakValueDictionary[FileIdentity, ConnectionSet]" = weakref.WeakValueDictionary()
+"""Weak: handles that are never closed are garbage collected with their connections."""
+_inherited: set[FileIdentity] = set()
 """Files that were open when this process was forked."""
 
 
 def acquire(path: Path, *, create: bool) -> ConnectionSet:
-    """The connections of this process to a file, for one more handle.
+    """Return the connections of this process to a file, for one more handle.
 
     Raises StoreUnavailable if the file cannot be opened or has a second hard link, RuntimeError if
     the process that forked this one had it open. The file is the same whatever path leads to it:
@@ -281,8 +281,8 @@ def acquire(path: Path, *, create: bool) -> ConnectionSet:
         identity = file.st_dev, file.st_ino
         if identity in _inherited:
             raise RuntimeError(
-                f"{path} was open in the process that forked this one, and SQLite would mistake "
-                "that process's locks for ours; start this process with exec or spawn instead"
+                f"Cannot open {path}: the process that forked this one had it open, and SQLite "
+                "would mistake its locks for ours. Start this process with exec or spawn instead."
             )
         shared = _sets.get(identity)
         if shared is None or shared.lost:
@@ -298,9 +298,9 @@ def acquire(path: Path, *, create: bool) -> ConnectionSet:
         return shared
 
 
-def _unregister(files: set[Identity]) -> None:
+def _unregister(files: set[FileIdentity]) -> None:
     IN_USE.difference_update(files)
-    for shared in list(_sets.values()):  # one that was opened after this one was lost
+    for shared in list(_sets.values()):  # a set that was opened after this one was lost
         IN_USE.update(shared.registered)
 
 

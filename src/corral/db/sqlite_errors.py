@@ -19,7 +19,7 @@ def no_room(where: str) -> StoreUnavailable:
 
 def replaced(where: str, why: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"The store {where} cannot be used through this handle: {why}. The last write may be lost. "
+        f"The store {where} is not usable through this handle: {why}. The last write may be lost. "
         "Put the file back if that was a mistake, then open the store again.",
         reason="replaced",
         path=where,

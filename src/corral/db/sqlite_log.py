@@ -1,7 +1,7 @@
-"""The write-ahead log of a SQLite store, and the readers that keep it from being emptied.
+"""The write-ahead log of a SQLite store, and the readers that block its checkpoint.
 
-SQLite empties the log only when no reader uses an older part of it. A process that is stopped
-inside a read transaction holds its part for ever, and every commit makes the log longer.
+SQLite resets the log only when no reader uses an older part of it. A process that is stopped inside
+a read transaction holds its part forever, and every commit makes the log longer.
 """
 
 import os
@@ -15,25 +15,25 @@ from corral.db.turnstile import is_stopped
 
 NOTABLE = 256 * 1024 * 1024
 """From this size on, `corral doctor` reports the log."""
-MOST = 1024 * 1024 * 1024
-"""A log of this size that a stopped process holds accepts no more writes."""
-MOST_FOR_LIVE_READERS = 8 * MOST
-"""The same for processes that run: a back-up reads one snapshot for as long as it takes."""
+MAX_BYTES = 1024 * 1024 * 1024
+"""Above this size, writes are refused if a stopped process holds the log."""
+MAX_BYTES_FOR_LIVE_READERS = 8 * MAX_BYTES
+"""The same limit for running processes: a backup reads one snapshot for as long as it takes."""
 EVERY = 64
-"""The size is looked at every so many turns of a writer, and at its first."""
+"""The size is checked at a writer's first turn and then every so many turns."""
 
-# SQLite's locks for readers are these bytes of the shared memory; the first one is of readers that
-# use the database file alone and do not hold the log.
+# SQLite's reader locks are these bytes of the shared memory. Byte 123 is left out: its readers use
+# only the database file and do not hold the log.
 _READERS = range(124, 128)
 
 
 def require_room(connection: apsw.Connection, path: str, busy_ms: int) -> None:
-    """Empty the log if it is too long; raise StoreUnavailable if a reader prevents that.
+    """Reset the log if it is too long; raises StoreUnavailable if a reader prevents that.
 
-    For the writer that has the turn.
+    Only called by the writer that has the turn.
     """
     size = size_of(path)
-    if size <= MOST:
+    if size <= MAX_BYTES:
         return
     connection.set_busy_timeout(0)
     try:
@@ -45,12 +45,12 @@ def require_room(connection: apsw.Connection, path: str, busy_ms: int) -> None:
     if not busy:
         return
     holder = holder_of(path)
-    if size > MOST_FOR_LIVE_READERS or (holder is not None and is_stopped(holder)):
+    if size > MAX_BYTES_FOR_LIVE_READERS or (holder is not None and is_stopped(holder)):
         raise log_full(path, size, _cause(holder), holder)
 
 
 def examine(path: str) -> list[Finding]:
-    """What `corral doctor` says of the log; nothing while it is short."""
+    """Return the finding of `corral doctor` about the log; empty while the log is short."""
     size = size_of(path)
     if size < NOTABLE:
         return []
@@ -66,9 +66,9 @@ def size_of(path: str) -> int:
 
 
 def holder_of(path: str) -> int | None:
-    """A process that reads a part of the log, a stopped one first; None where it is not known.
+    """Return a process that holds a part of the log, preferably a stopped one; None if unknown.
 
-    Read from /proc/locks: opening the shared memory to ask for its locks would drop our own.
+    Uses /proc/locks: opening the shared memory to query its locks would drop our own.
     """
     try:
         file = os.stat(f"{path}-shm")
@@ -76,22 +76,22 @@ def holder_of(path: str) -> int | None:
     except OSError:
         return None
     place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
-    found = []
+    holders = []
     for words in map(str.split, locks):
         if len(words) > 7 and words[1] == "POSIX" and words[5] == place and words[4].isdigit():
             held = range(int(words[6]), int(words[7]) + 1 if words[7].isdigit() else 128)
             if any(byte in held for byte in _READERS):
-                found.append(int(words[4]))
-    found.sort(key=lambda process: (not is_stopped(process), process == os.getpid()))
-    return found[0] if found else None
+                holders.append(int(words[4]))
+    holders.sort(key=lambda process: (not is_stopped(process), process == os.getpid()))
+    return holders[0] if holders else None
 
 
 def _cause(holder: int | None) -> str:
     if holder is None:
-        return "a reader keeps it from being emptied; end long reads and back-ups"
+        return "a reader blocks its checkpoint; end long reads and backups"
     if is_stopped(holder):
         return (
-            f"process {holder} was stopped in the middle of a read; continue it with "
+            f"process {holder} is stopped in the middle of a read; continue it with "
             f"`kill -CONT {holder}`, or end it"
         )
-    return f"process {holder} has been reading for long; wait for it, or end it"
+    return f"process {holder} holds a long read; wait for it, or end it"

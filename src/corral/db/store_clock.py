@@ -1,46 +1,45 @@
-"""The time of a SQLite store: the system's, unless that contradicts what the store has seen."""
+"""The time of a SQLite store: the system's time, unless it contradicts the store's last writes."""
 
 import os
 import time
 from contextlib import suppress
-from hashlib import blake2b
 from typing import Final
 
-from corral.db.board import Board, Moment
+from corral.db.board import Board, StoreMoment
+from corral.kernel.boot import read_boot_id
 from corral.kernel.clock import MINUTE, SystemClock
 
 LONGEST_HELD: Final = MINUTE
-"""How far the system's time may differ from the store's before it needs to be confirmed."""
+"""Maximum difference between the system's and the store's time that is accepted at once."""
 CONFIRMED_AFTER: Final = MINUTE
-"""How long no writer may contradict a time that differs by more, before it is followed."""
+"""A larger difference is accepted when no writer contradicts it for this long."""
 READS_TRUST_S = 0.01
-"""For so many seconds a read may use the store's time as it was read last."""
+"""How long reads reuse the store's time, in seconds."""
 
 
 def steady_ms() -> int:
-    """Milliseconds since the machine started, also while it slept; the same for all processes."""
+    """Return milliseconds since boot, including sleep; the same for all processes."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 class StoreClock(SystemClock):
-    """The system's time, and never earlier than the last write: if the system's clock is set back
-    by up to a minute, the store's time stands still until the clock is there again.
+    """The system's time, but never earlier than the last write: if the system's clock is set back
+    by up to a minute, the store's time stands still until the clock catches up.
 
-    So a letter that was accepted earlier is also older, and a letter that was due when it was put
-    stays due, whatever a clock does in between.
+    So messages keep their order, and a message that was due stays due, whatever the clock does.
 
-    A clock that differs by more is not trusted at once: a lease, a timer or a schedule that is
-    written a day ahead blocks for a day. The store's time goes on by the machine's steady clock.
-    The other time is followed when for a minute no writer's clock agreed with the store's time, as
-    after the system's clock was set right.
+    A clock that differs by more is not trusted at once: a lease, a timer or a schedule written a
+    day ahead would block for a day. The store's time then continues by the machine's monotonic
+    clock. The system's time is accepted after no writer's clock agreed with the store's time for a
+    minute, as after a correction of the system's clock.
     """
 
     def __init__(self, path: str) -> None:
-        """`path` is that of the board; until the first write creates it, the time is the
-        system's."""
+        """`path` is the file of the board. Until the first write creates it, the system's time is
+        used."""
         self._path: str | None = path
         self._board: Board | None = None
-        self._moment = Moment(0, 0, 0, 0)
+        self._moment = StoreMoment(0, 0, 0, 0)
         self._stale_at = 0.0
         self._boot = 0
 
@@ -58,8 +57,8 @@ class StoreClock(SystemClock):
         return now
 
     def write_now(self) -> int:
-        """The time of a write, which is the store's from then on; for the writer that has the
-        turn."""
+        """Return the time of a write, and make it the store's time. Only called by the writer that
+        has the turn."""
         now = SystemClock.now(self)
         board = self._board or self._look()
         if board is not None:
@@ -68,13 +67,13 @@ class StoreClock(SystemClock):
                 now, doubted = self._judge(now, moment)
                 steady = steady_ms() if self._boot else 0
                 since = (moment.doubted_at or steady) if doubted else 0
-                moment = Moment(now, steady, self._boot, since)
+                moment = StoreMoment(now, steady, self._boot, since)
                 board.write_moment(moment)
             self._moment = moment
         return now
 
-    def _judge(self, now: int, moment: Moment) -> tuple[int, bool]:
-        """The store's time, and whether the system's is too far from it to be trusted."""
+    def _judge(self, now: int, moment: StoreMoment) -> tuple[int, bool]:
+        """Return the store's time, and whether the system's time differs too much from it."""
         if moment.boot == self._boot != 0:
             steady = steady_ms()
             expected = moment.time + steady - moment.steady
@@ -101,12 +100,15 @@ class StoreClock(SystemClock):
 
 
 def _boot() -> int:
-    """A number of this start of the machine, and of the process's view of its steady clock; 0 where
-    there is none (macOS), and clocks are trusted as they are."""
+    """Return a number for this boot and the process's time namespace; 0 where the system has none
+    (macOS), and clocks are then trusted.
+
+    The first 56 random bits of the boot id, combined with the inode of the namespace. A hash would
+    load OpenSSL into every command.
+    """
+    boot_id = read_boot_id()
     try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            start = file.read()
-        space = os.readlink("/proc/self/ns/time").encode()
+        namespace = os.stat("/proc/self/ns/time").st_ino
     except OSError:
         return 0
-    return int.from_bytes(blake2b(start + space, digest_size=7).digest(), "little") or 1
+    return int(boot_id.replace("-", "")[:14], 16) ^ namespace or 1 if boot_id else 0

@@ -5,7 +5,7 @@ some writers wait for many seconds. So writers queue before two kernel locks bes
 the kernel frees when a process dies. Whoever has the turn may write. Whoever has the door is the
 next; the others stand before the door, and the kernel lets them through in the order in which they
 came. One who comes straight back from a turn finds the door closed and stands at the end. While
-nobody has the door, which its board shows (`db/board.py`), there is no need to go through it.
+no process holds the door, which the board shows (`db/board.py`), a writer skips it.
 
 A process that is stopped (Ctrl-Z) keeps what it has, so nobody waits longer than PATIENCE.
 """

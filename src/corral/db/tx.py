@@ -95,7 +95,7 @@ class Tx:
         self.now = now
         self.actor = actor
         self.origin = origin
-        """The id of the run whose process asks for this, if it belongs to one."""
+        """The id of the run that the calling process belongs to, if any."""
         self.mode = mode
         self.noted = False
         """Whether an event was written, so that those who wait are woken after the commit."""
@@ -110,7 +110,7 @@ class Tx:
         self.act_as(actor, origin)
 
     def act_as(self, actor: str, origin: str | None) -> None:
-        """Record what follows under another actor and the run of its process."""
+        """Record the following changes under another actor and the run of its process."""
         self.actor = actor
         self.origin = origin
         self.taken = ()
@@ -208,7 +208,7 @@ class Tx:
         self._link.note((self.now, self.actor, kind, verb, subject, project_id, told, self.origin))
 
     def note_each(self, events: Sequence[Params]) -> None:
-        """Write several events, each as NOTE takes it but for the run that they came from."""
+        """Write several events with the parameters of NOTE; `run_id` is set here."""
         if events:
             self.noted = True
             self.execute_each(NOTE, [{**event, "run_id": self.origin} for event in events])

@@ -24,8 +24,8 @@ _IN_MODIFY = 0x2
 class _FileWatch:
     """inotify on the log of the store.
 
-    The log is the same file for as long as the listener's connection is open: no process deletes it
-    before that. The folder is not watched, because its other files change at every write.
+    No process deletes the log while the listener's connection is open. The folder is not watched,
+    because its other files change at every write.
     """
 
     def __init__(self, path: Path) -> None:
@@ -98,7 +98,7 @@ class FileListener:
 def watch_file(path: Path, connection: apsw.Connection) -> FileListener:
     """Listen to the commits of every process that writes the store at `path`."""
     watch = None
-    connection.pragma("data_version")  # opens the log, which is not deleted from here on
+    connection.pragma("data_version")  # opens the log, so that it is not deleted from now on
     if sys.platform == "linux":
         try:
             watch = _FileWatch(path)

@@ -96,7 +96,7 @@ class Terminal(Face):
         return None if chosen == len(self.OPTIONS) - 1 else self.OPTIONS[chosen].lower()
 
     def _choose(self) -> int:
-        """The option that Enter, its number or Escape (the last one) selects."""
+        """Return the option that the user selects by Enter, its number or Escape (the last one)."""
         marked, last = 0, len(self.OPTIONS) - 1
         self._draw(marked)
         while True:

@@ -1,4 +1,4 @@
-"""Whether a run may go on spending: what it used, priced, against every budget that covers it."""
+"""Budget enforcement: compares the cost of a run with every budget that covers it."""
 
 import time
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from corral.library import Corral
 
 MOMENT = 0.5  # seconds to wait for a store that is away while the agent is at work
-BETWEEN_CHECKS = 1.0  # seconds, when something new was used
-BETWEEN_LOOKS = 10.0  # seconds, when nothing was: other runs spend from the same budgets
+BETWEEN_CHECKS = 1.0  # seconds, with new usage
+BETWEEN_LOOKS = 10.0  # seconds, without new usage: other runs spend from the same budgets
 UNMEASURED_AFTER = 60.0  # seconds of work without any report of usage
 
 
 class BudgetWatch:
-    """Says in `voice.over_budget` why the run must stop, once it must."""
+    """Sets `voice.over_budget` to the reason when the run must stop."""
 
     def __init__(self, store: "Corral", run: Run, voice: "Voice") -> None:
         self._store, self._run, self._voice = store, run, voice
@@ -32,13 +32,13 @@ class BudgetWatch:
         self.is_measured = False
 
     def notice_activity(self) -> None:
-        """The agent works: from now on its usage must be reported."""
+        """Record that the agent works: from now on its usage must be reported."""
         if self._active_since is None:
             self._active_since = time.monotonic()
 
     def check(self, pending: Sequence[Used] = ()) -> None:
-        """Compare the budgets with what was charged and what is `pending`, at most once a second.
-        An agent that works without reporting usage is stopped when a budget covers it."""
+        """Compare the budgets with the charges and the `pending` usage, at most once a second. If a
+        budget covers an agent that works without reporting usage, stop it."""
         now = time.monotonic()
         self.is_measured = self.is_measured or bool(pending)
         due = self._next_look if pending == self._last else self._next_check
@@ -48,7 +48,7 @@ class BudgetWatch:
         self._next_look = now + BETWEEN_LOOKS
         with suppress(CorralError), self._store.waiting_at_most(MOMENT):
             if not self.is_measured and self._is_active_for(now, UNMEASURED_AFTER):
-                self.stop_if_limited("its usage cannot be read, so its budget cannot be kept")
+                self.stop_if_limited("its usage cannot be read, so its budget cannot be enforced")
             costs = [self.cost_of(used) for used in pending]
             self.compare(sum(cost or 0 for cost in costs))
             for used, cost in zip(pending, costs, strict=True):
@@ -71,8 +71,8 @@ class BudgetWatch:
             self._voice.over_budget = over.reason
 
     def refuse_unknown_price(self, model: str | None) -> None:
-        """Stop a run that has a budget and uses a model whose price is not known, unless the user
-        allows that."""
+        """Stop a run that a budget covers and that uses a model without a known price, unless the
+        setting allows it."""
         run = self._run
         agent = self._store.agents.get(run.agent_id).name if run.agent_id else None
         choice = self._store.settings.get(
@@ -80,8 +80,8 @@ class BudgetWatch:
         )
         if choice.value == "stop":
             self.stop_if_limited(
-                f"the price of {model or 'its model'} is not known, so its budget cannot be kept "
-                "(`corral setting set budgets.unknown_prices allow` lets such runs go on)"
+                f"the price of {model or 'its model'} is unknown, so its budget cannot be enforced "
+                "(`corral setting set budgets.unknown_prices allow` lets such runs continue)"
             )
 
     def stop_if_limited(self, reason: str) -> None:
@@ -96,14 +96,14 @@ class BudgetWatch:
     # -- prices ----------------------------------------------------------------------------------
 
     def cost_of(self, used: Used) -> int | None:
-        """What was reported, or the price of its tokens; None when the price is not known."""
+        """Return the reported cost or the price of the tokens; None when the price is unknown."""
         if used.cost_micros is not None:
             return used.cost_micros
         rates = self.rates_of(used.model)
         return None if rates is None else rates.cost(used)
 
     def rates_of(self, model: str | None) -> "Rates | None":
-        """The prices of a model. The table is large, so a process of its own is asked, once for
+        """Return the prices of a model. A separate process loads the large price table, once for
         each model."""
         if not model:
             return None
@@ -113,5 +113,5 @@ class BudgetWatch:
             try:
                 self._rates[model] = prices.rates(model, self._run.provider)
             except Refused:
-                return None  # the table did not answer; the next question asks it again
+                return None  # no answer; the next call asks again
         return self._rates[model]

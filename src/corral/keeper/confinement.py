@@ -1,5 +1,4 @@
-"""A run that a sandbox keeps in its worktree: what it is given, how much it may use, and what is
-taken over from it afterwards."""
+"""The sandbox of a run: its files and environment, its limits, and the import of its results."""
 
 import os
 import time
@@ -35,7 +34,7 @@ TOKEN_MS = 30 * DAY  # longer than a run; the token is revoked when the run ends
 LOOK_SECONDS = 0.5
 DISK_SECONDS = 2.0
 DISK_SHARE = 20  # measuring the disk takes at most one of so many seconds
-NO_DAEMON = "http://127.0.0.1:9"  # nothing listens there: `corral` says that it is not reachable
+NO_DAEMON = "http://127.0.0.1:9"  # the discard port: `corral` reports that it is not reachable
 
 
 class Confinement:
@@ -71,7 +70,7 @@ class Confinement:
         self.lacks: list[str] = []
 
     def wrap(self, started: "Start", found: "Checkout", session: str | None) -> "Start":
-        """The start of an attempt, inside of the sandbox."""
+        """Return the start of an attempt inside the sandbox."""
         mounted = self._kind is sandbox.Kind.BUBBLEWRAP
         private_home.prepare(self.home, self._provider, session, self._real)
         private = private_git.prepare(found, self._git, mounted=mounted)
@@ -88,7 +87,7 @@ class Confinement:
                 readable=tuple(path for path in dict.fromkeys(reads) if os.path.exists(path)),
                 terminal=self._run.mode is Mode.PTY,
                 network=bool(self._setting("sandbox.network")),
-                limits=sandbox.Limits(
+                limits=sandbox.ResourceLimits(
                     processes=processes * sandbox.TASKS_PER_PROCESS,
                     file_bytes=int(self._setting("sandbox.disk_bytes")),
                 ),
@@ -124,7 +123,7 @@ class Confinement:
             return {}
         if self._token is None:
             with suppress(CorralError):
-                with suppress(CorralError):  # of an earlier supervisor of this run
+                with suppress(CorralError):  # left by an earlier supervisor of this run
                     self._store.tokens.revoke(self._token_name)
                 scope = f"agent:{self._store.agents.get(run.agent_id).name}"
                 made = self._store.tokens.create(
@@ -137,11 +136,11 @@ class Confinement:
 
     @property
     def next_look(self) -> float:
-        """When the limits are to be checked again, by the monotonic clock."""
+        """When to check the limits again, by the monotonic clock."""
         return self._next_look
 
     def excess(self, agent: Identity) -> str | None:
-        """Which limit the run has exceeded, in a sentence; None: none, as far as is known now."""
+        """Return a sentence about the limit that the run exceeds, or None."""
         now = time.monotonic()
         if now < self._next_look:
             return None
@@ -170,12 +169,14 @@ class Confinement:
             return f"it exceeded sandbox.disk_bytes: more than {most}"
         return None
 
-    # -- afterwards ------------------------------------------------------------------------------
+    # -- after the run ---------------------------------------------------------------------------
 
     def collect(self, found: "Checkout", session: str | None, log: Log) -> None:
-        """Take over what an attempt left: its commits onto its own branch, and the transcripts of
-        its session. To be called when all of its processes are dead. Idempotent; what cannot be
-        taken over is logged, and its files stay in the worktree."""
+        """Import the attempt's commits onto its own branch, and the transcripts of its session.
+
+        Call it when all processes of the attempt are dead. Idempotent. Failures are logged; the
+        files stay in the worktree.
+        """
         try:
             private_git.import_commits(found, self._git)
         except (CorralError, OSError) as error:
@@ -188,7 +189,7 @@ class Confinement:
         try:
             private_home.write_back(self.home, self._provider, session, self._real)
         except OSError as error:
-            log("warn", f"Its transcript could not be copied: {error}", None)
+            log("warn", f"Cannot copy the transcript of the attempt: {error}", None)
 
     def close(self, found: "Checkout") -> None:
         """Delete the private folders, with the copies of logins, and revoke the token."""
@@ -198,7 +199,7 @@ class Confinement:
         for folder in (self.home, self._scratch, *copies):
             with suppress(OSError):
                 delete(folder)
-        with suppress(CorralError):  # there is none where there was no daemon
+        with suppress(CorralError):  # no daemon, no token
             self._store.tokens.revoke(self._token_name)
         self._token = None
 
@@ -208,7 +209,7 @@ class Confinement:
 
 
 def _disk_usage(places: list[str], most: int) -> int:
-    """The bytes on disk below some folders; counting ends above `most`."""
+    """Return the bytes on disk below some folders; stops counting above `most`."""
     used = 0
     waiting = [place for place in places if os.path.isdir(place)]
     while waiting and used <= most:

@@ -26,13 +26,13 @@ class Ender:
 
     @property
     def forced_by(self) -> signal.Signals | None:
-        """The last signal that was sent after a gentler request had failed; None: none was."""
+        """The last signal sent after a gentler request had failed, or None."""
         if self._sent is signal.SIGKILL or self._quiet:
             return self._sent
         return None
 
     def go_on(self, now: float) -> None:
-        """Take the next step once the grace time is over; SIGKILL again and again, for new ones."""
+        """Take the next step once the grace time is over; repeats SIGKILL for new processes."""
         if now < self.next_round:
             return
         if self._sent is None:
@@ -50,7 +50,7 @@ class Ender:
         self.next_round = min(self.next_round, time.monotonic() + self._grace)
 
     def skip_quiet(self) -> None:
-        """The agent did not take the request to quit: send SIGTERM now."""
+        """Send SIGTERM now, because the agent did not accept the request to quit."""
         if self._sent is None:
             self._signal(signal.SIGTERM)
             self.next_round = time.monotonic() + self._grace

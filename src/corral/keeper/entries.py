@@ -1,9 +1,8 @@
-"""Input on its way into an agent's interface: keys, each pressed only when the screen allows it.
+"""Keyboard input into an agent's interface: each key is pressed only when the screen allows it.
 
-An interface takes a carriage return that arrives together with text as a part of the text, swallows
-keys while it draws, and opens dialogs at any moment, in which Enter approves something. So text and
-Enter are two steps, the screen is read before each of them, and after the last one it is checked
-that the interface took it.
+An interface treats a carriage return that arrives together with text as part of the text, drops
+keys while it draws, and can open a dialog at any moment, in which Enter approves something. So text
+and Enter are two steps, the screen is read before each of them, and the result is confirmed.
 """
 
 from collections.abc import Callable
@@ -26,11 +25,11 @@ class View(NamedTuple):
 
     now: float
     moved: float
-    """When it last changed."""
+    """When the screen last changed."""
     reading: Reading
 
 
-class Entry:
+class InputEntry:
     """One input. `step` presses at most one key; `reply` is called once, with the outcome."""
 
     def __init__(self, type_in: Callable[[bytes], bool], reply: Reply, now: float) -> None:
@@ -41,11 +40,11 @@ class Entry:
         self.is_over = False
 
     def step(self, view: View) -> None:
-        """Look at the screen, and go on if it allows that."""
+        """Press the next key if the screen allows it."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """The agent has ended: a key that was pressed last may be the reason."""
+        """Reply that the agent has ended; the last key may have ended it."""
         if not self.is_over:
             self._finish({"ok": True} if self._presses else {"ok": False, "error": "ended"})
 
@@ -64,11 +63,11 @@ class Entry:
         self._reply(outcome)
 
 
-class TextEntry(Entry):
+class TextEntry(InputEntry):
     """A text, then Enter.
 
-    With `waits` it is the run's first prompt: it waits for as long as it takes, also for dialogs to
-    be answered, and only for a screen on which nothing moves.
+    `waits` is for the run's first prompt: it waits without a time limit, also for dialogs to be
+    answered, and only types while the screen does not change.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class TextEntry(Entry):
             return False
         if reading.state == "ready" or (reading.state == "working" and not self._waits):
             return True
-        # A list of commands below the input line hides the status; the text in it is this one.
+        # A list of commands below the input line hides the status; the draft is our text.
         return self._is_typed and reading.state == "unknown" and self._shows(reading.draft)
 
     def _shows(self, draft: str) -> bool:
@@ -144,8 +143,8 @@ class TextEntry(Entry):
                 self._submit(view)
 
 
-class ChoiceEntry(Entry):
-    """An option of the dialog that is open."""
+class ChoiceEntry(InputEntry):
+    """Selects an option of the open dialog."""
 
     def __init__(
         self,
@@ -202,5 +201,5 @@ def is_same_dialog(one: Reading, other: Reading) -> bool:
 
 
 def _paste(words: str) -> str:
-    """As a terminal pastes: a newline in it does not submit it."""
+    """Wrap text as a bracketed paste, in which a newline does not submit."""
     return "\x1b[200~{}\x1b[201~".format(words.replace("\x1b", ""))

@@ -205,7 +205,7 @@ class Hold:
             self._store.alerts.see_to_delivery()
 
     def tell_size(self, rows: int, columns: int) -> None:
-        """Record the size of the run's terminal, unless it is known."""
+        """Record the size of the run's terminal, if it has changed."""
         if (self.run.screen_rows, self.run.screen_columns) != (rows, columns):
             with self._if_there():
                 self.run = self._store.runs.tell(self.run, screen_rows=rows, screen_columns=columns)

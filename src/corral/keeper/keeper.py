@@ -267,8 +267,8 @@ class Keeper:
         return end if end.sent else end._replace(reason=said)
 
     def _idle_end(self, end: End) -> End:
-        """An idle agent that quit when it was asked to has completed; one that was forced, or that
-        waited for an answer, has not."""
+        """Return the end of an idle run: completed if the agent quit when asked, otherwise not (it
+        was forced, or waited for an answer)."""
         forced = self._ender.forced_by if self._ender is not None else None
         if self._is_unanswered:
             return end._replace(sent=True, reason=ending.UNANSWERED)
@@ -370,8 +370,8 @@ class Keeper:
             self._look_for_idleness(now, idle_ms / 1_000)
 
     def _excess(self) -> str | None:
-        """Which limit of its sandbox the run exceeds. It is killed at once then: with the process
-        that made the sandbox all those inside die, however many they are."""
+        """Return the exceeded sandbox limit, if any, after killing the run. All processes inside
+        die with the process that made the sandbox."""
         limits, agent = self._plan.confinement, self._agent
         if limits is None or agent is None:
             return None

@@ -133,11 +133,11 @@ class Line:
         reply({"ok": True})
 
     def _send(self, request: dict[str, Any], reply: "Reply") -> None:
-        """Every text that a person sends comes through here, whatever interface they use."""
+        """Handle text from a person; every interface ends up here."""
         text, enter = str(request.get("text", "")), request.get("enter") is not False
         dialog = request.get("dialog")
-        meant = dialog if isinstance(dialog, str) else None
-        if not self._kept.voice.send(text, enter=enter, dialog=meant, reply=reply):
+        wanted = dialog if isinstance(dialog, str) else None
+        if not self._kept.voice.send(text, enter=enter, dialog=wanted, reply=reply):
             typed = text + ("\r" if enter else "")
             reply({"ok": self._kept.type_in(typed.encode())})
 

@@ -13,7 +13,6 @@ from corral.adapters.providers import registry
 from corral.adapters.providers.provider import GO_ON, Ask, Start
 from corral.adapters.transcripts.transcript import READABLE
 from corral.config import write_private_file
-from corral.keeper.stream import StreamVoice
 from corral.keeper.streams import OUTPUT, Copied, Direct, Streams, Talk, Terminal
 from corral.keeper.voice import Log, Recorder, Voice
 from corral.kernel.clock import SystemClock
@@ -121,8 +120,7 @@ class Plan:
 
     @cached_property
     def confinement(self) -> "Confinement | None":
-        """The sandbox that keeps the run in its worktree; None without one. Boxed runs have a
-        sandbox of their own kind."""
+        """The sandbox of the run; None without one. Boxed runs use another kind of sandbox."""
         if self._launch.is_boxed or self._launch.sandbox in (None, "none"):
             return None
         from corral.keeper.confinement import Confinement
@@ -140,13 +138,13 @@ class Plan:
         return self._store.settings.get(name, project=self._run.project_id).value
 
     def collect(self, log: Log) -> None:
-        """Take over what an attempt left in its sandbox, once all of its processes are dead."""
+        """Import the results of an attempt from its sandbox, after all its processes are dead."""
         if self.confinement is not None:
             session = self._provider_session() if self._run.session_id else None
             self.confinement.collect(self._checkout, session, log)
 
     def close(self) -> None:
-        """Delete what the sandbox needed; the run is over."""
+        """Delete the sandbox's folders after the run."""
         if self.confinement is not None:
             self.confinement.close(self._checkout)
 
@@ -244,7 +242,7 @@ class Plan:
         if self._launch.is_boxed:
             # Nothing of the host's own, and not where the store is.
             return start.env | self._launch.env | self.secrets | {"CORRAL_RUN": run.id}
-        # A token that a person had in the environment is a person's; a run acts as itself.
+        # A person's token is not passed on: a run acts as itself.
         withheld = (*OWN_VARIABLES, "CORRAL_TOKEN")
         kept = {name: value for name, value in os.environ.items() if name not in withheld}
         kept["CORRAL_STORE"] = self._store.address
@@ -309,7 +307,7 @@ class Plan:
     def _follow_record(
         self, voice: Voice, start: Start, run: Run, log: Log, *, started_at: int
     ) -> None:
-        """Let the voice take in what the CLI itself records of the conversation."""
+        """Make the voice follow the record that the CLI keeps of the conversation."""
         from corral.keeper.transcript import follow_record
 
         recorder = Recorder(
@@ -334,6 +332,8 @@ class Plan:
         )
 
     def _stream_voice(self, run: Run, offset: int, log: Log) -> Voice:
+        from corral.keeper.stream import StreamVoice  # a plain run has no stream
+
         kind = StreamVoice
         if self._launch.is_boxed:
             from corral.keeper.boxed import BoxedVoice
@@ -349,7 +349,7 @@ class Plan:
             offset=offset,
             secrets=self._values,
             log=log,
-            # A command that the user typed has no session yet: its record tells all of it.
+            # A command typed by the user has no session yet; its record has all turns.
             only_outcome=self._launch.raw and self.provider.name in READABLE,
         )
 
@@ -479,7 +479,7 @@ class Plan:
 
 
 def _is_made_by_corral(dir: str) -> bool:
-    """Whether a directory is in a worktree that Corral made for a race or a task."""
+    """Whether a directory is in a worktree that Corral created for a race or a task."""
     from corral.library.race_folders import races_folder
     from corral.library.starting import worktrees_folder
 

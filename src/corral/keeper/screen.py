@@ -2,7 +2,7 @@
 
 What the agent writes is drawn on a screen of our own, and the screen is read where the agent's
 interface draws its own chrome. Keys are typed only as the run's approvals allow, each dialog is
-answered once, and every key press is in the run's log. What a person sends goes through `send`:
+answered once, and every key press is in the run's log. Text from a person goes through `send`:
 while a dialog is open it must name one of the options, because Enter selects the marked one.
 """
 
@@ -15,7 +15,7 @@ from corral.adapters.output.render import Terminal
 from corral.adapters.providers.choices import find_option
 from corral.adapters.providers.facts import LimitReached
 from corral.adapters.providers.screens import Reader, Reading, Screen
-from corral.keeper.entries import UNHEARD_AFTER, ChoiceEntry, Entry, TextEntry, View
+from corral.keeper.entries import UNHEARD_AFTER, ChoiceEntry, InputEntry, TextEntry, View
 from corral.keeper.voice import Log, Reply, Voice
 from corral.rooms.runs.model import Attention, Dialog, dialog_of
 
@@ -50,7 +50,7 @@ class ScreenVoice(Voice):
         self._answered: dict[str, Any] | None = None
         self._seen: list[str] = []
         self._moved = time.monotonic()
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[InputEntry] = deque()
         if first_words is not None:
             self._add_text(first_words, enter=True, reply=self._log_prompt, waits=True)
 
@@ -75,7 +75,7 @@ class ScreenVoice(Voice):
         return moved
 
     def _refresh(self, now: float) -> bool:
-        """Read the screen if it has changed; whether it has."""
+        """Read the screen; returns whether it has changed."""
         self._changed = False
         lines = self._terminal.screen()
         if lines == self._seen and not self._screen.bar:
@@ -102,7 +102,7 @@ class ScreenVoice(Voice):
         elif reading.state == "limit":
             self.limit = LimitReached(reading.detail or "The quota is used up.")
 
-    # -- what a person sends -------------------------------------------------------------------
+    # -- text from a person --------------------------------------------------------------------
 
     def send(self, text: str, *, enter: bool, dialog: str | None, reply: Reply) -> bool:
         now = time.monotonic()
@@ -143,7 +143,7 @@ class ScreenVoice(Voice):
 
     def quit(self, command: str, failed: Callable[[], None]) -> bool:
         if self._reading.state == "needs_input":
-            return False  # the Enter after the command would approve what it asks
+            return False  # the Enter after the command would approve the request
 
         def done(outcome: dict[str, Any]) -> None:
             if not outcome["ok"]:
@@ -166,7 +166,7 @@ class ScreenVoice(Voice):
         )
 
     def _go_on(self, now: float) -> None:
-        """Take the first entry one step further; the next one begins when it is over."""
+        """Advance the first entry by one step; the next one starts when it is over."""
         if self._entries and self._answered is None:
             self._entries[0].step(View(now, self._moved, self._reading))
             if self._entries[0].is_over:
@@ -176,7 +176,7 @@ class ScreenVoice(Voice):
         typed = bool(outcome["ok"])
         self._log("info", "Typed the prompt." if typed else "Could not type the prompt.", None)
 
-    # -- what is answered by policy ------------------------------------------------------------
+    # -- answers by policy ---------------------------------------------------------------------
 
     def _answer(self, keys: str, question: str | None, kind: str | None) -> None:
         typed = self._type_in(keys.encode())

@@ -33,7 +33,7 @@ class StreamVoice(Voice):
         log: Log,
         only_outcome: bool = False,
     ) -> None:
-        """`only_outcome`: what is said and used is taken from the CLI's own record."""
+        """`only_outcome`: turns and usage come from the CLI's own record instead."""
         super().__init__()
         self._store, self._run, self._log = store, run, log
         self.recorder = self._recorder = Recorder(store, run, self, log, secrets=secrets)
@@ -71,7 +71,7 @@ class StreamVoice(Voice):
             self._recorder.take(facts, place=str(line.at))
 
     def _kept(self, facts: list[Fact]) -> list[Fact]:
-        """Without what the record tells: there it has its own time and its model."""
+        """Drop the facts that the record also has, with their own time and model."""
         if self.only_outcome:
             return [fact for fact in facts if not isinstance(fact, Said | Used)]
         if any(isinstance(fact, Used) for fact in facts) and self._is_recorded():

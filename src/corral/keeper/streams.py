@@ -41,7 +41,7 @@ class Streams:
     most_untyped = 0
     """Bytes of input that may wait for the agent; who reads none gets no more."""
     size: tuple[int, int] | None = None
-    """The rows and columns of the agent's terminal, where it has one."""
+    """The rows and columns of the agent's terminal, if it has one."""
     _target: int | None = None
     """Where the agent's input is written."""
 

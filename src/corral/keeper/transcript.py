@@ -1,9 +1,9 @@
-"""Following the record that an agent CLI keeps of a conversation, while the conversation goes on.
+"""The live reader of the record that an agent CLI keeps of its conversation.
 
-What is said and used at a terminal, or by a CLI that the user started with an own command line, is
-written only there. Some streams report usage at the end of a turn or not at all; the record reports
-each request to the model. Every item keeps its own time. A record that is read again, by a keeper
-that took over, adds nothing twice: the key of a turn is its place in the record.
+At a terminal, or with a command line of the user, turns and usage are only in that record. Some
+streams report usage at the end of a turn or not at all; the record has each request to the model.
+Every item keeps its own time. Reading a record again, after a supervisor took over, adds nothing
+twice: the key of a turn is its place in the record.
 """
 
 import os
@@ -33,33 +33,33 @@ PROC = "/proc"
 
 BETWEEN_LOOKS = 1.0  # seconds
 BETWEEN_SEARCHES = 5.0  # seconds, once a session is known: the user may switch to another
-SHARE = 0.1  # of the time may be spent on reading: a long record is read less often
-SLACK_MS = 1_000  # between the clock of a file system and ours
+SHARE = 0.1  # maximum share of time spent on reading: a long record is read less often
+SLACK_MS = 1_000  # maximum difference between a file system's clock and ours
 
 
-class Part(StrEnum):
-    """What of a record is used."""
+class RecordUse(StrEnum):
+    """Which parts of a record are used."""
 
     ALL = "all"  # turns, usage and denials: the only source
     USAGE = "usage"  # usage and denials; what the stream reports has the same keys and counters
     ESTIMATE = "estimate"  # usage counts against budgets; it is charged if the stream reports none
 
 
-# In a stream, besides what the stream itself tells.
+# For providers with a stream: the parts that complement the stream.
 BESIDE_STREAM = {
-    "codex": Part.USAGE,
-    "copilot": Part.USAGE,
-    "opencode": Part.USAGE,
-    "gemini": Part.ESTIMATE,
+    "codex": RecordUse.USAGE,
+    "copilot": RecordUse.USAGE,
+    "opencode": RecordUse.USAGE,
+    "gemini": RecordUse.ESTIMATE,
 }
 
 
-class Place:
-    """Where the records of a run are, and which of them belong to it."""
+class RecordLocator:
+    """Finds and reads the records that belong to a run."""
 
     def __init__(
         self,
-        reader: Reader,
+        reader: TranscriptReader,
         folder: Path,
         *,
         cwd: str,
@@ -102,10 +102,10 @@ class Place:
         return free if len(free) == 1 and self._is_alone() else []
 
     def files(self, session: str) -> list[tuple[Path, bool]]:
-        """The record of a session and those of its sub-agents; of these only the usage counts."""
+        """List the record of a session and those of its sub-agents (only for usage)."""
         path = self._reader.find(self._folder, session)
         if path is None:
-            return []  # nothing was said yet
+            return []  # no turn yet
         return [(path, True), *((child, False) for child in self._reader.children(path))]
 
     def title(self, path: Path) -> str | None:
@@ -123,29 +123,29 @@ class Place:
 
 
 class FollowedRecord:
-    """The conversation of one attempt, as its CLI records it."""
+    """The conversation of one attempt, read from the CLI's record."""
 
     def __init__(
         self,
-        place: Place,
+        place: RecordLocator,
         recorder: Recorder,
         *,
-        part: Part,
+        use: RecordUse,
         session: str | None,
         prompt: str | None,
         is_screened: bool = False,
         has_stream_charged: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._place, self.recorder, self._part = place, recorder, part
+        self._place, self.recorder, self._use_of = place, recorder, use
         self.is_screened = is_screened
-        """Whether a screen tells that the agent works."""
+        """Whether a screen shows that the agent works."""
         self._prompt = prompt
         self._prompt_place: str | None = None
         self._has_stream_charged = has_stream_charged
         self._sessions: list[str] = [session] if session else []
         self._offsets: dict[Path, int] = {}
         self._named: str | None = session
-        self._searches = session is None or part is Part.ALL
+        self._searches = session is None or use is RecordUse.ALL
         self._next_search = 0.0
         self.next_look = 0.0
         self._before: dict[str, Used] = {}
@@ -167,7 +167,7 @@ class FollowedRecord:
         self._searches = False
 
     def look(self, agent: int | None) -> bool:
-        """Take in what is new in the record; whether there was anything."""
+        """Record the new items; returns whether there were any."""
         now = time.monotonic()
         if now < self.next_look:
             return False
@@ -180,15 +180,15 @@ class FollowedRecord:
         return found
 
     def replaces_usage(self) -> bool:
-        """Whether the usage that the stream reports stands in the record, with the same keys or
-        counters; it is read now."""
-        if self._part is not Part.USAGE:
+        """Read the record, and return whether it replaces the usage that the stream reports, with
+        the same keys or counters."""
+        if self._use_of is not RecordUse.USAGE:
             return False
         self._read()
         return bool(self._offsets)
 
     def close(self) -> None:
-        """The agent has ended: read the rest, and charge an estimate that nothing replaced."""
+        """Read the rest after the agent has ended; charge an estimate that nothing replaced."""
         if not self._sessions:
             self._search(None, time.monotonic())
         self._read()
@@ -232,13 +232,13 @@ class FollowedRecord:
                         self._link(session, path)
                     found = self._read_file(session, path, is_main=is_main) or found
             except OSError:
-                continue  # it is being replaced, or is not ours to read; the next look tries again
+                continue  # replaced or unreadable now; the next look retries
         return found
 
     def _link(self, session: str, path: Path) -> None:
-        """Say whose conversation this is, before anything of it is kept."""
+        """Link the run with the session before any of its turns are recorded."""
         self._named = session
-        if self._part is Part.ALL:
+        if self._use_of is RecordUse.ALL:
             self.recorder.link(SessionNamed(session), title=self._place.title(path))
 
     def _read_file(self, session: str, path: Path, *, is_main: bool) -> bool:
@@ -272,13 +272,13 @@ class FollowedRecord:
             if used.counter:
                 self._before[key] = used
             return
-        if self._part is Part.ESTIMATE:
+        if self._use_of is RecordUse.ESTIMATE:
             self._estimate[key] = used
         else:
             self.recorder.take([used], place=place, at=at, is_whole_place=True)
 
     def _since_start(self, used: Used) -> Used:
-        """Of a counter, what was added since the run began."""
+        """Subtract what a counter had when the run began."""
         before = self._before.get(used.counter or "")
         if before is None:
             return used
@@ -321,12 +321,12 @@ def follow_record(
     The records in the private home of a sandboxed run are read from a copy.
     """
     reader = reader_of(provider.name)
-    part: Part | None = Part.ALL
+    use: RecordUse | None = RecordUse.ALL
     if run.mode is Mode.ACP:
-        part = Part.ESTIMATE
+        use = RecordUse.ESTIMATE
     elif isinstance(voice, StreamVoice) and not voice.only_outcome:
-        part = BESIDE_STREAM.get(provider.name)
-    if reader is None or part is None:
+        use = BESIDE_STREAM.get(provider.name)
+    if reader is None or use is None:
         return
 
     def is_taken(session: str) -> bool:
@@ -346,7 +346,7 @@ def follow_record(
         root = confinement.records_folder / below
     stream = voice.recorder
     voice.record = FollowedRecord(
-        Place(
+        RecordLocator(
             reader,
             root,
             cwd=run.cwd,
@@ -356,7 +356,7 @@ def follow_record(
             copy=copy,
         ),
         recorder,
-        part=part,
+        use=use,
         session=session,
         prompt=prompt,
         is_screened=run.mode is Mode.PTY and provider.screen is not None,

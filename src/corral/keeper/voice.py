@@ -34,7 +34,6 @@ from corral.keeper.budget import MOMENT, BudgetWatch
 from corral.keeper.insisting import insist
 from corral.kernel.errors import CorralError, StoreUnavailable
 from corral.rooms.runs.model import Attention, Dialog, Run
-from corral.rooms.sessions.model import NewTurn
 
 if TYPE_CHECKING:
     from corral.keeper.transcript import FollowedRecord
@@ -59,17 +58,17 @@ class Voice:
     def __init__(self) -> None:
         self.attention: Attention | None = None
         self.dialog: Dialog | None = None
-        """What it asks, while `attention` is NEEDS_INPUT and the question is known."""
+        """The open question, while `attention` is NEEDS_INPUT and the question is known."""
         self.limit: LimitReached | None = None
         self.finished: Finished | None = None
         self.over_budget: str | None = None
-        """Why the run must stop spending; None: it may go on."""
+        """Why the run must stop; None: within budget."""
         self.denied: dict[str, str] = {}
-        """The tools that were denied, by the call."""
+        """The denied tools, by call."""
         self.record: FollowedRecord | None = None
-        """What the CLI itself writes down of the conversation."""
+        """The record that the CLI itself keeps of the conversation."""
         self.recorder: Recorder | None = None
-        """Where its stream is kept, if it has one."""
+        """The recorder of its stream, if it has one."""
         self.is_working = False
         """Whether it shows that it works, though nothing moves."""
         self.is_done = False
@@ -86,7 +85,7 @@ class Voice:
         return False
 
     def follow(self, agent: int | None) -> bool:
-        """Take in what is new in the CLI's own record; whether there was anything."""
+        """Record the new items of the CLI's own record; returns whether there were any."""
         if self.record is None:
             return False
         found = self.record.look(agent)
@@ -98,11 +97,11 @@ class Voice:
         return found
 
     def pending_in_record(self) -> list[Used]:
-        """Usage that stands in the record and is not charged."""
+        """Usage in the record that is not charged yet."""
         return self.record.pending if self.record is not None else []
 
     def close_record(self) -> None:
-        """The agent has ended, and its stream was read to the end."""
+        """Close the record after the agent has ended and its stream was read to the end."""
         if self.record is not None:
             self.record.close()
 
@@ -115,8 +114,8 @@ class Voice:
         return False
 
     def quit(self, command: str, failed: Callable[[], None]) -> bool:
-        """Ask an idle agent to end, by a command of its interface; `failed` is called when the
-        interface does not take it. False when it cannot be asked now."""
+        """Ask an idle agent to quit, with a command of its interface. `failed` is called when the
+        interface does not accept it. False: the agent cannot be asked now."""
         return False
 
     def close(self) -> None:
@@ -149,7 +148,7 @@ class Recorder:
         self._charged: Used | None = None
         self._charge_added: Charge | None = None
         self.has_charged = False
-        """Whether any usage was reported."""
+        """Whether usage was reported."""
         self._session: str | None = None
         self._model: str | None = run.model
         self.budget = budget or BudgetWatch(store, run, voice)
@@ -173,8 +172,8 @@ class Recorder:
         at: int | None = None,
         is_whole_place: bool = False,
     ) -> None:
-        """Keep the facts, in their order. One that cannot be kept must not end the run: it is in
-        the output, and the log says so.
+        """Record the facts in order. A fact that cannot be recorded does not end the run: it is
+        logged, and the output still has it.
 
         `place` identifies them in the output or in a record, so that reading them again adds
         nothing; `is_whole_place`: alone, also across attempts. `at` is their own time.
@@ -258,8 +257,8 @@ class Recorder:
                 self._log(fact.level, fact.message, fact.metadata)
 
     def link(self, fact: SessionNamed, *, title: str | None) -> None:
-        """Link the run with the conversation that its CLI records: that of a command which the user
-        typed is opened here, or found if it is known already."""
+        """Link the run with the session that its CLI records. For a command typed by the user, the
+        session is opened here, or found if it exists."""
         if self._is_raw:
             with suppress(CorralError), self._store.waiting_at_most(MOMENT):
                 run = self._run
@@ -303,6 +302,8 @@ class Recorder:
         if self._at is None:
             sessions.append(self._run.session_id, **asdict(fact), key=key, run=run)
         else:
+            from corral.rooms.sessions.model import NewTurn  # a plain run has no turns
+
             turn = NewTurn(**asdict(fact), key=key, run=run, at=self._at)
             sessions.append_many(self._run.session_id, [turn])
 
@@ -332,7 +333,7 @@ class Recorder:
             self.budget.refuse_unknown_price(used.model)
 
     def _price(self, charge: "Charge | None") -> bool:
-        """Give a charge without a cost the price of its tokens; False when that is not known."""
+        """Price a charge without a cost by its tokens; False when the price is unknown."""
         if charge is None or charge.cost_micros is not None:
             return True
         rates = self.budget.rates_of(charge.model)

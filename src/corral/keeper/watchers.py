@@ -149,7 +149,7 @@ class Watchers:
                 self._answer(request, partial(self._reply, watcher))
 
     def _reply(self, watcher: Watcher, answer: dict[str, Any]) -> None:
-        """Send an answer that may come late: the caller may have hung up meanwhile."""
+        """Send an answer, perhaps late; the caller may have disconnected."""
         if watcher in self._open.values():
             try:
                 watcher.send(control.ANSWER, answer)

@@ -21,7 +21,7 @@ class End(NamedTuple):
     survivors: tuple[int, ...] = ()
     """Processes of the run that could not be ended."""
     unsure: bool = False
-    """Whether processes of the run may still be there that cannot be found."""
+    """Whether processes of the run may still exist that cannot be found."""
 
     @property
     def known(self) -> bool:

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 
 class RunIdentity(NamedTuple):
-    """The run that a process belongs to, and in whose name it therefore acts."""
+    """The run that a process belongs to; the process acts with this identity."""
 
     run: str | None
-    """None: a check or a script that Corral itself runs, outside of any run."""
+    """None: a check or a script that Corral itself runs, outside any run."""
     agent_id: str | None
     agent: str | None
     """The name of the run's agent; a run may have none."""
@@ -16,21 +16,21 @@ class RunIdentity(NamedTuple):
 
     @property
     def actor(self) -> str:
-        """How the record of changes names it; never a person."""
+        """The actor in recorded events; never a person."""
         if self.agent is not None:
             return f"agent:{self.agent}"
         return f"run:{self.run}" if self.run is not None else "check"
 
     @property
     def owner(self) -> str:
-        """As whom it holds locks."""
+        """The owner of the locks that the process takes."""
         if self.agent is None and self.session is not None:
             return f"session:{self.session}"
         return self.actor
 
     @property
     def mailbox(self) -> str:
-        """Where letters for it go."""
+        """The mailbox of the process."""
         if self.agent is None and self.session is None:
             return f"queue:{self.run or 'check'}"
         return self.owner

@@ -1,18 +1,18 @@
-"""The files that SQLite has open in this process, which no other code may open.
+"""The store files that SQLite has open in this process; other code must not open them.
 
-POSIX drops all locks of a process on a file when the process closes any descriptor of it. So code
-that opens a path from outside (an attachment, a file of a worktree, a database to import) asks here
-first: the path may lead to the store.
+POSIX drops all locks of a process on a file when the process closes any descriptor of it. Code that
+opens an external path (an attachment, a file of a worktree, a database to import) calls
+`require_unused` first, because the path may lead to the store.
 """
 
 import errno
 import os
 
-Identity = tuple[int, int]
+FileIdentity = tuple[int, int]
 """Device and inode."""
 
-IN_USE: set[Identity] = set()
-"""The files of all open stores; kept by `db/sqlite_connections.py`."""
+IN_USE: set[FileIdentity] = set()
+"""The files of all open stores; maintained by `db/sqlite_connections.py`."""
 
 
 def require_unused(

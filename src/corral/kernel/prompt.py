@@ -1,10 +1,10 @@
-"""The one renderer for text that enters an agent's prompt.
+"""The only renderer for text that enters an agent's prompt.
 
-A prompt mixes words of Corral, of people in chats, of other agents, of notes and of earlier turns.
-Each text that Corral did not write itself is a `Quote`: it is rendered as a block with a line that
-names its source, and with every line of its text indented. The fence lines carry a boundary that
-is random for each prompt and occurs in none of the texts. So a text can neither end its block, nor
-begin another one, nor appear as the words of Corral or of another source:
+A prompt mixes text from Corral, people in chats, other agents, notes and earlier turns. Each text
+that Corral did not write is a `Quote`: a block that starts with a line naming the source, with
+every line of the text indented. The fence lines carry a boundary that is random for each prompt and
+does not occur in any of the texts. A text therefore cannot end its block, start another one, or
+pose as Corral or another source:
 
     [corral:3f9a1c0d5e7b2a48 begin] chat message msg_7 from "Ann (ann)" in "The Room"
         Is the build green?
@@ -24,11 +24,11 @@ from corral.kernel.text import abridged, printable
 
 INDENT = "    "
 MAX_SOURCE, MAX_NAME = 500, 100
-"""Characters of a provenance line, and of a name in it, that are shown."""
+"""Maximum characters of a source line, and of a name in it."""
 
 _FENCE = re.compile(r"\[\s*corral\s*:", re.IGNORECASE)
-# Control characters (but for tabs), characters that change the direction of text, and invisible
-# tag characters: a terminal or a model would see something else than a person who reads the text.
+# Control characters (except tabs), characters that change the direction of text, and invisible tag
+# characters: with them a terminal or a model sees a different text than a person does.
 _HIDDEN = re.compile(
     r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff"
     r"\U000e0000-\U000e007f]"
@@ -36,28 +36,28 @@ _HIDDEN = re.compile(
 
 
 class Own(msgspec.Struct, frozen=True):
-    """Words of Corral itself, or of the person whose prompt this is. Never words of others."""
+    """Text from Corral or from the person who gives the prompt; never text from other sources."""
 
     text: str
 
 
 class Quote(msgspec.Struct, frozen=True):
-    """Words of a source that must not be taken for anything else."""
+    """Text from one source."""
 
     source: str
-    """Who wrote it and what it is: one line, in Corral's words and with ids that Corral knows."""
+    """The author and the kind of text: one line written by Corral, with ids that Corral knows."""
     text: str
     files: tuple[str, ...] = ()
-    """Paths of files that came with it, or the reason why there is none."""
+    """Paths of attached files, or the reason why a file is missing."""
 
 
-Part = Own | Quote
+PromptPart = Own | Quote
 
 _ANY_BOUNDARY = "0" * 16
 
 
-def render(parts: Sequence[Part]) -> str:
-    """The prompt: own words as they are, each quote in a block that its text cannot leave."""
+def render(parts: Sequence[PromptPart]) -> str:
+    """Render a prompt: own text unchanged, each quote in a block that its text cannot end."""
     quotes = [part for part in parts if isinstance(part, Quote)]
     if not quotes:
         return "\n\n".join(part.text for part in parts if isinstance(part, Own))
@@ -70,7 +70,7 @@ def render(parts: Sequence[Part]) -> str:
 
 
 def new_boundary(texts: Sequence[str] = ()) -> str:
-    """A random boundary that occurs in none of the texts."""
+    """Return a random boundary that does not occur in the texts."""
     while True:
         boundary = secrets.token_hex(8)
         if not any(boundary in text for text in texts):
@@ -78,7 +78,7 @@ def new_boundary(texts: Sequence[str] = ()) -> str:
 
 
 def render_quote(quote: Quote, boundary: str) -> str:
-    """One block of a prompt."""
+    """Render one block of a prompt."""
     mark = f"[corral:{boundary}"
     lines = [f"{mark} begin] {show_source(quote.source)}"]
     lines += [f"{mark} file] {show_source(file)}" for file in quote.files]
@@ -88,13 +88,13 @@ def render_quote(quote: Quote, boundary: str) -> str:
 
 
 def frame_size(*own: Own) -> int:
-    """The bytes of a prompt with quotes and these own words, without the blocks of its quotes."""
+    """Return the size in bytes of a prompt's preamble and own text, without its quotes."""
     texts = [_preamble(_ANY_BOUNDARY), *(part.text for part in own)]
     return len("\n\n".join(texts).encode())
 
 
 def block_size(quote: Quote) -> int:
-    """The bytes that a quote adds to a prompt; every boundary is equally long."""
+    """Return the bytes that a quote adds to a prompt; all boundaries have the same length."""
     return len(f"\n\n{render_quote(quote, _ANY_BOUNDARY)}".encode(errors="surrogatepass"))
 
 
@@ -107,41 +107,41 @@ def _preamble(boundary: str) -> str:
     )
 
 
-def transcribe(parts: Sequence[Part]) -> str:
-    """The parts for people to read, and to be quoted again later: each source once, with the lines
-    behind the first one indented, so that no text can begin with the name of another source."""
+def transcribe(parts: Sequence[PromptPart]) -> str:
+    """Render the parts for people, without a boundary. The lines after the first one are indented,
+    so a text cannot pose as another source when the result is quoted again."""
     return "\n\n".join(
         part.text if isinstance(part, Own) else transcribe_quote(part) for part in parts
     )
 
 
 def transcribe_quote(quote: Quote) -> str:
-    """One quote for people to read."""
+    """Render one quote for people."""
     first, *rest = show_lines(quote.text)
     lines = [f"{show_source(quote.source)}: {first}", *(INDENT + line for line in rest)]
     return "\n".join(lines + [f"[attached: {show_source(file)}]" for file in quote.files])
 
 
 def show_lines(text: str) -> list[str]:
-    """The lines of a text, however they are ended, with hidden characters spelled out."""
-    return [_HIDDEN.sub(_spell, line) for line in text.splitlines()] or [""]
+    """Split a text at any kind of line end, and escape hidden characters."""
+    return [_HIDDEN.sub(_escape, line) for line in text.splitlines()] or [""]
 
 
 def quoted(name: str) -> str:
-    """A name inside of a provenance line, so that its words are not taken for the line's own."""
+    """Quote a name inside a source line, so that it cannot pose as part of that line."""
     return '"' + abridged(printable(name.strip()), MAX_NAME).replace('"', "'") + '"'
 
 
 def show_source(text: str) -> str:
-    """A name or a path on one line."""
+    """Shorten a name or a path to one printable line."""
     return abridged(printable(text.strip()), MAX_SOURCE)
 
 
-def _spell(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def _escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
 
 
 def looks_fenced(text: str) -> bool:
-    """Whether a text holds what could be taken for a fence line; such a text is never given outside
-    of a block. Look-alike characters (full-width brackets and letters) count."""
+    """Whether a text contains something like a fence line; it is then only given inside a block.
+    Look-alike characters (full-width brackets and letters) count."""
     return _FENCE.search(unicodedata.normalize("NFKC", text)) is not None

@@ -84,7 +84,7 @@ def open(
     """Open a store: a URL, the path of a SQLite file, or nothing for the user's own.
 
     A process inside a run of the store acts as that run's agent, whatever `actor` and its variables
-    say, and what is for people is refused to it; see `library/permissions.py`.
+    are. Operations for people are refused to it; see `library/permissions.py`.
 
     With the URL of a daemon (`http://…`) every call is a request to it; `token`, else
     `$CORRAL_TOKEN`, says who calls.
@@ -100,7 +100,7 @@ def open(
         return Remote(text, token or config.token())
     store = _open(text, actor=actor, clock=clock, create=create, upgrade=upgrade, probe=probe)
     if upgrade:
-        return store  # its tables may be older than what is asked of them
+        return store  # its tables may be too old for the queries below
     try:
         from corral.library.identity import find_identity
 
@@ -119,8 +119,8 @@ def open(
 
 
 def open_service(url: str | None, *, actor: str) -> "Corral":
-    """Open a store for a part of Corral itself: a supervisor, the daemon. It acts in its own name
-    also where it was started from inside a run. Not for programs of others."""
+    """Open a store for a part of Corral itself: a supervisor or the daemon. It acts in its own name
+    even if a process inside a run started it. Not for other programs."""
     return _open(config.store_url(url), actor=actor)
 
 
@@ -135,7 +135,7 @@ def _open(
 ) -> "Corral":
     who = clean_text(actor or config.actor(), "The actor", most=MAX_NAME)
     for hop in range(MOST_HOPS):
-        # A store that was moved is never created at its new place: its content would be missing.
+        # Never create a moved store at its new place: its content would be missing.
         may_create = create and hop == 0
         database = connect(text, actor=who, clock=clock, create=may_create, probe=probe)
         try:
@@ -164,7 +164,7 @@ class Corral:
     """An open store."""
 
     identity: "RunIdentity | None" = None
-    """The run that this process belongs to; None for a person's, and for Corral's own."""
+    """The run that this process belongs to; None for people and for Corral's own processes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -207,9 +207,11 @@ class Corral:
 
     @cached_property
     def mail(self) -> "Mail":
-        from corral.library.mail import Mail
+        from corral.library.mail import AgentMail, Mail
 
-        return Mail(self._database)
+        database = self._database
+        is_agent = database.origin is not None or database.actor.startswith("agent:")
+        return AgentMail(database) if is_agent else Mail(database)
 
     @cached_property
     def locks(self) -> "Locks":
@@ -422,8 +424,8 @@ class Corral:
         return Store(self._database)
 
     def acting_as(self, actor: str, origin: str | None = None) -> "Corral":
-        """The same open store for another actor, whom the record names, with the run that the
-        actor's process belongs to; it need not be closed."""
+        """Return a view of this store that acts as another actor. Events record the actor and
+        `origin`, the run of its process. The view need not be closed."""
         who = clean_text(actor, "The actor", most=MAX_NAME)
         return Corral(self._database.acting_as(who, origin))
 
@@ -441,8 +443,8 @@ class Corral:
         self._database.hurry()
 
     def spare_connections(self) -> None:
-        """Hold a connection to a server only while it is used: for processes of which there are
-        many, and which use the store now and then."""
+        """Hold a server connection only while it is used. For processes that are numerous and use
+        the store rarely."""
         self._database.spare_connections()
 
     def waiting_at_most(self, seconds: float) -> AbstractContextManager[None]:
@@ -451,15 +453,15 @@ class Corral:
         return self._database.waiting_at_most(seconds)
 
     def try_upkeep(self, name: str, work: Callable[[], T], *, seconds: float = 1.0) -> T | None:
-        """What `work` returns, for a write that a read would like to have done first; None when
-        the store cannot be written now, or that takes too long."""
+        """Run a write before a read and return its result; None when the store is not writable, or
+        the write takes too long."""
         from corral.library.upkeep import try_upkeep
 
         return try_upkeep(self._database, name, work, seconds=seconds)
 
     def run_of_peer(self, client: tuple[str, int], port: int) -> "RunIdentity | None":
-        """The run of the process that has called this machine's `port` from `client`; None where it
-        belongs to no run, or is another machine's."""
+        """Return the run of the local process that connected to `port` from `client`; None for a
+        process outside all runs or on another machine."""
         from corral.library.identity import find_run_of_peer
 
         return find_run_of_peer(self._database, client, port)
@@ -480,7 +482,7 @@ class Corral:
         self._database.actor = actor
 
     def as_service(self, actor: str) -> "Corral":
-        """This store, from now on for a part of Corral itself."""
+        """Use this store for a part of Corral itself from now on."""
         self.act_as(actor)
         return self
 

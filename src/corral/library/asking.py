@@ -42,13 +42,13 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     prompt: str | None = None
     told: Sequence["ToldTurn"] | None = None
-    """What the session keeps of the prompt, each part under its key; None: the prompt itself."""
+    """The turns that the session records for the prompt; None: the prompt itself."""
     command: Sequence[str] | None = None
     agent: str | None = None
     project: str | None = None
     dir: str | None = None
-    """Where it works, when that is not the directory of its project: a worktree of it. Without a
-    project: a folder that belongs to none, as that of an agent which is only talked to."""
+    """The working directory, if it is not that of the project: a worktree. Without a project: the
+    private folder of an agent that only chats."""
     session: str | None = None
     name: str | None = None
     timeout_ms: int | None = None
@@ -226,7 +226,7 @@ def _agent_now(tx: Tx, before: Run) -> str | None:
 
 
 def _with_context(tx: Tx, session: "Session | None", prompt: str | None, wish: Wish) -> str | None:
-    """The prompt, behind the conversation so far where the provider does not know it."""
+    """Return the prompt, preceded by the conversation if the provider does not know it."""
     if wish.session is None or session is None or session.provider_session or not session.turns:
         return prompt
     from corral.library import conversation

@@ -1,10 +1,10 @@
-"""Which runs can have a budget: those whose usage Corral can measure while they run."""
+"""The check that a run can have a budget: Corral must be able to measure its usage."""
 
 from corral.adapters.transcripts.transcript import READABLE
 from corral.kernel.errors import Refused
 from corral.rooms.runs.model import Mode
 
-# Its stream reports its usage; at a terminal it reports none.
+# Reports usage in its stream, but not at a terminal.
 _STREAM_ONLY = "scripted"
 
 
@@ -20,8 +20,8 @@ def require_measured(program: str, provider: str, mode: Mode, budget_micros: int
         return
     where = " at a terminal" if mode is Mode.PTY else ""
     raise Refused(
-        f"A budget for {program}{where} cannot be enforced: Corral cannot measure what it spends. "
-        f"Leave the budget out, or use one of {', '.join(sorted(READABLE))}.",
+        f"A budget for {program}{where} cannot be enforced: Corral cannot measure its usage. "
+        f"Omit the budget, or use one of {', '.join(sorted(READABLE))}.",
         provider=provider,
         mode=str(mode),
         budget_micros=budget_micros,

@@ -1,4 +1,4 @@
-"""What a session keeps of a prompt, and what a prompt repeats of a session."""
+"""The turns that a session records for a prompt, and the turns that a prompt repeats."""
 
 from collections.abc import Collection, Sequence
 
@@ -20,8 +20,8 @@ MOST_CONTEXT = 200_000  # characters
 def keep_turns(
     tx: Tx, session: Session, run: Run, prompt: str, told: Sequence[ToldTurn] | None
 ) -> None:
-    """Append what the agent is told to its session. A key that the session has seen adds nothing,
-    so a turn that is tried again is kept once."""
+    """Append the prompt to the session. Idempotent by key: a turn that is retried is recorded
+    once."""
     turns = told if told is not None else [(f"{run.id}:prompt", prompt)]
     if turns:
         new = [NewTurn("user", text, key, run=run.id) for key, text in turns]
@@ -31,8 +31,8 @@ def keep_turns(
 def with_context(
     tx: Tx, session: Session, prompt: str | None, told: Sequence[ToldTurn] | None
 ) -> str | None:
-    """What an agent is told that goes on with a conversation of which its provider knows nothing:
-    the note of the hand-off and the turns that its policy gives, before the prompt."""
+    """Return a prompt for a provider that does not know the conversation: the hand-off note and the
+    turns that the context policy selects, then the prompt."""
     given = contexts.context(tx, session, limit=MOST_TURNS)
     return retold(given, prompt, without={turn.key for turn in told or ()})
 
@@ -40,8 +40,8 @@ def with_context(
 def retold(
     given: Context, prompt: str | None, *, without: Collection[str] = frozenset()
 ) -> str | None:
-    """A prompt for an agent whose provider does not know the conversation: what was said before,
-    then the prompt. Turns whose key is in `without` are left out: the prompt tells them again."""
+    """Return a prompt that starts with the earlier conversation. Turns whose key is in `without`
+    are omitted, because the prompt contains them."""
     quotes = [
         Quote(f"{what} of the agent that had this conversation before", text)
         for what, text in (("summary", given.summary), ("note", given.note))
@@ -64,8 +64,8 @@ def _source_of(turn: Turn) -> str:
 
 
 def _newest(quotes: Sequence[Quote]) -> list[Quote]:
-    """The newest quotes that fit into MOST_CONTEXT characters; the oldest of them is cut at its
-    beginning, and says so."""
+    """Return the newest quotes that fit into MOST_CONTEXT characters. The oldest of them is cut at
+    its beginning and marked as cut."""
     kept: list[Quote] = []
     room = MOST_CONTEXT
     for quote in reversed(quotes):

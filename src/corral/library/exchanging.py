@@ -26,7 +26,7 @@ from corral.adapters import sandbox
 from corral.adapters.boxed.rows import Out, Outcome, Picture, Shown, Snapshot
 from corral.adapters.boxed.schema import OUTBOX, Folder
 from corral.adapters.channels.contract import File
-from corral.adapters.sandbox import Bounds, Kind, Limits, Wrapped
+from corral.adapters.sandbox import Bounds, Kind, ResourceLimits, Wrapped
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
 from corral.kernel.open_files import require_unused
@@ -213,7 +213,7 @@ def box(
             readable=tuple(dict.fromkeys(path for path in seen if os.path.exists(path))),
             hidden=tuple(path for path in inner if path != folder.top),
             network=False,
-            limits=Limits(processes=PROCESSES),
+            limits=ResourceLimits(processes=PROCESSES),
         ),
         scratch=scratch,
         kind=kind,

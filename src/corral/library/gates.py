@@ -9,7 +9,7 @@ from typing import Any
 from corral.adapters import counts
 from corral.adapters.checks import Confined, run_check
 from corral.adapters.output.opening import open_regular
-from corral.adapters.sandbox import TASKS_PER_PROCESS, Kind, Limits, probe
+from corral.adapters.sandbox import TASKS_PER_PROCESS, Kind, ResourceLimits, probe
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.library.identity import check_mark
@@ -75,13 +75,13 @@ def keeper_of(race: Race, attempt: Attempt | None) -> Kind:
 
 
 def confined_to(database: Database, race: Race) -> Confined:
-    """What sandboxed set-up commands and checks of a race may use besides their worktree."""
+    """Return what sandboxed set-up commands and checks may use besides their worktree."""
 
     def look(tx: Tx) -> Confined:
         def setting(name: str) -> Any:
             return settings.value(tx, f"sandbox.{name}", project=race.project_id)
 
-        limits = Limits(
+        limits = ResourceLimits(
             processes=int(setting("processes")) * TASKS_PER_PROCESS,
             file_bytes=int(setting("disk_bytes")),
         )

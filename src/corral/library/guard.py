@@ -23,8 +23,8 @@ class InProject(msgspec.Struct, frozen=True):
 
 
 def _spellings(path: str) -> list[str]:
-    """The real path, and the other names of the same file: in a linked git worktree the one in the
-    repository's main one first."""
+    """List the real path and the other names of the same file. In a linked git worktree, the path
+    in the main worktree comes first."""
     from corral.adapters.git import main_path
 
     real = os.path.realpath(path)
@@ -33,8 +33,8 @@ def _spellings(path: str) -> list[str]:
 
 
 def _hard_links(path: str) -> list[str]:
-    """The other names of a file in its worktree, or in its folder outside of git. Few files have
-    any, so a search is rare; it ends after MAX_SEARCHED entries."""
+    """List the hard links of a file in its worktree, or in its folder outside git. Few files have
+    any, so a search is rare; it stops after MAX_SEARCHED entries."""
     from corral.adapters.git import worktree_of
 
     try:

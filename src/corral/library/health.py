@@ -178,7 +178,7 @@ _CLAIMED_BY = {
 
 
 def stalled_mailboxes(store: "Corral") -> Finding:
-    """Mailboxes whose oldest due letter has not been claimed for `mail.stalled_ms`."""
+    """Report mailboxes whose oldest due letter was not claimed for `mail.stalled_ms`."""
     patience = int(store.settings.get("mail.stalled_ms").value)
     stalled = store.mail._stalled(before=store.now() - patience)
     if not stalled:
@@ -193,14 +193,14 @@ def stalled_mailboxes(store: "Corral") -> Finding:
         "mail",
         "warning",
         f"The oldest letter of {first.mailbox} has been due for {format_duration(late)} and is not "
-        f"claimed: {_CLAIMED_BY[kind]}. `corral mail list --mailbox {first.mailbox}` shows "
-        f"it.{rest}",
+        f"claimed: {_CLAIMED_BY[kind]}. List it with `corral mail list --mailbox "
+        f"{first.mailbox}`.{rest}",
     )
 
 
 def _clock(store: "Corral", fix: bool) -> Iterator[Finding]:
-    """Clocks that differ, and what was written while one was ahead: a lease or a moment of a
-    schedule that lies further ahead than it can."""
+    """Report clocks that differ, and leases and schedules that a clock ahead of time has set too
+    far in the future."""
     now = store.now()
     apart = now - SystemClock().now()
     newest = max((event.at for event in store.events.newest(limit=1).items), default=0)
@@ -217,7 +217,7 @@ def _clock(store: "Corral", fix: bool) -> Iterator[Finding]:
             "clock",
             "warning",
             f"The newest event is {format_duration(newest - now)} ahead of the time: a clock was "
-            "ahead when it was written. Leases and timers of that time end later by as much.",
+            "ahead when it was written. Leases and timers set then end later by the same time.",
         )
     else:
         yield Finding("clock", "ok", "The store's time agrees with this machine's clock.")
@@ -235,9 +235,9 @@ def _held_ahead(store: "Corral", now: int) -> Iterator[Finding]:
         yield Finding(
             "leases",
             "warning",
-            f"{count} claimed letters, as number {seq}, are held for "
+            f"{count} claimed letters (let_{seq} and others) are held for "
             f"{format_duration(until - now)}, longer than any lease: a clock was ahead. "
-            "`corral mail drop` and `corral mail resend` put a letter again.",
+            "Release one with `corral mail drop` and `corral mail resend`.",
         )
 
 
@@ -256,13 +256,15 @@ def _planned_ahead(store: "Corral", now: int, fix: bool) -> Iterator[Finding]:
         for schedule in ahead:
             store.schedules.pause(schedule.id)
             store.schedules.resume(schedule.id)
-        yield Finding("schedules", "ok", f"{len(ahead)} were planned too far ahead, and again now.")
+        yield Finding(
+            "schedules", "ok", f"Planned {len(ahead)} schedules again that were too far ahead."
+        )
         return
     yield Finding(
         "schedules",
         "warning",
-        f"{len(ahead)} are planned later than their interval, as {ahead[0].id}: a clock was ahead. "
-        "`corral doctor --fix` plans them again.",
+        f"{len(ahead)} schedules ({ahead[0].id} and others) are planned later than their interval: "
+        "a clock was ahead. Plan them again with `corral doctor --fix`.",
     )
 
 
@@ -326,16 +328,16 @@ def _private(check: str, path: Path, wanted: int, fix: bool) -> Finding:
 
 
 def _durability(store: "Corral") -> Finding:
-    """What an accepted change survives, by the settings that the server really has."""
+    """Report what an accepted change survives, by the server's actual settings."""
     durability = store.db.durability()
     risks = [] if config.is_afar(store.address) else store._database.power_loss_risks()
     if risks:
         return Finding(
             "durability",
             "warning",
-            f"{durability}: what was accepted survives any process's death, but a power cut of the "
-            f"server can lose it: {'; '.join(risks)}. Change that in postgresql.conf and reload "
-            "the server.",
+            f"{durability}: accepted changes survive the death of any process, but a power cut of "
+            f"the server can lose them: {'; '.join(risks)}. Change the settings in postgresql.conf "
+            "and reload the server.",
         )
     survives = "any process's death" if durability == "normal" else "a power cut too"
     return Finding("durability", "ok", f"{durability}: what was accepted survives {survives}.")

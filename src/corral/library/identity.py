@@ -1,11 +1,11 @@
-"""Who a process is: the run that it belongs to, found by its ancestors and not by its variables.
+"""The identity of a process: the run that it belongs to, found by its ancestors.
 
 The supervisor of a run writes the process of its agent (pid, start, boot) into the store before the
-agent's program begins, and orphans below it come to the run's guard. So a process is inside a run
-exactly when one of its ancestors is that agent or that supervisor, whatever its environment says.
+agent's program begins, and orphans become children of the run's guard. So a process is inside a run
+exactly when one of its ancestors is that agent or that supervisor, whatever its environment is.
 
-Where ancestors cannot be seen (a sandbox with its own pid namespace) `CORRAL_RUN` counts if it
-names a run that is going on. A variable can thus make a person an agent, and never the reverse.
+Where ancestors are not visible (a sandbox with its own pid namespace), `CORRAL_RUN` counts if it
+names a live run. A variable can therefore turn a person into an agent, but never the reverse.
 """
 
 import os
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from corral.db.database import Database
 
 CHECK = "CORRAL_CHECK_OF"
-"""In the environment of every check, with the store that it is run for."""
+"""The variable that every check has, with a mark of the store that it runs for."""
 
 
 OF_CHECK = RunIdentity(None, None, None, None, None)
@@ -30,7 +30,7 @@ HIDDEN = RunIdentity(None, None, None, None, None)
 
 
 def find_identity(database: "Database") -> RunIdentity | None:
-    """The run of this process in this store; None for a process outside of all its runs."""
+    """Return the run of this process in this store; None outside all its runs."""
     above = ancestors()
     found = find_run_of(database, above)
     if found is not None:
@@ -43,7 +43,7 @@ def find_identity(database: "Database") -> RunIdentity | None:
 
 
 def find_run_of(database: "Database", above: "Sequence[Ancestor]") -> RunIdentity | None:
-    """The run of the process whose ancestors these are, itself first; the nearest one counts."""
+    """Return the nearest run among a process and its ancestors."""
     boot = boot_id()
     runs = database.read(lambda tx: processes.find_runs(tx, above, boot), mode="one")
     return next((runs[each] for each in above if each in runs), None)
@@ -71,13 +71,13 @@ def find_run_of_peer(
 
 
 def check_mark(database: "Database") -> dict[str, str]:
-    """The variables of a command that Corral runs for this store outside of any run. The process
-    that waits for the command keeps them, whatever the command does with its own."""
+    """Return the variables of a command that Corral runs for this store outside any run. The
+    process that waits for the command has them too, so the command cannot remove them."""
     return {CHECK: _store_mark(database)}
 
 
 def _is_in_check(database: "Database", above: "Sequence[Ancestor]") -> bool:
-    """Whether a check of this store is above this process."""
+    """Whether an ancestor of this process is a check of this store."""
     wanted = f"{CHECK}={_store_mark(database)}".encode()
     return any(wanted in _environment_of(each.pid) for each in above[1:])
 
@@ -94,7 +94,7 @@ def _environment_of(pid: int) -> bytes:
 
 
 def _store_mark(database: "Database") -> str:
-    """One text for a store, however its address is spelled."""
+    """Return the same text for a store, however its address is written."""
     path = getattr(database, "path", None)
     if path is None:
         return f"postgresql:{database.url.partition('?')[0].rpartition('/')[2]}"

@@ -31,10 +31,10 @@ class Brought(msgspec.Struct, frozen=True):
     own: int
     """Conversations that Corral ran itself and has already."""
     left_out: dict[str, int] = {}
-    """Lines and blocks of which nothing was taken, by their kind: notes of the CLI to itself,
-    thinking, images, work of sub-agents."""
+    """Skipped lines and blocks by kind: internal notes of the CLI, thinking, images, work of
+    sub-agents."""
     unreadable: list[str] = []
-    """Files that are no transcript, or could not be read."""
+    """Files that are not transcripts, or are unreadable."""
 
 
 class Imports(Room):
@@ -101,7 +101,7 @@ class Imports(Room):
         counts: dict[str, int],
         left_out: Counter[str],
     ) -> bool:
-        """Import what is new in a file; False: it cannot be read, or is no transcript."""
+        """Import the new part of a file; False: it is unreadable or not a transcript."""
         try:
             head = reader.head(path)
         except OSError:

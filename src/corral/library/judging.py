@@ -21,7 +21,7 @@ from corral.adapters import patches
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Held, Invalid, NotFound, Refused
-from corral.kernel.prompt import Own, Part, Quote, render
+from corral.kernel.prompt import Own, PromptPart, Quote, render
 from corral.library import asking
 from corral.library.outputs import Outputs
 from corral.library.runs import Runs
@@ -138,7 +138,7 @@ def _show(race: Race, round: Round, candidates: list[Attempt], number: int) -> _
     labels = {_letter(place): attempt.id for place, attempt in enumerate(order)}
     folder = config.home() / "judging" / race.id / f"{round.number}-{number}"
     config.make_private_folder(folder)
-    parts: list[Part] = []
+    parts: list[PromptPart] = []
     truncated = False
     for (label, _), attempt in zip(labels.items(), order, strict=True):
         text, cut = _diff(race, round, attempt, folder, label, SHOWN_BYTES // len(order))

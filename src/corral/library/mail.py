@@ -1,6 +1,6 @@
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.page import Page
@@ -8,9 +8,6 @@ from corral.library.operation import Room, read, write
 from corral.library.waiting import SOON
 from corral.rooms.mail import looking, ops
 from corral.rooms.mail.model import Exchange, Letter, keeps_order
-
-if TYPE_CHECKING:
-    from corral.db.database import Database
 
 Letters = list[Letter]
 Exchanges = list[Exchange]
@@ -25,12 +22,6 @@ class Mail(Room):
     """The one queue of the system."""
 
     noun = "mail"
-
-    def __init__(self, database: "Database") -> None:
-        super().__init__(database)
-        if database.origin is not None or database.actor.startswith("agent:"):
-            # Shadows the operation, which costs less and suffices for every other caller.
-            self.__dict__["put"] = self._put_from_run
 
     put = write(ops.put, mode="one", repeatable_by="key")
     renew = write(ops.renew, mode="one", repeatable=True)
@@ -57,21 +48,6 @@ class Mail(Room):
     _all = read(looking.list_all, mode="one")
     _by_state = read(looking.list_by_state, mode="one")
     _stalled = read(looking.list_stalled, mode="one")
-
-    def _put_from_run(self, mailbox: str, body: Any, **options: Any) -> Letter:
-        """As `put`, inside a run or for an agent: a letter that an agent may read belongs to the
-        chain of letters that led to it. Refused beyond `mail.max_hops`."""
-        from corral.rooms.gateway import corresponding
-
-        if not mailbox.startswith(("agent:", "session:")):
-            return self._database.write(lambda tx: ops.put(tx, mailbox, body, **options))
-        run = self._database.origin
-        said = self._database.write(
-            lambda tx: corresponding.put(tx, mailbox, body, run=run, **options)
-        )
-        if isinstance(said, str):  # what the other side is told of it is kept
-            raise Refused(said)
-        return said
 
     def claim(
         self,
@@ -201,3 +177,25 @@ class Mail(Room):
                 pause = min(pause * 2, LONGEST_SLEEP) if until <= 0 else max(until, SOON)
                 if listener.wait(min(pause, left, LONGEST_SLEEP)):
                     pause = SHORTEST_SLEEP
+
+
+class AgentMail(Mail):
+    """The queue for a process inside a run, or for an agent.
+
+    A class of its own: the check of `put` costs all other callers nothing.
+    """
+
+    def put(self, mailbox: str, body: Any, **options: Any) -> Letter:
+        """Put a letter. One that an agent may read continues the chain of letters that led to it;
+        raises Refused beyond `mail.max_hops`."""
+        from corral.rooms.gateway import corresponding
+
+        if not mailbox.startswith(("agent:", "session:")):
+            return self._database.write(lambda tx: ops.put(tx, mailbox, body, **options))
+        run = self._database.origin
+        result = self._database.write(
+            lambda tx: corresponding.put(tx, mailbox, body, run=run, **options)
+        )
+        if isinstance(result, str):  # the transaction is kept: it notified the other side
+            raise Refused(result)
+        return result

@@ -87,8 +87,8 @@ class Operation(Generic[P, R]):
 
 
 def _in_time(room: Any, look: Callable[P, R]) -> Callable[P, R]:
-    """A read that first ends what has passed its deadline. Where the store cannot be written now,
-    that is shown as it stands."""
+    """Wrap a read so that rows past their deadline are ended first. If the store is not writable,
+    the rows are returned as they are."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         found: Any = look(*args, **kwargs)

@@ -72,7 +72,7 @@ def _first_line(member: Any) -> str:
 
 
 class _NoDatabase:
-    """Outside of any run, and in the name of no agent."""
+    """Not inside a run, and not an agent's."""
 
     origin, actor = None, ""
 

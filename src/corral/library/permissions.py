@@ -1,12 +1,12 @@
-"""What a process inside a run may do in its store: act as the run's agent, and never as a person.
+"""Permissions of a process inside a run: it acts as the run's agent, never as a person.
 
-`BoundStore` is what `corral.open` gives such a process. Each call is checked where it enters the
-library, so the command line, the tools, hooks and an agent's own program meet the same rules:
+`corral.open` returns a `BoundStore` to such a process. Each call is checked where it enters the
+library, so the same rules apply to the command line, the tools, hooks and an agent's own program:
 
 * an operation of `FOR_PEOPLE` is refused, unless the setting `runs.may` names it;
-* an argument that says who acts (`SIGNED`) is the run's agent, and another name is refused.
+* an argument that names the actor (`SIGNED`) must be the run's agent.
 
-Agents' tokens of the HTTP API have stricter rules of their own: `interfaces/http/agents.py`.
+Tokens of agents over HTTP have stricter rules: `interfaces/http/agents.py`.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,7 @@ from corral.library.operation import Operation
 
 MAY = "runs.may"
 
-# What changes who may do what, what decides in a person's place, or what replaces or deletes what
-# others rely on.
+# Operations that change permissions, decide in a person's place, or replace or delete shared data.
 FOR_PEOPLE = frozenset(
     {
         *("agents.create", "agents.edit", "agents.grant", "agents.revoke"),
@@ -53,7 +52,7 @@ FOR_PEOPLE = frozenset(
     }
 )
 
-# Where nobody is named, these mean that a person judges; a run without an agent is refused.
+# Without a named agent, these mean a decision by a person; a run without an agent is refused.
 JUDGING = frozenset(
     {
         *("decisions.confirm", "decisions.dismiss", "decisions.judge", "decisions.reject"),
@@ -125,8 +124,7 @@ SIGNED: dict[str, tuple[str, ...]] = {
     "tasks.submit": _AGENT,
     "tasks.undepend": _AGENT,
 }
-"""The arguments that say who acts. An agent is named plainly or as its mailbox, all others as
-mailboxes."""
+"""The arguments that name the actor. `agent` is a name or a mailbox, all others are mailboxes."""
 
 Call = Callable[..., Any]
 
@@ -141,23 +139,23 @@ class BoundStore(Corral):
         self.identity = identity
         for name, found in vars(Corral).items():
             if isinstance(found, cached_property):
-                # Found before the property of that name, which would give the room itself.
+                # Comes before the property of that name, which would return the unchecked room.
                 self.__dict__[name] = _LazyRoom(found.func, self, name)
 
     def acting_as(self, actor: str, origin: str | None = None) -> NoReturn:
-        raise self._not_a_person("act in another's name")
+        raise self._not_a_person("act as another actor")
 
     def act_as(self, actor: str) -> NoReturn:
-        raise self._not_a_person("act in another's name")
+        raise self._not_a_person("act as another actor")
 
     def transaction(self) -> AbstractContextManager[Tx]:
-        raise self._not_a_person("open a transaction of its own")
+        raise self._not_a_person("open a transaction")
 
     def keep_shapes(self) -> NoReturn:
-        raise self._not_a_person("say what is not a secret")
+        raise self._not_a_person("turn off the detection of secrets")
 
     def as_service(self, actor: str) -> Corral:
-        """The same store for Corral's own work, once what the run asked for is accepted."""
+        """Return the store for Corral's own work, after the run's request was accepted."""
         self._database.actor, self._database.origin = actor, None
         return Corral(self._database)
 
@@ -193,7 +191,7 @@ class _LazyRoom:
 
 def _names(room: Any, verb: str) -> tuple[str, ...]:
     """The names of an operation's arguments, without the room or the transaction."""
-    member = vars(type(room))[verb]
+    member = next(vars(kind)[verb] for kind in type(room).__mro__ if verb in vars(kind))
     function = member.function if isinstance(member, Operation) else member
     code = function.__code__
     names: tuple[str, ...] = code.co_varnames[1 : code.co_argcount]
@@ -201,15 +199,15 @@ def _names(room: Any, verb: str) -> tuple[str, ...]:
 
 
 def _granted(store: BoundStore, name: str, member: Call) -> Call:
-    """The operation, where a person has granted it to the run's agent, its project or all runs."""
+    """Allow an operation only if `runs.may` grants it to the agent, its project or all runs."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if name not in _may(store):
             who = store.identity
             scope = f" --agent {who.agent}" if who.agent else ""
             raise Refused(
-                f"{_called(who)} may not call {name}: it is for people. Ask a person to do it, or "
-                f"to grant it with `corral setting set {MAY} '[\"{name}\"]'{scope}`.",
+                f"{_called(who)} may not call {name}, which is for people. Ask a person to call "
+                f"it, or to grant it with `corral setting set {MAY} '[\"{name}\"]'{scope}`.",
                 call=name,
                 run=who.run,
             )
@@ -229,30 +227,31 @@ def _may(store: BoundStore) -> list[str]:
 
 
 def _signed(identity: RunIdentity, name: str, member: Call, names: tuple[str, ...]) -> Call:
-    """The operation in the run's own name."""
+    """Make an operation act as the run's agent."""
     signing = SIGNED[name]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False))
         if len(args) > len(given):
-            return member(*args, **kwargs)  # its own error says what is wrong
+            return member(*args, **kwargs)  # raises a TypeError of its own
         given |= kwargs
         if name in JUDGING and identity.agent is None:
             raise Refused(
-                f"{_called(identity)} may not call {name}: it has no agent, and is not a person.",
+                f"{_called(identity)} may not call {name}: only an agent or a person may, and this "
+                "run has no agent.",
                 call=name,
                 run=identity.run,
             )
         for argument in signing:
             own = _own(identity, argument)
-            said = given.get(argument)
-            if said is not None and said not in _spellings(identity):
+            named = given.get(argument)
+            if named is not None and named not in _spellings(identity):
                 raise Refused(
-                    f"{_called(identity)} cannot act as {said}; leave {argument} out.",
+                    f"{_called(identity)} cannot act as {named}. Omit {argument}.",
                     call=name,
                     run=identity.run,
                 )
-            if said is None and own is not None:
+            if named is None and own is not None:
                 given[argument] = own
         return member(**given)
 
@@ -260,12 +259,12 @@ def _signed(identity: RunIdentity, name: str, member: Call, names: tuple[str, ..
 
 
 def _own(identity: RunIdentity, argument: str) -> str | None:
-    """What stands in an argument where nothing is given."""
+    """Return the default of an argument that names the actor."""
     return identity.agent if argument == "agent" else identity.mailbox
 
 
 def _spellings(identity: RunIdentity) -> set[str | None]:
-    """Every text that names the run's own agent, session or the run."""
+    """Return every text that names the run, its agent or its session."""
     return {
         identity.agent,
         identity.agent_id,
@@ -278,15 +277,15 @@ def _spellings(identity: RunIdentity) -> set[str | None]:
 
 
 def _sending(store: BoundStore, member: Call) -> Call:
-    """`runs.send`, but not into a run that asks something: only a person approves."""
+    """Restrict `runs.send`: only a person answers a run that asks something."""
 
     def call(id: str, text: str, *, enter: bool = True, dialog: str | None = None) -> Any:
         run = store.runs.get(id)
         if (run.id == store.identity.run or run.attention) and "runs.send" not in _may(store):
             why = "is its own run" if run.id == store.identity.run else "waits for a person"
             raise Refused(
-                f"{_called(store.identity)} cannot type into {run.id}, which {why}; write to its "
-                "agent instead (`corral mail write`).",
+                f"{_called(store.identity)} cannot type into {run.id}, which {why}. Write to its "
+                "agent with `corral mail write` instead.",
                 id=run.id,
                 run=store.identity.run,
             )

@@ -1,6 +1,6 @@
-"""Retention: delete what is older than a setting allows, or a project's own choice of it.
+"""Retention: delete rows that are older than the global or the project's setting allows.
 
-Imported rows are exempt until the setting `imports.retention` is switched on.
+Imported rows are exempt unless the setting `imports.retention` is on.
 """
 
 from collections.abc import Callable, Iterator

@@ -374,14 +374,14 @@ class Driver:
         )
 
     def _import_commits(self, race: Race, attempt: Attempt) -> None:
-        """Import what a sandboxed attempt committed, where its supervisor died before it did. What
-        fails the check is left out: its files are committed as they are in the worktree."""
+        """Import the commits of a sandboxed attempt whose supervisor died before it did so. Commits
+        that fail the check are dropped; the files in the worktree are committed as they are."""
         folder = str(config.run_folder(attempt.run_id) / "git") if attempt.run_id else ""
-        found = checkout_of(race.repository, attempt.worktree)
-        if found is not None and os.path.isdir(folder):
+        checkout = checkout_of(race.repository, attempt.worktree)
+        if checkout is not None and os.path.isdir(folder):
             with suppress(Refused, Conflict):
-                private_git.import_commits(found, folder)
-            private_git.discard(found, folder)
+                private_git.import_commits(checkout, folder)
+            private_git.discard(checkout, folder)
 
     def _side_by_side(
         self, race: Race, attempts: Sequence[Attempt], act: Callable[[Attempt], T]

@@ -129,8 +129,8 @@ class Recovery:
             return _found(run, self._give_up(run, gone))
         is_plain = run.provider == "plain" and self._runs.launch_of(run.id).sandbox is None
         if not is_plain and self._start_keeper(run, verdict=gone):
-            # What it said and spent last is in its stream, and what it committed in a sandbox is in
-            # its private repository: only a keeper takes that over.
+            # Its last turns and charges are in its stream, and its sandboxed commits in a private
+            # repository: only a supervisor reads them.
             return _found(run, self._wait_for_end(run))
         end = exits.wait_for(run_folder(run.id), run.attempts, run.pid or 0, PATIENCE)
         if end.reason is not None:
@@ -138,8 +138,8 @@ class Recovery:
         quick = ending.quick_failures(run.quick_failures, end, self._lasted(run))
         if self._goes_on(run, end, quick):
             return _found(run, self._let_go_on(run, end, gone.reason, quick))
-        # Taken first: from here on no other process starts it again. Its processes are ended before
-        # the store says that it is over.
+        # Take the run first, so that no other process starts it again. End its processes before the
+        # store records its end.
         taken = self._take_over(run)
         mark = f"CORRAL_RUN={run.id}"
         process.end_family(None, mark, grace_ms=LEFTOVER_GRACE_MS)
@@ -188,7 +188,7 @@ class Recovery:
         return now
 
     def _take_over(self, run: Run) -> Run:
-        """Take a run whose supervisor is gone; Conflict when another process was first."""
+        """Take over a run without a supervisor; raises Conflict if another process was first."""
         me = process.identify(os.getpid())
         assert me is not None
         return self._runs.take_over(

@@ -77,7 +77,7 @@ class Remote(Corral):
         return work()  # the server bounds it
 
     def run_of_peer(self, client: tuple[str, int], port: int) -> NoReturn:
-        raise Refused("Processes are looked up only where the store is.")
+        raise Refused("Processes can only be looked up on the machine of the store.")
 
     @property
     def address(self) -> str:

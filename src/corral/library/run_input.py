@@ -1,4 +1,4 @@
-"""What people send to a run, by whatever interface: to its supervisor, or to its mailbox."""
+"""Text that people send to a run through any interface: to its supervisor, or to its mailbox."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -39,14 +39,14 @@ def send(runs: "Runs", id: str, text: str, *, enter: bool, dialog: str | None) -
     if error is not None and error != "no_input":
         raise _problem(run, str(error), reply)
     if run.session_id is None or dialog is not None:
-        raise Refused(f"{run.id} takes no input; start it with --pty to type into it.", id=run.id)
+        raise Refused(f"{run.id} accepts no input. Start it with --pty to type into it.", id=run.id)
     mailbox = f"session:{run.session_id}"
     put = runs._database.write(lambda tx: mail.put(tx, mailbox, words, project=run.project_id))
     return Sent(run.id, "mailed", put.id)
 
 
 def _ask(run: Run, text: str, *, enter: bool, dialog: str | None) -> dict[str, Any]:
-    """The supervisor's reply; empty when none can be reached on this machine."""
+    """Return the supervisor's reply; empty when it is not reachable on this machine."""
     if run.host == process.host():
         with suppress(OSError):
             return control.ask(
@@ -61,13 +61,13 @@ def _ask(run: Run, text: str, *, enter: bool, dialog: str | None) -> dict[str, A
 
 
 def _problem(run: Run, error: str, reply: dict[str, Any]) -> CorralError:
-    """Why a text was not taken, and what to do about it."""
+    """Return an error that says why a text was not accepted, and what to do."""
     name, attach = run.name or run.id, f"`corral attach {run.name or run.id}`"
     if error == "not_an_option":
         options = [str(option) for option in reply.get("asks", [])]
         listed = "; ".join(options)
         return Invalid(
-            f"{name} asks something, and this is not an answer to it. Nothing was typed. "
+            f"This is not an answer to the question of {name}. Nothing was typed. "
             f"Answer with yes, no or one of: {listed}.",
             id=run.id,
             code=error,
@@ -75,24 +75,24 @@ def _problem(run: Run, error: str, reply: dict[str, Any]) -> CorralError:
             options=options,
         )
     messages = {
-        "dialog_unreadable": f"{name} asks something whose options cannot be read. Nothing was "
+        "dialog_unreadable": f"The options of the question of {name} are not readable. Nothing was "
         f"typed. Answer it in {attach}.",
         "dialog_changed": f"{name} does not show this question any more. The answer was not "
-        f"given. See what it asks with `corral show {name}`.",
+        f"given. See its current question with `corral show {name}`.",
         "dialog_opened": f"{name} opened a question before the text could be typed. See it with "
         f"`corral show {name}`, answer it, and send the text again.",
         "typed_into_dialog": f"{name} opened a question while the text was typed. The text was "
         f"not submitted. Look at it in {attach}.",
         "no_input_line": f"{name} shows no input line on its screen. Nothing was typed. Look at "
         f"it in {attach}.",
-        "not_submitted": f"{name} did not submit the text, which may stand in its input line. "
+        "not_submitted": f"{name} did not submit the text, which may still be in its input line. "
         f"Look at it in {attach}.",
-        "not_heard": f"{name} did not take the answer: its question is still open. Answer it in "
+        "not_heard": f"{name} did not accept the answer: its question is still open. Answer it in "
         f"{attach}.",
         "inside_run": f"{name} was not sent the text: a process inside of a run cannot answer in a "
         "person's place. Write to its agent instead (`corral mail write`).",
         "busy": f"{name} is still being sent other texts. Send it again in a moment.",
         "ended": f"{name} ended before the text was typed. Go on with `corral resume {name}`.",
     }
-    said = messages.get(error, f"{name} did not take the text ({error}). Look at it in {attach}.")
-    return Conflict(said, id=run.id, code=error)
+    other = f"{name} did not accept the text ({error}). Look at it in {attach}."
+    return Conflict(messages.get(error, other), id=run.id, code=error)

@@ -71,7 +71,7 @@ class Sent(msgspec.Struct, frozen=True):
     how: Literal["typed", "answered", "mailed"]
     letter_id: str | None
     option: str | None = None
-    """The option of its dialog that was chosen."""
+    """The selected option of the dialog."""
 
 
 class Wishes(TypedDict, total=False):
@@ -230,10 +230,10 @@ class Runs(Room):
         """Send text to a run: an answer to the dialog that is open, else its next prompt.
 
         While the run asks something, only an option of its dialog is accepted: the number, the
-        label, or a plain yes or no; Invalid otherwise, with the options. With `dialog`, the id of
-        a run's dialog, the text answers that one and no other (Conflict). Text for an agent CLI at
-        a terminal is typed, submitted, and confirmed on its screen (Conflict when it did not take
-        it). A run without input of its own gets a letter in its session's mailbox.
+        label, or a plain yes or no; otherwise raises Invalid with the options. With `dialog`, the
+        text answers only the dialog with that id; otherwise raises Conflict. Text for an agent CLI
+        at a terminal is typed, submitted, and confirmed on its screen; raises Conflict when the
+        CLI did not accept it. A run without input gets a letter in its session's mailbox.
         """
         from corral.library import run_input
 

@@ -5,9 +5,7 @@ from corral.rooms.search import ops
 from corral.rooms.search.model import Hit
 
 BATCHES = 20  # of 1,000 turns: what one search catches up with at the most
-CATCH_UP_SECONDS = (
-    10.0  # thousands of turns take a while; a store that cannot be written takes longer
-)
+CATCH_UP_SECONDS = 10.0  # maximum wait for thousands of turns to be indexed
 
 
 class Search(Room):
@@ -39,7 +37,7 @@ class Search(Room):
         return found
 
     def _is_caught_up(self) -> bool:
-        """Whether more can be found now; bounded, since the store may not be writable."""
+        """Whether more turns were indexed; bounded, since the store may not be writable."""
         done = try_upkeep(self._database, "search", self.catch_up, seconds=CATCH_UP_SECONDS)
         return bool(done)
 

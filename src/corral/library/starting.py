@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from corral import config
 from corral.db.tx import Tx
-from corral.kernel.prompt import Own, Part, Quote, quoted, render
+from corral.kernel.prompt import Own, PromptPart, Quote, quoted, render
 from corral.library import asking
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent
@@ -106,7 +106,7 @@ def prompt_of(task: Task) -> str:
     """What the agent of a task is told."""
     who = quoted(task.created_by)
     told = "\n\n".join(text for text in (task.title, task.description) if text)
-    parts: list[Part] = [
+    parts: list[PromptPart] = [
         Own(f"Your task is {task.id}. Do what {who}, who declared it, asks for:"),
         Quote(f"task {quoted(task.key)} ({task.id}), declared by {who}", told),
     ]

@@ -1,9 +1,8 @@
-"""Writes that a read would like to have done first: expiring, indexing, recovering.
+"""Writes that should run before a read: expiry, indexing, recovery.
 
-A read must not wait for the store to be writable: a writer that was stopped in the middle of a
-write holds up all others for half a minute, and a store may be readable only. So such a write is
-done on a thread of its own, and the read waits for it for a moment; what it then shows is as the
-store knows it.
+A read must not wait until the store is writable: a process that was stopped during a write blocks
+all other writers for half a minute, and a store may be read-only. So the write runs on its own
+thread, and the read waits for it only for a moment, then returns the stored state.
 """
 
 import threading
@@ -18,14 +17,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SECONDS = 1.0
-"""A write that is not held up takes a thousandth of that."""
+"""An unblocked write takes a thousandth of that."""
 
 
 def try_upkeep(
     database: "Database", name: str, work: Callable[[], T], *, seconds: float = SECONDS
 ) -> T | None:
-    """What `work` returns; None when that takes longer than `seconds`, when the store cannot be
-    written now, or when the upkeep of this name is going on already. Other errors are raised."""
+    """Run `work` on a thread and return its result. None: it takes longer than `seconds`, the store
+    is not writable, or upkeep of this name is in progress. Other errors are raised."""
     going = database.upkeep
     if name in going:
         return None

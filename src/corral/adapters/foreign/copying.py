@@ -23,7 +23,7 @@ from corral.kernel.open_files import require_unused
 
 
 class Unreadable(Invalid):
-    """A source that is damaged, empty or no database."""
+    """The source is damaged, empty or not a SQLite database."""
 
 
 MAGIC = b"SQLite format 3\0"
@@ -52,7 +52,7 @@ def copy_of(path: Path, folder: Path) -> Path:
 
 
 def _require_space(path: Path, folder: Path) -> None:
-    """Refuse a source whose copy would fill the disk; a sparse file counts with its whole size."""
+    """Refuse a source whose copy would fill the disk. A sparse file counts with its full size."""
     size = sum(
         each.stat().st_size
         for each in (path, _beside(path, "-wal"), _beside(path, "-journal"))
@@ -61,8 +61,8 @@ def _require_space(path: Path, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if size + _SPARE > free:
         raise Refused(
-            f"Cannot copy {path} to {folder}: it has {size:,} bytes, and {free:,} are free. Free "
-            "disk space, or set TMPDIR to a larger disk.",
+            f"Cannot copy {path} to {folder}: it needs {size:,} bytes, and {free:,} are free. Free "
+            "disk space, or set TMPDIR to a folder on a larger disk.",
             path=str(path),
         )
 
@@ -82,16 +82,22 @@ def _header(path: Path) -> bytes:
     except OSError as error:
         raise _unreadable(path, error) from None
     if not header:
-        raise Unreadable(f"{path} is empty; give a database with something in it.", path=str(path))
+        raise Unreadable(f"{path} is empty. Give the tool's database file.", path=str(path))
     if len(header) < _HEADER or not header.startswith(MAGIC):
-        raise Unreadable(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
+        raise _not_a_database(path)
     return header
 
 
+def _not_a_database(path: Path) -> Unreadable:
+    return Unreadable(
+        f"{path} is not a SQLite database. Give the tool's database file.", path=str(path)
+    )
+
+
 def _refuse_endless(path: Path) -> None:
-    """Nobody reads a pipe, a socket or a device, which have no end and may never begin."""
+    """Refuse pipes, sockets and devices: reading them may block or never end."""
     if path.exists() and not path.is_file():
-        raise Unreadable(f"{path} is no SQLite database; give the tool's own file.", path=str(path))
+        raise _not_a_database(path)
 
 
 def _unreadable(path: Path, error: OSError) -> Refused:
@@ -135,7 +141,7 @@ def _locked(path: Path) -> Refused:
 
 
 def damaged(path: Path, error: Exception) -> Unreadable:
-    return Unreadable(f"{path} is damaged ({error}); give a sound copy.", path=str(path))
+    return Unreadable(f"{path} is damaged ({error}). Give an intact copy.", path=str(path))
 
 
 def _uri(path: Path) -> str:

@@ -69,8 +69,8 @@ class Foreign:
         self.tables: dict[str, tuple[str, ...]] = {}
         """The columns of each table, under its name in small letters."""
         self.derived: list[str] = []
-        """Views, virtual tables and what belongs to these, and generated columns: they are computed
-        from the other data, by code in the schema, and not read."""
+        """Views, virtual tables with their shadow tables, and generated columns. They are computed
+        from other data by code in the schema, and are not read."""
         self._names: dict[str, str] = {}
         # Not pragma_table_list: it compiles every view and connects every virtual table.
         listed = (
@@ -88,7 +88,7 @@ class Foreign:
                 self._add_table(name)
 
     def _add_table(self, name: str) -> None:
-        """Check the pages of a table and list its columns, without those that are generated."""
+        """Check the pages of a table and list its columns, except generated ones."""
         self._limit.restart()
         found = self._connection.execute(f"PRAGMA quick_check({_quoted(name)})").fetchall()
         if found != [("ok",)]:
@@ -174,7 +174,7 @@ class Foreign:
         return {_key_of([*map(self._in_utf8, row[1:])]): int(row[0]) for row in found}
 
 
-# Tables that FTS and R-Tree make for a virtual table, by the end of their names.
+# Suffixes of the shadow tables that FTS and R-Tree create for a virtual table.
 _FTS = {"config", "content", "data", "docsize", "idx", "segdir", "segments", "stat"}
 _SHADOWS = _FTS | {"node", "parent", "rowid"}
 

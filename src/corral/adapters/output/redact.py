@@ -28,8 +28,8 @@ SHORTEST_ENCODED = 8
 # letter: two colours in their longest spelling. Beyond that it is no output but a riddle.
 WIDEST_LETTER = 48
 
-# Programs break base64 and hex into lines of 60 to 76 letters. A line with fewer letters than this
-# at its end is not taken for one: what stands in two such lines is mostly prose.
+# Programs break base64 and hex into lines of 60 to 76 letters. A line that ends with fewer encoded
+# letters than this is not joined with the next one: it is mostly prose.
 LINE_LETTERS = 8
 _BROKEN = re.compile(rb"[A-Za-z0-9+/_-]{%d}\r?\n" % LINE_LETTERS)
 _LINE = re.compile(rb"[A-Za-z0-9+/_-]{%d}\Z" % LINE_LETTERS)
@@ -43,14 +43,14 @@ class _Found(NamedTuple):
 
 
 def forms_of(value: str | bytes) -> set[bytes]:
-    """A secret's value as it may be written: itself, in base64, hex, a URL, JSON, a page, a shell's
-    command line, on a terminal."""
+    """Return the forms in which a secret may be written: plain, base64, hex, and escaped for URLs,
+    JSON, HTML, shells and terminals."""
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
     return _plain_forms(raw) | encoded_forms(raw) if len(raw) >= SHORTEST_VALUE else set()
 
 
 def encoded_forms(value: str | bytes) -> set[bytes]:
-    """The forms that programs break into lines: in base64, in hex."""
+    """Return the base64 and hex forms, which programs break into lines."""
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
     if len(raw) < SHORTEST_VALUE:
         return set()
@@ -75,7 +75,7 @@ def _plain_forms(raw: bytes) -> set[bytes]:
 
 
 def _in_page(text: str) -> set[str]:
-    """As HTML and XML hold it, with the usual ways to write quotes."""
+    """Escape for HTML and XML, with the usual ways to write quotes."""
     import html
 
     bare = html.escape(text, quote=False)
@@ -84,7 +84,7 @@ def _in_page(text: str) -> set[str]:
 
 
 def _in_shell(text: str) -> set[str]:
-    """Inside single quotes, inside double quotes, and with a backslash before what matters."""
+    """Escape for shells: in single quotes, in double quotes, and with backslashes."""
     return {
         text.replace("'", "'\"'\"'"),
         text.replace("'", "'\\''"),
@@ -112,7 +112,7 @@ def _in_json(text: str) -> set[str]:
 
 
 def _as_json(text: str) -> str:
-    """A text as it stands between the quotes of a JSON string."""
+    """Escape a text for the inside of a JSON string."""
     import json
 
     return json.dumps(text, ensure_ascii=False)[1:-1]
@@ -284,7 +284,7 @@ class Redactor:
         """The same for a value with something unseen between its letters."""
         begin = max(at, len(text) - _widest(self._reach + 1))
         if not UNSEEN.search(text, begin) and not UNSEEN_SO_FAR.search(text, max(len(text) - 4, 0)):
-            # Line breaks alone: one in 60 letters, and what a line begins with.
+            # Only line breaks: one in 60 letters, with the indentation of the next line.
             begin = max(at, len(text) - 2 * self._reach - 40)
             if b"\n" not in text[begin:] and not text.endswith(b"\r"):
                 return
@@ -346,7 +346,7 @@ def _first_letters(forms: set[bytes], encoded: frozenset[bytes]) -> Pattern:
 
 
 def _ends_line(text: bytes, at: int) -> bool:
-    """Whether what stands before a place looks like the end of an encoded line."""
+    """Whether the text before `at` looks like the end of an encoded line."""
     return _LINE.match(text, max(at - LINE_LETTERS, 0), at) is not None
 
 

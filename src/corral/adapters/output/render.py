@@ -133,7 +133,7 @@ class Terminal:
         history: int = 10_000,
         colours: bool = False,
     ) -> None:
-        """`colours`: keep them, for `background`; that takes longer."""
+        """`colours`: keep colours, which `background` needs; slower."""
         import pyte
 
         from corral.adapters.output.screen import Screen
@@ -169,7 +169,7 @@ class Terminal:
         return [safe(line) for line in self._screen.shown()]
 
     def background(self, row: int, column: int) -> str:
-        """The background colour of a cell; always the same without `colours`."""
+        """Return the background colour of a cell; always the default without `colours`."""
         return self._screen.background(row, column)
 
     def text(self) -> str:

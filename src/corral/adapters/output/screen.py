@@ -15,7 +15,8 @@ MOST_ACCENTS = 4
 
 
 class Screen(pyte.Screen):
-    """A pyte screen. Unless it keeps colours, none reach it, and a cell is its character."""
+    """A pyte screen. Without `colours`, no colour sequences reach it, and a cell is only its
+    character."""
 
     def __init__(self, columns: int, rows: int, history: int, *, colours: bool = False) -> None:
         self._has_colours = colours

@@ -148,7 +148,7 @@ class AcpTalk:
     def answer(self, asked: str, option: str | bool) -> None:
         """Answer an `Asked` with one of its options, by name.
 
-        True allows this one request, whatever place that option has; False refuses it.
+        True selects the option that allows this request once; False refuses the request.
         """
         if asked not in self._asked:
             raise NotFound("The agent does not ask that any more.", asked=asked)
@@ -159,7 +159,10 @@ class AcpTalk:
             chosen = _of_kind(options, "allow_once")
             if chosen is None:
                 self._asked[asked] = (request, options)
-                raise NotFound("There is no option that allows this once.", asked=asked)
+                raise NotFound(
+                    "The request has no option that allows it once. Choose one of its options.",
+                    asked=asked,
+                )
         else:
             chosen = next(
                 (o for o in options if option in (o.get("name"), o.get("optionId"))), None

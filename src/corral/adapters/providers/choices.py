@@ -1,7 +1,7 @@
-"""Which option of a dialog a person's answer names, and the keys that select it.
+"""Map a person's answer to an option of a dialog and to the keys that select it.
 
-Only an option can be an answer: Enter selects whatever is marked, so any other text that is typed
-into an open dialog would approve what it asks for.
+Only an option is a valid answer: Enter selects the marked option, so any other text typed into an
+open dialog could approve the request.
 """
 
 import re
@@ -17,10 +17,10 @@ _DECLINES = re.compile(r"(?:no|reject|deny|don.t|cancel)\b", re.IGNORECASE)
 
 
 def find_option(screen: Screen, reading: Reading, text: str) -> int | None:
-    """The option that a text names: its number, its label, or a plain yes or no.
+    """Return the index of the option that a text names: by number, by label, or by yes or no.
 
-    Yes is the option that allows this one thing and nothing later. None when the text names no
-    option, or more than one.
+    Yes selects the option that allows only this request. None: the text names no option, or more
+    than one.
     """
     words = _plain(text)
     options = reading.options
@@ -39,10 +39,10 @@ def find_option(screen: Screen, reading: Reading, text: str) -> int | None:
 
 
 def keys_for(screen: Screen, reading: Reading, wanted: int) -> tuple[str, bool] | None:
-    """The next keys on the way to an option, and whether they select it.
+    """Return the next keys to press for an option, and whether they select it.
 
-    An option that names Escape is selected by it: some interfaces ignore Enter there. Arrow keys
-    only move the mark; look again before the Enter. None when the marked option cannot be seen.
+    An option that names Escape is selected by Escape: some interfaces ignore Enter there. Arrows
+    only move the mark; read the screen again before Enter. None: the marked option is not visible.
     """
     if _BY_ESCAPE.search(reading.options[wanted]):
         return ESCAPE, True
@@ -57,5 +57,5 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).rstrip(".").casefold()
 
 
-def _only(found: list[int]) -> int | None:
-    return found[0] if len(found) == 1 else None
+def _only(matches: list[int]) -> int | None:
+    return matches[0] if len(matches) == 1 else None

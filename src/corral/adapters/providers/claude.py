@@ -136,9 +136,9 @@ class ClaudeParser(JsonLines):
                 version = text(message, "claude_code_version") or text(message, "qwen_code_version")
                 return [SessionNamed(session, model=text(message, "model"), version=version)]
             case "permission_denied":
-                told = shorten(text(message, "message") or "A tool was denied.", 4_096)
+                words = shorten(text(message, "message") or "A tool was denied.", 4_096)
                 denied = denial(message)
-                return [denied, Logged("warn", told, {"tool": denied.tool})]
+                return [denied, Logged("warn", words, {"tool": denied.tool})]
             case "api_retry":
                 status = number(message, "error_status")
                 wait = number(message, "retry_delay_ms")
@@ -271,7 +271,7 @@ class ClaudeParser(JsonLines):
 
 
 def denial(source: dict[str, Any]) -> Denied:
-    """A line, or an entry of a list, that says which call of which tool was denied."""
+    """Read which call of which tool was denied, from a line or an entry of a list."""
     return Denied(text(source, "tool_name") or "?", text(source, "tool_use_id"))
 
 

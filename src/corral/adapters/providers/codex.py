@@ -33,8 +33,8 @@ from corral.adapters.providers.provider import (
 from corral.adapters.providers.versions import has_option
 from corral.kernel.clock import Clock
 
-# Without it the TUI is a client of one background server for all sessions of the user: the work
-# of a run is then outside its process tree, and ending a run ends tools of other sessions.
+# Without this option the TUI is a client of one background server for all sessions of the user. The
+# run then works outside its process tree, and ending it ends tools of other sessions.
 NO_DAEMON = "--no-daemon"
 
 
@@ -182,8 +182,11 @@ _DENIED = (
 
 
 def is_denial(output: str) -> bool:
-    """Whether a call failed because the sandbox or the approval policy did not allow it. Codex says
-    so only in the words that the model reads; the stream often lacks them, the rollout has them."""
+    """Whether a call failed because the sandbox or the approval policy did not allow it.
+
+    Codex reports that only in the output for the model. The stream often lacks that output; the
+    rollout has it.
+    """
     words = output[-4_096:].lower()
     return any(phrase in words for phrase in _DENIED)
 

@@ -70,7 +70,7 @@ def _grants(ask: Ask) -> list[str]:
 
 
 def is_denial(data: dict[str, Any]) -> bool:
-    """Whether a tool was not run because no permission was given."""
+    """Whether a tool call failed for lack of permission."""
     return text(data, "error", "code") in ("denied", "rejected")
 
 

@@ -66,11 +66,11 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Denied(msgspec.Struct, frozen=True):
-    """A tool was not run, because no permission for it was given."""
+    """A tool call was denied for lack of permission."""
 
     tool: str
     call: str | None = None
-    """The call that was denied: one that is told twice counts once."""
+    """The id of the call; a call that is reported twice counts once."""
 
 
 class Planned(msgspec.Struct, frozen=True):

@@ -60,7 +60,7 @@ class Gemini(Cli):
         return started(args, ask, stdin, session)
 
     def trust_args(self, ask: Ask) -> list[str]:
-        # In a folder that is not trusted it exits with 55, or ignores the approvals.
+        # In an untrusted folder gemini exits with 55 or ignores the approvals.
         return ["--skip-trust"] if ask.is_trusted else []
 
     def parser(self, clock: Clock | None = None) -> "GeminiParser":
@@ -82,13 +82,13 @@ def approval(ask: Ask, *, edit: str) -> list[str]:
     return args
 
 
-# Without an approval it does not even offer these, and a call of one finds no such tool.
+# Tools that gemini does not register without an approval: a call then fails with "not found".
 WITHHELD = frozenset({"write_file", "replace", "run_shell_command", "web_fetch", "save_memory"})
 _DENIED = ("denied by policy", "requires user confirmation", "cancelled by user")
 
 
 def is_denial(tool: str | None, kind: str | None, content: str) -> bool:
-    """Whether a call failed because nobody had approved its tool."""
+    """Whether a call failed because its tool was not approved."""
     if kind == "tool_not_registered" or "not found. did you mean" in content.lower():
         return tool in WITHHELD
     return kind == "policy_violation" or any(words in content.lower() for words in _DENIED)

@@ -80,7 +80,7 @@ _DENIED = (
 
 
 def is_denial(words: str) -> bool:
-    """Whether a call failed because its permission was refused, or nobody was there to give it."""
+    """Whether a call failed because its permission was refused or could not be asked for."""
     return words.startswith(_DENIED)
 
 

@@ -44,7 +44,7 @@ class Ask(msgspec.Struct, frozen=True):
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     own_folder: bool = False
-    """Whether it works in a worktree that Corral made."""
+    """Whether the run works in a worktree that Corral created."""
     tools: bool = False
     """Whether it gets Corral's own tools."""
     hooks: bool = False
@@ -58,7 +58,7 @@ class Ask(msgspec.Struct, frozen=True):
 
     @property
     def is_trusted(self) -> bool:
-        """Whether its folder counts as trusted: the user chose that, or Corral made the folder."""
+        """Whether the folder is trusted: the user approved that, or Corral created the folder."""
         return self.own_folder or not {"trust", "all"}.isdisjoint(self.approvals)
 
 
@@ -144,7 +144,7 @@ class Cli:
         return Start(args, stdin=words(ask, instructions=True), session=session)
 
     def trust_args(self, ask: Ask) -> list[str]:
-        """The arguments that make the CLI trust its folder, if it is to and has any."""
+        """Return the arguments that make the CLI trust its folder, if the run is trusted."""
         return []
 
     def version(self, program: str) -> str | None:

@@ -58,14 +58,14 @@ class Screen(msgspec.Struct, frozen=True):
     draft: re.Pattern[str] | None = None
     """The input line; group 1 is the text in it. None: the last box above the status line."""
     edge: int = 0
-    """Within how many lines above the input line an edge must stand; 0: it needs none."""
+    """Maximum distance in lines from the input line to the edge above it; 0: no edge is needed."""
     head: re.Pattern[str] | None = None
     """The first line of a dialog that has no upper edge."""
     notice: re.Pattern[str] | None = None
     """The first line of a message that the interface may show below a dialog's box."""
     stacked: bool = False
-    """Whether a second dialog may be open above the one at the bottom. Keys then reach the wrong
-    one, so no option can be chosen."""
+    """Whether a second dialog may be open above the one at the bottom. Keys would then reach the
+    wrong one, so no option is selected."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -74,9 +74,9 @@ class Reading(msgspec.Struct, frozen=True):
     kind: str | None = None
     """The class of what is asked; None when it is none that a policy can allow."""
     options: list[str] = []
-    """Empty in `needs_input`: the options cannot be told apart, or two dialogs are open."""
+    """Empty in `needs_input`: the options are not readable, or two dialogs are open."""
     marked: int | None = None
-    """The option that Enter selects; None when that cannot be seen."""
+    """The option that Enter selects; None when the mark is not visible."""
     subject: list[str] = []
     """What is asked about, line by line as the dialog shows it."""
     draft: str | None = None
@@ -134,7 +134,7 @@ SCREENS: dict[str, Screen] = {
         working=_line(r"^[⠀-⣿] .*\(.*esc to cancel.*\).*$"),
         ready=_line(r"^[>!*](?:\s.*)?$"),
         draft=_line(r"^[>!*]\s*(.*)$"),
-        edge=3,  # a line on the mode may stand between
+        edge=3,  # a line that shows the mode may be in between
         notice=_line(r"^[⚠ℹ] "),
         stacked=True,
     ),
@@ -156,7 +156,7 @@ SCREENS: dict[str, Screen] = {
     "opencode": Screen(
         cursor="",
         bar=True,
-        # What follows the options is cut off in a narrow terminal.
+        # A narrow terminal cuts off the text after the options.
         footer=_line(r"^Allow once\s+Allow always\s+Reject\s{2,}\S.*$"),
         dialogs=(
             Dialog("edit", _line(r"^→ Edit .+$"), near=False),
@@ -188,8 +188,8 @@ def watch(
     """What a screen shows, and the keys that answer it when the policy allows its class.
 
     The same screen gives the same answer each time; `Reader` gives it once per appearance.
-    `background` is needed where an option is marked by colour alone; without it the first counts
-    as marked.
+    `background` is needed where an option is marked only by colour; without it the first option
+    counts as marked.
     """
     rows = _rows(lines)
     dialog = None
@@ -215,7 +215,7 @@ def watch(
 
 
 def _status(screen: Screen, rows: list[tuple[int, str]]) -> Reading:
-    """How the interface is, where no dialog is open."""
+    """Read the state of the interface when no dialog is open."""
     texts = [text for _, text in rows if text]
     if screen.fatal and (at := _find(screen.fatal, texts[-2:])) is not None:
         return Reading("fatal", detail=texts[-2:][at])
@@ -247,9 +247,9 @@ def _has_edge(screen: Screen, rows: list[tuple[int, str]], at: int) -> bool:
 
 
 def _draft(screen: Screen, lines: list[str], rows: list[tuple[int, str]]) -> str | None:
-    """The text in the input line: the last line that has its form and, where it has one, its edge.
+    """Return the text in the input line: the last line of its form, below an edge if it has one.
 
-    A list of commands may stand below it, so the whole screen is searched where an edge marks it.
+    A list of commands may be shown below it, so with an edge the whole screen is searched.
     """
     if screen.draft is None:
         return _boxed_draft(lines)
@@ -359,8 +359,8 @@ def _end_of_dialog(screen: Screen, lines: list[str], rows: list[tuple[int, str]]
 
 
 def _bare_menu(screen: Screen, rows: list[tuple[int, str]]) -> Shown | None:
-    """A menu without a footer, at the very bottom and below an edge: the interface asks something
-    that is no permission, in the place of its input line. No policy answers it."""
+    """Read a menu without a footer, at the very bottom and below an edge: a question other than a
+    permission, shown in place of the input line. No policy answers it."""
     found = _last_options(screen, rows)
     if found is None:
         return None
@@ -374,7 +374,7 @@ def _bare_menu(screen: Screen, rows: list[tuple[int, str]]) -> Shown | None:
 
 
 def _last_options(screen: Screen, rows: list[tuple[int, str]]) -> tuple[int, list[str], int] | None:
-    """Where the options at the end of these rows begin, what they say and which is marked."""
+    """Return the first row of the options at the end, their labels and the marked one."""
     end = len(rows)
     while end and not rows[end - 1][1]:
         end -= 1
@@ -412,8 +412,8 @@ def _has_menu(cursor: str, rows: list[tuple[int, str]]) -> bool:
 
 
 def _subject(screen: Screen, above: list[tuple[int, str]], question: str) -> list[str]:
-    """The dialog's own lines above its options: from its upper edge or first line, or else its
-    question, on."""
+    """Return the dialog's lines above its options, from its upper edge, its first line or its
+    question."""
     lines: list[str] = []
     for indent, text in above:
         is_head = screen.head is not None and screen.head.match(text) is not None
@@ -463,7 +463,7 @@ def _bar(
 
 
 def _coloured(lines: list[str], row: int, options: list[str], background: Background) -> int | None:
-    """The option whose background no other one has; None when that is not exactly one."""
+    """Return the only option with a background of its own; None unless there is exactly one."""
     colours: list[str] = []
     column = 0
     for option in options:

@@ -1,4 +1,4 @@
-"""Which version of a CLI is installed, and which options it has: asked once for a file as it is."""
+"""The version and the options of an installed CLI; each program file is asked once."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import shutil
 
 SECONDS = 10
 _NUMBER = re.compile(r"\d+(?:\.\d+){1,3}(?:[-+][0-9A-Za-z.-]+)?")
-# What a program printed, by its file and the arguments that it was asked with.
+# The output of a program, by its file and its arguments.
 _known: dict[tuple[str, int, int, tuple[str, ...]], str | None] = {}
 
 
@@ -22,7 +22,7 @@ def probe(program: str, args: tuple[str, ...] = ("--version",)) -> str | None:
 
 
 def has_option(program: str, option: str) -> bool:
-    """Whether the help of `program` names an option; False when it cannot be learned."""
+    """Whether the help of `program` names an option; False when the help is not available."""
     printed = _printed(program, ("--help",))
     return printed is not None and re.search(rf"(?<!\S){re.escape(option)}\b", printed) is not None
 

@@ -48,7 +48,7 @@ def find(folder: Path, session: str) -> Path | None:
 def sessions_of(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
     """Sessions that one of these processes has open."""
     locks = (path for pid in pids for path in folder.glob(f"session-state/*/inuse.{pid}.lock"))
-    # An older lock is one that an earlier process with the same number left behind.
+    # An older lock was left by an earlier process with the same pid.
     return [path.parent.name for path in locks if path.stat().st_mtime * 1_000 >= started_at]
 
 
@@ -82,7 +82,7 @@ def head(path: Path) -> Head | None:
 
 
 def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
-    """What was said, used and denied from `offset` on; the key of usage is the request's id."""
+    """Yield the facts from `offset` on; the key of a `Used` is the request's id."""
     tools: dict[str, str] = {}
     for line in lines_before(path, offset, b'"tool.execution_start"'):
         _facts(line, tools)

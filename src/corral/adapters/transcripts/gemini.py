@@ -1,8 +1,8 @@
 """Gemini CLI's records: `~/.gemini/tmp/<project>/chats/session-<time>-<id>.jsonl`.
 
 The first line names the session; the folder above `chats` holds the project's directory in
-`.project_root`. A message is written again when its tool calls have ended: its words and its tokens
-count once. Input tokens include the tokens from the cache.
+`.project_root`. A message is written again when its tool calls have ended; its text and tokens are
+counted once. Input tokens include the tokens from the cache.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ from corral.adapters.transcripts.transcript import (
     title_of,
 )
 
-# Context that the CLI adds in the name of the person.
+# Context that the CLI adds to the person's messages.
 _NOT_SAID = ("<session_context>", "<hook_context>")
 
 RECORDS_PROCESSES = False
@@ -90,7 +90,7 @@ def _cwd(path: Path) -> str | None:
 
 
 def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
-    """What was said, used and denied from `offset` on; the key of usage is the message's id."""
+    """Yield the facts from `offset` on; the key of a `Used` is the message's id."""
     seen = _Seen()
     for line in lines_before(path, offset, b'"id"'):
         seen.facts(line)
@@ -101,7 +101,7 @@ def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
 
 
 class _Seen:
-    """Messages and calls that were read already."""
+    """The messages and calls that were read already."""
 
     def __init__(self) -> None:
         self._messages: set[str] = set()

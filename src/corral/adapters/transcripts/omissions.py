@@ -1,4 +1,4 @@
-"""What a reader of transcripts passes over: counted by the kind of line, so that it is reported."""
+"""Counts of the transcript lines and blocks that a reader skips, by kind, for the import report."""
 
 from collections import Counter
 from collections.abc import Container
@@ -12,10 +12,10 @@ _FLAGS = ("isSidechain", "isMeta")
 
 
 def count_omissions(path: Path, offset: int, upto: int, read: Container[int]) -> Counter[str]:
-    """Count what was not taken of the lines from `offset` up to `upto`.
+    """Count the skipped lines and blocks from `offset` up to `upto`, by kind.
 
-    `read` are the offsets behind the lines of which something was taken. Blocks of those lines that
-    no reader takes, as images, are counted too.
+    `read` holds the end offsets of the lines that were read. Blocks in those lines that no reader
+    understands, such as images, are counted too.
     """
     counted: Counter[str] = Counter()
     with path.open("rb") as file:

@@ -1,8 +1,8 @@
 """opencode's records: the database `~/.local/share/opencode/opencode.db`, opened read-only.
 
 A part of a message is a row that changes until it is complete. The offset of an item is the time of
-the row's last change, so a reading can yield a row of that same millisecond again: the key of usage
-and the place of a turn stay the same. Sessions of sub-agents name their parent; their usage counts.
+the row's last change, so `read` can yield a row of that same millisecond again, with the same key
+and place. Sessions of sub-agents name their parent; their usage counts.
 """
 
 import time
@@ -62,7 +62,7 @@ def root(env: Mapping[str, str]) -> Path:
 
 
 def find(folder: Path, session: str) -> Path | None:
-    """A name for the record of one session: the database, and the session in it."""
+    """Return a path that names one session: the database's path, then the session id."""
     path = folder / DATABASE
     return path / session if path.is_file() and head(path / session) is not None else None
 
@@ -79,7 +79,7 @@ def since(folder: Path, cwd: str, started_at: int) -> list[str]:
 
 
 def children(path: Path) -> list[Path]:
-    return []  # they are in the same database
+    return []  # sub-agents are in the same database
 
 
 def head(path: Path) -> Head | None:
@@ -89,7 +89,7 @@ def head(path: Path) -> Head | None:
 
 
 def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
-    """What was said, used and denied from `offset` on."""
+    """Yield the facts from `offset` on."""
     for id, session, created, updated, data, message in _rows(
         path.parent, _PARTS, session=path.name, offset=offset
     ):
@@ -106,12 +106,12 @@ def _facts(
     if kind == "step-finish":
         return _used(id, part, about)
     if not own:
-        return []  # a sub-agent's words are not said in this conversation
+        return []  # a sub-agent's messages are not part of this conversation
     if kind == "text":
         words = text(part, "text") or ""
         if about.get("role") == "user":
             return [Said("user", shorten(words))] if words.strip() else []
-        # The words of an answer are complete when they have an end.
+        # The text of an answer is complete when it has an end time.
         is_over = bool(number(part, "time", "end"))
         return [fact for fact in said(words) if isinstance(fact, Said)] if is_over else []
     if kind == "tool":

@@ -1,8 +1,8 @@
 """Qwen Code's records: `~/.qwen/projects/<directory>/chats/<session id>.jsonl`.
 
-The lines of the telemetry tell every request to the model, also those that are not part of the
-conversation. Their sum is the total that the result line of the stream tells, so both use one
-counter. Input tokens include the tokens from the cache.
+The telemetry lines record every request to the model, also requests outside the conversation. Their
+sum is the total in the result line of the stream, so both use one counter. Input tokens include the
+tokens from the cache.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ def head(path: Path) -> Head | None:
 
 
 def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
-    """What was said, used and denied from `offset` on."""
+    """Yield the facts from `offset` on."""
     total = _Total()
     for line in lines_before(path, offset, b"api_response"):
         total.add(line)
@@ -82,7 +82,7 @@ def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
 
 
 class _Total:
-    """What the conversation has used so far, as its counter tells it."""
+    """The running totals of a conversation."""
 
     def __init__(self) -> None:
         self._input = self._output = self._cached = 0

@@ -34,17 +34,17 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One thing that was said, used or denied, when, and where to go on after it."""
+    """One fact of a record, its time, and the offset from which to continue."""
 
     at: int | None
     fact: Said | Used | Denied
     offset: int
     place: str | None = None
-    """What identifies it in the record, where the offset does not."""
+    """Identifies the fact in its record where the offset is not unique."""
 
 
-class Reader(Protocol):
-    """How the records of one CLI are found and read: a module for each of them."""
+class TranscriptReader(Protocol):
+    """Finds and reads the records of one CLI; each CLI has a module with these functions."""
 
     RECORDS_PROCESSES: bool
     """Whether each of its processes records which session it has, so that `since` is only asked
@@ -81,8 +81,8 @@ class Reader(Protocol):
 READABLE = frozenset({"claude", "codex", "copilot", "gemini", "opencode", "qwen"})
 
 
-def reader_of(provider: str) -> Reader | None:
-    """The reader of a provider's records; None when it keeps none that can be read."""
+def reader_of(provider: str) -> TranscriptReader | None:
+    """Return the reader of a provider's records; None when its records cannot be read."""
     if provider not in READABLE:
         return None
     reader: Any = import_module(f"corral.adapters.transcripts.{provider}")
@@ -92,8 +92,8 @@ def reader_of(provider: str) -> Reader | None:
 def sessions_since(
     files: Iterable[Path], head: Callable[[Path], Head | None], cwd: str, started_at: int
 ) -> list[str]:
-    """The sessions among these records that are of a directory and began at `started_at` or later;
-    not those of sub-agents."""
+    """List the sessions of a directory that began at `started_at` or later, without those of
+    sub-agents."""
     found = []
     for path in files:
         if not path.is_file() or path.stat().st_mtime * 1_000 < started_at:
@@ -107,8 +107,8 @@ def sessions_since(
 
 
 def sessions_of_pids(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
-    """Sessions named by `<pid>.json` files. A file that is older than the run belongs to an earlier
-    process with the same number."""
+    """List the sessions named by `<pid>.json` files. A file older than the run was left by an
+    earlier process with the same pid."""
     found = []
     for pid in pids:
         try:

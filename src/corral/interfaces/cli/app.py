@@ -252,7 +252,7 @@ def literal_option() -> click.Option:
 def _set_literal(context: click.Context, _: click.Parameter, given: bool) -> None:
     if not given:
         return
-    if os.environ.get("CORRAL_AGENT") or os.environ.get("CORRAL_RUN"):  # the store asks the rest
+    if os.environ.get("CORRAL_AGENT") or os.environ.get("CORRAL_RUN"):
         from corral.kernel.errors import Refused
 
         raise Refused("An agent does not say what is no secret; leave --literal out.")
@@ -354,11 +354,11 @@ class Moment(Milliseconds):
 
 
 RECOVERY_SECONDS = 5.0
-"""A store that cannot be written does not hold up what only reads for longer."""
+"""Maximum time that a command which only reads waits for a write."""
 
 
 def run_as_it_is(store: "Corral", id: str) -> "Run":
-    """A run, after a look at whether its supervisor is still there."""
+    """Return a run, after checking whether its supervisor is still alive."""
     found = store.runs.get(id)
     seen = store.try_upkeep(found.id, lambda: store.runs.refreshed(found), seconds=RECOVERY_SECONDS)
     return seen or found

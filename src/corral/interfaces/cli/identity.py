@@ -1,12 +1,13 @@
-"""Who calls: an agent that Corral started is known by its run, see `library/identity.py`."""
+"""The calling agent: known by its run, see `library/identity.py`."""
 
 from corral import config
 from corral.kernel.errors import Invalid, Refused
 
 
 def agent(given: str | None) -> str | None:
-    """The agent that speaks: the run's own or the one in the environment, else the one that was
-    named. An agent that names another one is refused. Open the store first: it knows the run.
+    """Return the calling agent: that of the run, else of CORRAL_AGENT, else the given one.
+
+    Raises Refused when an agent names another one. Open the store first: it finds the run.
     """
     own = config.agent_name()
     if own is not None and given is not None and given != own:

@@ -180,14 +180,14 @@ def show(app: App, race: "Race") -> None:
 
 
 def _denied(app: App, round: "Round") -> dict[str, str]:
-    """Which tools attempts were denied, by their ids."""
-    found = {}
+    """Return the denied tools of each attempt, by its id."""
+    denied = {}
     for attempt in round.attempts:
-        with suppress(NotFound):  # its run may be forgotten
+        with suppress(NotFound):  # its run may have been deleted
             run = app.store.runs.get(attempt.run_id) if attempt.run_id else None
             if run is not None and run.denied_text:
-                found[attempt.id] = run.denied_text
-    return found
+                denied[attempt.id] = run.denied_text
+    return denied
 
 
 def _money(race: "Race") -> str:

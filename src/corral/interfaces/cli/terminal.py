@@ -74,7 +74,7 @@ def attach(folder: Path, *, to: int = 1) -> None:
                 _pass_through(line, woken, to, modes)
             except Detached:
                 if os.isatty(to) and not modes.is_alternate:
-                    # What the program drew stays above; the cursor may be in the middle of it.
+                    # Keep the program's output above; the cursor may be in the middle of it.
                     write(to, b"\x1b[0m\x1b[999;1H\x1b[J")
                 raise
             finally:

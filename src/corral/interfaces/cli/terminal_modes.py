@@ -1,7 +1,7 @@
-"""The modes that a program has set in a terminal, and how to reset those that it left set.
+"""The modes that a program has set in a terminal, and the sequences that reset them.
 
-A person who detaches from a run leaves its program in the middle of its work. The alternate screen,
-the hidden cursor, mouse reports and the like must not stay in the person's terminal.
+After detaching from a run, the alternate screen, a hidden cursor, mouse reports and other modes of
+its program must not stay in the user's terminal.
 """
 
 import re
@@ -20,13 +20,13 @@ _SEQUENCE = re.compile(
 )
 LONGEST = 80  # bytes of a sequence that may be cut at the end of a piece
 ALTERNATE = frozenset({47, 1047, 1049})
-# Modes that are off in a terminal at a shell's prompt, and modes that are on.
+# Modes that are off at a shell's prompt, and modes that are on.
 _OFF = ALTERNATE | {1, 1000, 1001, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 2004, 2026, 2031}
 _ON = frozenset({7, 25})
 
 
 class TerminalModes:
-    """Follows what is written to a terminal; `reset` undoes what is still set."""
+    """Tracks the modes in a terminal's output; `reset` undoes those that are still set."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -43,7 +43,7 @@ class TerminalModes:
         return not ALTERNATE.isdisjoint(self._changed)
 
     def feed(self, data: bytes) -> None:
-        """Take in what is written; it may end anywhere."""
+        """Process output; a sequence may be split between two calls."""
         text = self._rest + data
         end = 0
         for match in _SEQUENCE.finditer(text):
@@ -53,23 +53,23 @@ class TerminalModes:
         self._rest = text[cut:] if cut >= 0 else b""
 
     def _take(self, match: "re.Match[bytes]") -> None:
-        found = match.groupdict()
-        if found["modes"] is not None:
-            self._set(found["modes"], on=found["way"] == b"h")
-        elif found["push"] is not None:
+        groups = match.groupdict()
+        if groups["modes"] is not None:
+            self._set(groups["modes"], on=groups["way"] == b"h")
+        elif groups["push"] is not None:
             self._pushed += 1
-        elif found["pop"] is not None:
-            self._pushed = max(0, self._pushed - int(found["pop"] or 1))
-        elif found["style"] is not None:
-            self._has_style = found["style"] not in (b"", b"0")
-        elif found["region"] is not None:
-            self._has_region = bool(found["region"])
-        elif found["keypad"] is not None:
-            self._has_keypad = found["keypad"] == b"="
-        elif found["reset"] is not None:
+        elif groups["pop"] is not None:
+            self._pushed = max(0, self._pushed - int(groups["pop"] or 1))
+        elif groups["style"] is not None:
+            self._has_style = groups["style"] not in (b"", b"0")
+        elif groups["region"] is not None:
+            self._has_region = bool(groups["region"])
+        elif groups["keypad"] is not None:
+            self._has_keypad = groups["keypad"] == b"="
+        elif groups["reset"] is not None:
             self._clear()
         else:
-            self._has_keys = found["keys"] not in (None, b"0")
+            self._has_keys = groups["keys"] not in (None, b"0")
 
     def _set(self, modes: bytes, *, on: bool) -> None:
         for word in modes.split(b";"):
@@ -79,11 +79,11 @@ class TerminalModes:
                 (self._changed.discard if is_default else self._changed.add)(number)
 
     def reset(self) -> bytes:
-        """What sets the terminal back; empty when nothing is set."""
+        """Return the bytes that reset the terminal; empty when no mode is set."""
         parts = [b"\x1b[<u"] * min(self._pushed, 16)
         parts += [b"\x1b[>4;0m"] if self._has_keys else []
         parts += [b"\x1b>"] if self._has_keypad else []
-        # Setting the scroll region moves the cursor, so its place is saved.
+        # Setting the scroll region moves the cursor, so its position is saved.
         parts += [b"\x1b7\x1b[r\x1b8"] if self._has_region else []
         parts += [b"\x1b[0 q"] if self._has_style else []
         for number in sorted(self._changed - ALTERNATE):

@@ -59,8 +59,8 @@ _EITHER = {"notes.add": False, "sessions.list": True}
 # Lists across projects: whoever has a token for one sees its own in them.
 _OF_ONESELF = {"delegations.list": "to", "progress.list": "agent"}
 
-# Arguments that name a thing of a project, wherever they stand in a call, and the room it is in. A
-# letter is missing here: an agent's mailbox is its own in all projects.
+# Arguments that name an object of a project, and the room of that object. Letters are not listed:
+# an agent's mailbox is its own in all projects.
 THINGS = {
     "decision": "decisions",
     "delegation": "delegations",
@@ -80,7 +80,7 @@ THINGS = {
 
 
 def _named_things(call: Call) -> list[tuple[str, str]]:
-    """The arguments of a call that name things, with the rooms that these are in."""
+    """List the arguments of a call that name objects, with their rooms."""
     found = [(field.name, THINGS[field.name]) for field in call.fields if field.name in THINGS]
     if call.subject == "id" and call.attribute != "mail":
         found.append(("id", call.attribute))
@@ -93,7 +93,7 @@ def _project_named(store: Corral, named: str) -> str:
 
 
 def _project_of(store: Corral, attribute: str, named: Any, project: str) -> str | None:
-    """The project of a thing that is named, if it is in one."""
+    """Return the project of a named object, if it has one."""
     if isinstance(named, str):
         get = call_of(attribute, "get")
         assert get is not None

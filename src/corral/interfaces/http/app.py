@@ -26,7 +26,7 @@ from corral.interfaces.http.problems import Problem
 from corral.interfaces.http.streams import Streams
 from corral.library import Corral
 
-USE_SECONDS = 2.0  # after which the use of a token is written down
+USE_SECONDS = 2.0  # how often the use of tokens is recorded
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -70,7 +70,7 @@ def create_app(
     async def called(request: Request) -> Response:
         """What a platform tells us: it is answered when it is stored."""
         name, headers = request.path_params["channel"], dict(request.headers)
-        await api.run(lambda: store.channels.get(name))  # nothing is read for one that is not there
+        await api.run(lambda: store.channels.get(name))  # 404 before the body is read
         body = await request.body()
         request.state.check_body(body)
         accepted = await api.run(lambda: store.gateway.accept(name, headers, body))
@@ -119,11 +119,11 @@ def create_app(
 
 
 async def _note_uses(callers: Callers) -> None:
-    """Write down the use of tokens beside the requests, for as long as the server runs."""
+    """Record the use of tokens in the background while the server runs."""
     limiter = CapacityLimiter(1)
     while True:
         await asyncio.sleep(USE_SECONDS)
-        # Abandoned when the server ends: a store that cannot be written must not hold that up.
+        # Abandoned at shutdown: a store that is not writable must not delay it.
         await to_thread.run_sync(callers.note_uses, limiter=limiter, abandon_on_cancel=True)
 
 

@@ -1,7 +1,7 @@
-"""Bodies of requests: how large one may be, how long it may take, and what all may need together.
+"""Request bodies: limits on the size of one, the time it takes, and the memory of all together.
 
-Limits come before reading: a body that says that it is too large is refused unread, and one that
-does not say is not read further than its caller may send.
+Limits apply before reading: a body whose Content-Length is too large is refused unread, and a body
+without one is read only up to the caller's limit.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ MEGABYTE = 1 << 20
 
 
 class BodyLimit(NamedTuple):
-    """What one kind of caller may send."""
+    """The limits of one kind of caller."""
 
     bytes: int
-    """Of one body."""
+    """Maximum size of one body."""
     of_caller: int
-    """Of all bodies of one caller at once."""
+    """Maximum size of all bodies of one caller at once."""
     of_all: int
-    """Of all bodies of this kind of caller at once."""
+    """Maximum size of all bodies of this kind of caller at once."""
     values: int
-    """Values in JSON: an empty object of two bytes needs sixty when it is decoded."""
+    """Maximum JSON values: an empty object of two bytes needs sixty when it is decoded."""
     pause_seconds: float
-    """Between two pieces."""
+    """Maximum time between two pieces."""
     seconds: float
-    """For the whole."""
+    """Maximum time for the whole body."""
 
 
 KNOWN = BodyLimit(10 * MEGABYTE, 40 * MEGABYTE, 160 * MEGABYTE, 1_000_000, 30.0, 120.0)
@@ -41,16 +41,16 @@ STRANGER = BodyLimit(1 * MEGABYTE, 4 * MEGABYTE, 16 * MEGABYTE, 50_000, 10.0, 20
 
 
 class Bodies:
-    """The bodies that are being read or worked with."""
+    """The bodies in memory, counted by caller and by kind of caller."""
 
     def __init__(self) -> None:
         self._of_caller: Counter[str] = Counter()
         self._of_all: Counter[BodyLimit] = Counter()
 
-    def begin(self, receive: Receive, told: bytes, caller: str, limit: BodyLimit) -> "Body":
-        """A request's body; `told` is the length that its header says. Problem 413 when it is too
+    def begin(self, receive: Receive, length: bytes, caller: str, limit: BodyLimit) -> "Body":
+        """Start reading a body; `length` is its Content-Length. Raises Problem 413 when it is too
         large."""
-        if told.isdigit() and int(told) > limit.bytes:
+        if length.isdigit() and int(length) > limit.bytes:
             raise _too_large(limit)
         return Body(self, receive, caller, limit)
 
@@ -62,7 +62,7 @@ class Bodies:
             raise Problem(
                 429,
                 "too_many",
-                "Too many bodies are being read already; try again in a moment.",
+                "Too many request bodies are in progress. Try again in a moment.",
                 headers={"connection": "close", **retry_after(1)},
             )
         self._of_caller[caller] += size
@@ -76,7 +76,7 @@ class Bodies:
 
 
 class Body:
-    """One body, as an ASGI `receive`; `end` when the request is answered."""
+    """One body as an ASGI `receive`; call `end` when the request is answered."""
 
     def __init__(self, bodies: Bodies, receive: Receive, caller: str, limit: BodyLimit) -> None:
         self._bodies = bodies
@@ -89,7 +89,7 @@ class Body:
 
     async def receive(self) -> MutableMapping[str, Any]:
         if self._is_whole:
-            return await self._receive()  # whether the caller is still there
+            return await self._receive()  # reports a disconnect
         now = time.monotonic()
         if self._until is None:
             self._until = now + self._limit.seconds
@@ -97,7 +97,7 @@ class Body:
         try:
             message = await asyncio.wait_for(self._receive(), max(0.0, left))
         except TimeoutError:
-            words = "The rest of the body did not come in time; send it again, whole."
+            words = "The request body did not arrive in time. Send it again."
             raise Problem(408, "invalid", words, headers={"connection": "close"}) from None
         self._is_whole = not message.get("more_body", False)
         size = len(message.get("body", b""))
@@ -113,16 +113,16 @@ class Body:
 
 
 def check_json(body: bytes, limit: BodyLimit) -> None:
-    """Problem 413 when JSON holds more values than its caller may send.
+    """Raise Problem 413 when JSON has more values than its caller may send.
 
-    Each value but the first stands behind one of these signs. Those inside of texts count too: the
-    count may be too high, and never too low.
+    Each value except the first follows one of these characters. Characters inside strings count
+    too, so the count may be too high, but never too low.
     """
     if body.count(b"{") + body.count(b"[") + body.count(b",") > limit.values:
         raise Problem(
             413,
             "invalid",
-            f"The body holds more than {limit.values:,} values; send it in parts.",
+            f"The request body has more than {limit.values:,} values. Send it in parts.",
             limit=limit.values,
         )
 
@@ -131,8 +131,8 @@ def _too_large(limit: BodyLimit) -> Problem:
     return Problem(
         413,
         "invalid",
-        f"The body is larger than {limit.bytes // MEGABYTE} MB; put it into a file and send the "
-        "path.",
+        f"The request body is larger than {limit.bytes // MEGABYTE} MB. Put it into a file and "
+        "send its path.",
         headers={"connection": "close"},
         limit=limit.bytes,
     )

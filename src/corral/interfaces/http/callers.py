@@ -57,8 +57,8 @@ class Callers:
         return who
 
     def note_uses(self) -> None:
-        """Write down which tokens were used since the last time. Not part of any request: a store
-        that cannot be written now is still read."""
+        """Record which tokens were used since the last call. Not part of any request, so that
+        reads work while the store is not writable."""
         with self._lock:
             used, self._used = self._used, set()
         for id in used:
@@ -72,8 +72,8 @@ class Callers:
                 self._known.clear()
 
     def store_of(self, who: Who, store: Corral, origin: str | None = None) -> Corral:
-        """The store in the caller's name; kept, because its rooms are made when they are used.
-        `origin` is the run that the caller's process belongs to."""
+        """Return a store that acts as the caller; cached. `origin` is the run of the caller's
+        process."""
         key = f"{who.actor} {origin or ''}"
         found = self._stores.get(key)
         if found is None:

@@ -1,11 +1,10 @@
-"""Connections to the server: how many there may be, and for how long one may say nothing.
+"""Connections to the server: limits on their number and on the time without a request.
 
-A connection costs a descriptor before anybody knows whose it is, and the loops of the daemon need
-descriptors too. So there is a limit for all connections, which leaves the loops their share; half
-of it for those that wait for a request and have shown no token, a quarter for those of one peer.
-Where a new one is too many, the oldest of these is closed: a caller that sends its request at once
-is not locked out by others that open connections and send nothing. Headers must be whole within
-HEADER_SECONDS.
+A connection costs a descriptor before its caller is known, and the daemon's loops need descriptors
+too. So the number of connections is limited; half of the limit is for connections that wait for a
+request without having shown a token, a quarter for those of one peer. Beyond a limit the oldest of
+these is closed: idle connections cannot lock out a caller that sends its request at once. Headers
+must be complete within HEADER_SECONDS.
 """
 
 import asyncio
@@ -24,12 +23,12 @@ RESERVED_FILES = 256  # descriptors that connections never take, at least
 BURST_SECONDS = 1.0
 MOST_OF_AGENT = 64
 CONNECTION = "corral.connection"
-"""Where a request's scope has its connection."""
+"""The key of the connection in a request's ASGI scope."""
 
 
 def most_connections() -> int:
-    """As many as leave half of this process's descriptors, and RESERVED_FILES, to everything else:
-    the store's files, supervisors that start, channels."""
+    """Return the limit that leaves half of the process's descriptors, and at least RESERVED_FILES,
+    to everything else: the store's files, new supervisors, channels."""
     import resource
 
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -39,12 +38,12 @@ def most_connections() -> int:
 
 
 class Connections:
-    """The connections that are open."""
+    """The open connections."""
 
     def __init__(self, most: int | None = None) -> None:
         self.most = most or most_connections()
         self._all: set[Connection] = set()
-        # Those that have shown no token and wait for a request: since when, oldest first.
+        # Connections without a token that wait for a request, and since when; oldest first.
         self._waiting: dict[Connection, float] = {}
         self._of_peer: Counter[str] = Counter()
         self._of_token: Counter[str] = Counter()
@@ -53,8 +52,8 @@ class Connections:
         return len(self._all)
 
     def add(self, connection: "Connection") -> None:
-        """Count a new connection. Where it is one too many, the oldest that waits for a request
-        without a token is closed; the new one itself, where there is none."""
+        """Add a new connection. Beyond the limit, close the oldest one that waits for a request
+        without a token; if there is none, close the new one."""
         if len(self._all) >= self.most and not self._close_oldest():
             connection.transport.abort()
             return
@@ -62,25 +61,25 @@ class Connections:
         self.wait(connection)
 
     def wait(self, connection: "Connection") -> None:
-        """It waits for a request: without a token it may be closed in favour of others."""
+        """Mark a connection as waiting for a request; without a token it may be closed."""
         if connection.token is not None or connection not in self._all:
             return
         now = time.monotonic()
         self._waiting[connection] = now
         self._of_peer[connection.peer] += 1
-        # Many that begin at once are not an attack: their requests are just behind.
+        # A burst of new connections is not an attack: their requests follow.
         if self._of_peer[connection.peer] > self.most // 4:
             self._close_oldest(connection.peer, before=now - BURST_SECONDS)
         elif len(self._waiting) > self.most // 2:
             self._close_oldest(before=now - BURST_SECONDS)
 
     def work(self, connection: "Connection") -> None:
-        """It has a request, which is answered in any case."""
+        """Mark a connection as busy with a request; it is not closed meanwhile."""
         if self._waiting.pop(connection, None) is not None:
             _count_down(self._of_peer, connection.peer)
 
     def prove(self, connection: "Connection", token: str, *, is_agent: bool) -> bool:
-        """Note whose connection it is; False when that caller has as many as it may have."""
+        """Assign a connection to a token; False when that token has too many connections."""
         if connection.token == token:
             return True
         most = MOST_OF_AGENT if is_agent else self.most
@@ -120,7 +119,7 @@ def _count_down(counter: "Counter[str]", key: str) -> None:
 
 
 class Connection(H11Protocol):
-    """One connection; a subclass that `server_options` makes knows which server's it is."""
+    """One connection; `server_options` creates a subclass for each server."""
 
     pool: Connections
     header_seconds = HEADER_SECONDS
@@ -147,7 +146,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.cycle is None or self.cycle.response_complete:
-            self._begin_headers()  # of the next request on a connection that was kept
+            self._begin_headers()  # of the next request on a kept connection
         super().data_received(data)
 
     def handle_events(self) -> None:
@@ -156,7 +155,7 @@ class Connection(H11Protocol):
         if self.cycle is not before:
             self._end_headers()
             self.pool.work(self)
-            # The request's task has the same scope, and begins after this.
+            # The request's task shares this scope and starts later.
             extra: Any = self.scope
             extra[CONNECTION] = self
 
@@ -179,8 +178,8 @@ class Connection(H11Protocol):
 
 
 def server_options(pool: Connections | None = None, **own: Any) -> dict[str, Any]:
-    """What `uvicorn.Config` is to be given for a server with these limits; `own` are attributes of
-    its connections."""
+    """Return the options of `uvicorn.Config` for a server with these limits; `own` are attributes
+    of its connections."""
     limits = Connections() if pool is None else pool
     kind = type("ServedConnection", (Connection,), {"pool": limits, **own})
     return {"http": kind, "ws": "none", "timeout_keep_alive": IDLE_SECONDS}

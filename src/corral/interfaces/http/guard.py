@@ -50,7 +50,7 @@ RATES = {"full": Rate(5_000, 10_000), "read": Rate(5_000, 10_000), "agent": Rate
 STRANGERS = Rate(20, 100)
 PLATFORMS = Rate(500, 5_000)
 STRANGER = "stranger:"
-MOST_STRANGERS = 64  # calls without a token at once, most of them of chat platforms
+MOST_STRANGERS = 64  # concurrent calls without a token, mostly of chat platforms
 MOST_OF_AGENT = 16  # calls of one agent at once: those that wait have 64 threads for all
 
 
@@ -76,7 +76,7 @@ class Guard:
         self.most = most_at_once
         self.going = 0
         self.strangers = 0
-        """Of these, calls without a token."""
+        """Calls without a token, included in `going`."""
         self.going_of: Counter[str] = Counter()
         """Of each agent."""
         self._buckets = Buckets()
@@ -164,7 +164,7 @@ class Guard:
         return who
 
     def _check_connection(self, scope: Scope, who: Who) -> None:
-        """From here on the connection is the caller's; each may have so many."""
+        """Assign the connection to the caller; raises Problem 429 beyond the limit."""
         connection: Connection | None = scope.get(CONNECTION)
         if connection is None:  # called without a server, by a test
             return
@@ -172,13 +172,13 @@ class Guard:
             raise Problem(
                 429,
                 "too_many",
-                f"The token {who.name} has too many connections open; close some.",
+                f"The token {who.name} has too many open connections. Close some.",
                 headers={"connection": "close", **retry_after(1)},
             )
 
     async def _acting(self, scope: Scope, who: Who) -> tuple[Who, str | None]:
-        """Whom a call is made by: a process inside a run that shows a person's token is still the
-        run's agent. Also the run that the caller's process belongs to."""
+        """Return the caller and the run of its process. A process inside a run acts as the run's
+        agent, also when it shows a person's token."""
         connection: Connection | None = scope.get(CONNECTION)
         if connection is None or who.agent is not None or scope["method"] in READS:
             return who, None
@@ -205,8 +205,8 @@ class Guard:
             raise Problem(
                 403,
                 "refused",
-                f"This call comes from a process in {identity.run}, which has no agent; the token "
-                f"{who.name} is a person's. Call from outside of the run.",
+                f"The token {who.name} belongs to a person, and this call comes from a process in "
+                f"{identity.run}, which has no agent. Call from outside the run.",
                 run=identity.run,
             )
         scope_of = f"agent:{identity.agent_id}"

@@ -69,7 +69,7 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 def from_environment(store: "Corral") -> Caller:
-    """The agent of the run that this server belongs to; outside of any run, the one that
+    """Return the agent of the run that this server belongs to; outside any run, the agent that
     `CORRAL_AGENT`, `CORRAL_RUN` and `CORRAL_SESSION` name."""
     name = config.agent_name()
     if not name:

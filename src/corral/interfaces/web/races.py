@@ -67,7 +67,7 @@ class Card(NamedTuple):
     """Why it ranks where it does, or cannot be chosen."""
     verbs: set[str]
     denied: str | None
-    """Which tools it was denied."""
+    """The denied tools."""
 
 
 def show_one(visit: Visit) -> Response:
@@ -173,7 +173,7 @@ def _card(
 
 
 def _denied(visit: Visit, attempt: Attempt) -> str | None:
-    """Which tools an attempt was denied; its run may be forgotten."""
+    """Return the denied tools of an attempt; None also when its run was deleted."""
     if attempt.run_id is not None:
         with suppress(NotFound):
             return visit.store.runs.get(attempt.run_id).denied_text

@@ -131,7 +131,7 @@ def _opened(
 
 
 class _Watch:
-    """The run as it is now; the store is asked now and then, not at every look."""
+    """The current state of the run, read from the store every LOOK_EVERY seconds."""
 
     def __init__(self, store: Corral, run: Run, gone: threading.Event) -> None:
         self._store = store
@@ -141,7 +141,7 @@ class _Watch:
         self._size: tuple[int, int] | None = None
 
     def __call__(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the output is complete."""
         if self._run.is_live and time.monotonic() - self._looked >= LOOK_EVERY:
             self._looked = time.monotonic()
             with suppress(CorralError):
@@ -149,7 +149,7 @@ class _Watch:
         return not self._run.is_live or self._gone.is_set()
 
     def new_size(self) -> Iterator[Told]:
-        """The size of its terminal, where that has not been told."""
+        """Yield the size of the terminal, if it has changed."""
         rows, columns = self._run.screen_rows, self._run.screen_columns
         if rows and columns and self._size != (rows, columns):
             self._size = rows, columns

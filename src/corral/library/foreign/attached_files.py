@@ -1,7 +1,6 @@
-"""Files that were attached to imported messages: copied into a private folder of their session.
+"""Files attached to imported messages, copied into a private folder of their session.
 
-They are deleted with their session, and not before: the age limit for files of messages does not
-apply to them.
+They are deleted with their session. The age limit for files of messages does not apply to them.
 """
 
 import shutil
@@ -31,8 +30,8 @@ class FileCopies:
     def copy(self, source: str, given: str, session_id: str) -> dict[str, Any]:
         """Copy a file below the folder `source`, and describe the copy.
 
-        The description has no path and a reason when the file is missing, too large, outside of
-        `source` or behind a link.
+        The description has a reason instead of a path when the file is missing, too large, outside
+        `source` or behind a symlink.
         """
         try:
             data = attachments.take(given, [source], most=self._most, never=config.home())

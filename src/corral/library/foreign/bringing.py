@@ -60,10 +60,10 @@ def _readable(
     members: Sequence[Member],
     skipped: list[tuple[Path, CorralError]],
 ) -> tuple[Any, ...]:
-    """Open the first database that can be read; give it, and the members behind it.
+    """Open the first readable database; returns it and the members after it.
 
-    A tool's main database must be readable. A damaged file of one session is skipped, unless it is
-    all there is.
+    A tool's main database must be readable. A damaged session file is skipped, unless it is the
+    last one.
     """
     for place, member in enumerate(members):
         try:
@@ -79,8 +79,8 @@ def _readable(
 
 
 def _take_member(taking: Taking, tool: Tool, member: Member, counter: "_Counter") -> None:
-    """Import a further database of the source. One that is empty or damaged is reported; the rows
-    before the damage are kept."""
+    """Import a further database of the source. An empty or damaged one is reported; the rows before
+    the damage are imported."""
     try:
         with opened(member.path) as foreign:
             try:

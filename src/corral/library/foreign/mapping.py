@@ -43,7 +43,7 @@ class Table(NamedTuple):
     refs: Mapping[str, str] = {}
     links: Callable[[Row], Iterable[tuple[str, str]]] | None = None
     why: str = ""
-    """Why its rows become nothing here, where that is so for all of them."""
+    """Why none of its rows is imported."""
     part: str = ""
     """Its name among the origins, where a table is gone through a second time for one column."""
 

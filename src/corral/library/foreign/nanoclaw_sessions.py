@@ -158,7 +158,7 @@ def _destination(row: Row) -> Iterable[Thing]:
     agent = row.id_of("agent_groups", row.around.get("agent_group_id", ""))
     name = row.line("name")
     if place is None or agent is None or name is None or session is None:
-        row.explain("what it names is no chat that is known here")
+        row.explain("it names a chat that does not exist here")
         return
     yield Thing(
         "destinations",
@@ -194,8 +194,8 @@ def _value(row: Row) -> Iterable[Thing]:
 
 
 def _provider_of(key: str) -> str | None:
-    """Whose conversation a key of the session's state names: its only one at first, later one for
-    each provider."""
+    """Return the provider whose session id a key of the session state holds. Old versions have one
+    key, newer ones a key for each provider."""
     if key == "sdk_session_id":
         return "claude"
     kind, _, provider = key.partition(":")

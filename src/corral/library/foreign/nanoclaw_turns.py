@@ -1,7 +1,7 @@
 """nanoclaw: a session's messages as the turns of a conversation, readable and searchable.
 
-What came in is a user's turn, what the agent sent is the assistant's; requests between the agent
-and its host are the system's. The two files of a session are merged by time at the end.
+Incoming messages become user turns, outgoing ones assistant turns, and requests between the agent
+and its host system turns. The two files of a session are merged by time at the end.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _TEXTS = ("title", "text", "prompt", "question", "fallbackText")
 
 
 def parse_content(row: Row) -> Any:
-    """The content of a message: JSON, or the text itself where it is none."""
+    """Return the content of a message: decoded JSON, or the text itself."""
     text = row.quiet_text("content")
     try:
         return msgspec.json.decode(text)
@@ -69,17 +69,17 @@ def _make_turn(row: Row, role: str, listed: str, box: str) -> Iterable[Thing]:
 
 
 def _words_of(content: Any) -> str:
-    """What a person would read; JSON as it is where there is no text in it."""
+    """Return the readable text of a message; its JSON if it has no text."""
     if isinstance(content, str):
         return content
     if not isinstance(content, dict):
         return things.json_of(content)
-    said = [str(content[name]) for name in _TEXTS if isinstance(content.get(name), str)]
-    said += [f"- {option}" for option in options_of(content)]
-    if content.get("operation") or content.get("action") or not "".join(said):
+    texts = [str(content[name]) for name in _TEXTS if isinstance(content.get(name), str)]
+    texts += [f"- {option}" for option in options_of(content)]
+    if content.get("operation") or content.get("action") or not "".join(texts):
         rest = {name: value for name, value in content.items() if name not in ("text",)}
-        return "\n".join([*said[:1], things.json_of(rest)]) if said else things.json_of(content)
-    return "\n".join(part for part in said if part)
+        return "\n".join([*texts[:1], things.json_of(rest)]) if texts else things.json_of(content)
+    return "\n".join(text for text in texts if text)
 
 
 def question_of(content: Any) -> str | None:
@@ -110,7 +110,7 @@ def _sender_of(message: dict[str, Any]) -> str | None:
 
 
 def describe_file(row: Row, session: str, given: Any, box: str) -> dict[str, Any]:
-    """Copy one attached file: it lies in the session's folder, under the message's own id."""
+    """Copy one attached file from the session's folder, where it lies under the message's id."""
     entry = given if isinstance(given, dict) else {"name": given}
     named = entry.get("localPath") or entry.get("path")
     name = entry.get("name") or entry.get("filename") or named

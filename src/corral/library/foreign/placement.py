@@ -1,4 +1,4 @@
-"""Store the rows of Corral's tables that imported rows become, and mark them as imported."""
+"""Storage of imported rows in Corral's tables, marked as imported."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -25,7 +25,7 @@ from corral.rooms.tasks import taking as tasks
 
 
 class Made(NamedTuple):
-    """A row, what it becomes, and its hash."""
+    """A foreign row, the things that it becomes, and its hash."""
 
     key: str
     row: Row
@@ -35,7 +35,7 @@ class Made(NamedTuple):
 
 
 class Placement:
-    """Where the things of one import are stored."""
+    """Stores the things of one import."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
@@ -69,7 +69,7 @@ class Placement:
         returned = ", ".join((*keys, named))
         put = put_many(self._tx, table, rows, unless="anything", returned=returned)
         left = {tuple(row[:-1]): row[-1] for row in put}
-        # Of two that would be one, the first is it.
+        # Of two rows with the same key, the first one is stored.
         ids = (left.pop(tuple(row[key] for key in keys), None) for row in rows)
         return [Placed(None if id is None else _id_in(table, id)) for id in ids]
 
@@ -106,7 +106,7 @@ _SPECIAL: dict[str, Callable[[Tx, list[dict[str, Any]]], Any]] = {
 
 _NUMBERED = {"events": "evt", "log_lines": "log"}
 
-# What names a row of those tables, of which there may be one already.
+# The unique keys of tables in which the row may exist already.
 _KEYS = {
     "grants": ("agent_id", "tool"),
     "members": ("group_id", "member"),
@@ -117,7 +117,7 @@ _KEYS = {
 }
 
 
-# The column by which such a row is known among the origins, where it is not the first of its key.
+# The column that identifies a row in `origins`, if it is not the first of its key.
 _NAMED = {"touches": "seq"}
 
 
@@ -127,5 +127,5 @@ def _id_in(table: str, value: Any) -> str:
 
 @cache
 def _marked() -> frozenset[str]:
-    """Tables that record which of their rows were imported."""
+    """Return the tables that have the column `imported_at`."""
     return frozenset(t.name for t in schema_tables() if "imported_at" in t.names) - {"origins"}

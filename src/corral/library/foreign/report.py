@@ -19,7 +19,7 @@ class TableTaken(msgspec.Struct):
     changed: int = 0
     """Of those, rows that are other than they were: kept beside, as they are there now."""
     restored: int = 0
-    """Of those, rows that became something which was deleted here since: it is there again."""
+    """Known rows whose result was deleted here and was restored."""
     kept: int = 0
     """New rows that became nothing here and are kept as they were."""
     became: dict[str, int] = {}
@@ -60,8 +60,8 @@ class Taken(msgspec.Struct):
     skipped: list[str] = []
     """Files of the source that could not be read, or not to their end, and why."""
     retention: list[Pruned] = []
-    """Imported rows, of this and earlier imports, that retention would delete now: they are
-    exempt while the setting `imports.retention` is off, and deleted while it is on."""
+    """Imported rows, of this and earlier imports, that retention applies to: they are exempt while
+    the setting `imports.retention` is off, and deleted while it is on."""
     exempt: bool = True
     """Whether `imports.retention` is off."""
 

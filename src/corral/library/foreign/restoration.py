@@ -1,8 +1,8 @@
-"""A second import restores what an earlier one imported and what was deleted here since.
+"""Restoration of imported objects that were deleted here: a second import brings them back.
 
-A thing comes back under the id that it had, so that whatever still refers to it is right again.
-What belongs to a parent (turns, log lines, members, state) comes back with the parent, never alone:
-a user may have removed just that.
+An object comes back under its old id, so that references to it are valid again. Parts of a parent
+(turns, log lines, members, state) come back only with the parent: a user may have removed a single
+part on purpose.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,7 +39,7 @@ _WITH_PARENT = frozenset(
 
 
 class Restoration:
-    """What one import restores."""
+    """The objects that one import restores."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
@@ -48,10 +48,10 @@ class Restoration:
             for table in declared(StateTable).values()
         }
         self.restored: set[str] = set()
-        """The ids of things that this import has restored."""
+        """The ids of the restored objects."""
 
     def missing(self, known: Mapping[str, Known]) -> set[str]:
-        """The keys of rows that became something which does not exist any more."""
+        """Return the keys of rows whose object does not exist any more."""
         by_table: dict[str, dict[str, str]] = {}
         for key, row in known.items():
             if row.id is not None and row.became in self._named_by:
@@ -65,12 +65,12 @@ class Restoration:
             try:
                 names[key] = id if prefix is None else number_of(prefix, id)
             except Invalid:
-                continue  # an early version remembered the id of the row's parent
-        there = imports.existing(self._tx, table, column, [*names.values()])
-        return (key for key, name in names.items() if name not in there)
+                continue  # an early version recorded the id of the row's parent
+        existing = imports.existing(self._tx, table, column, [*names.values()])
+        return (key for key, name in names.items() if name not in existing)
 
     def goes_with(self, row: Known, parents: Iterable[str]) -> bool:
-        """Whether a row is restored because one of its parents was, or what it tells more of."""
+        """Whether a row is restored because its object or one of its parents was."""
         if row.id in self.restored:
             return True
         return row.became in _WITH_PARENT and not self.restored.isdisjoint(parents)

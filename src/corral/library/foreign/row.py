@@ -92,7 +92,7 @@ class Row:
                 self.troubles.append(f"{name} {why}")
 
     def explain(self, why: str) -> None:
-        """Report why a row becomes nothing, unless that was said already."""
+        """Report why a row is not imported, unless a reason is recorded already."""
         if not self.troubles:
             self.troubles.append(why)
 
@@ -141,11 +141,11 @@ class Row:
         return "" if value is None else str(value)
 
     def quiet_text(self, name: str) -> str:
-        """The text of a column that another pass over the table reports on; never None."""
+        """Return the text of a column without reporting problems; another pass reports them."""
         return self.plain_text(name).replace("\\0", "\N{REPLACEMENT CHARACTER}")
 
     def quiet_moment(self, name: str) -> int:
-        """A moment of a column that another pass over the table reports on; now if unknown."""
+        """Return a moment without reporting problems, which another pass does; now if unknown."""
         value = self._values.get(name)
         at = moment_of(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
         return self.now if at is None or at > self.now + DAY else at
@@ -163,7 +163,7 @@ class Row:
         return line or None
 
     def name(self, name: str, otherwise: str, *, most: int = MAX_TEXT) -> str:
-        """A name as agents and groups may have it; the original is kept where it must change."""
+        """Return a valid name of an agent or group; keeps the original if it had to change."""
         text = self.text(name, most=most) or ""
         made = valid_name(text, otherwise)
         if text and made != text:
@@ -182,7 +182,7 @@ class Row:
         return int(number)
 
     def whole_or(self, name: str, otherwise: int, *, least: int) -> int:
-        """A whole number; another one where there is none, which is reported."""
+        """Return a whole number, or `otherwise` with a report."""
         number = self.whole(name, least=least)
         if number is None:
             self.troubles.append(f"{name} is missing or wrong; {otherwise} is assumed")
@@ -232,7 +232,7 @@ class Row:
         return at
 
     def end(self, name: str, start: int) -> int | None:
-        """The moment at which something ended; not before it began."""
+        """Return the end, which is not before `start`."""
         at = self.moment(name)
         if at is not None and at < start:
             self.keep(name, "is before its start; the start counts as its end")
@@ -310,13 +310,13 @@ class Row:
         return self._ids.get((table, key_of(key)))
 
     def new_id(self, prefix: str, at: int) -> str:
-        """An id for what the row becomes; the one that it had, where it is restored."""
+        """Return an id for the object of this row: the old one if it is restored."""
         if self._known_id is not None and self._known_id.startswith(f"{prefix}_"):
             return self._known_id
         return past_id(prefix, at)
 
     def copy_file(self, given: str, session_id: str) -> dict[str, Any]:
-        """Copy a file that lies beside the source, and describe it; see `FileCopies.copy`."""
+        """Copy a file beside the source, and describe it; see `FileCopies.copy`."""
         if self._files is None:
             return {"name": given, "path": None, "reason": "files are not copied here"}
         return self._files.copy(self.folder, given, session_id)
@@ -326,7 +326,7 @@ _UNFIT = re.compile(r"[\s:/\x00-\x1f\x7f\ufffd]+")
 
 
 def valid_name(text: str, otherwise: str) -> str:
-    """A name as agents may have it, and as it stands in mailboxes."""
+    """Return a valid name of an agent, as used in mailboxes."""
     name = _UNFIT.sub("-", text).strip("-")[:80]
     return f"a-{name}" if name.startswith("agt_") else name or otherwise
 
@@ -356,7 +356,7 @@ def _number(value: Value) -> float | None:
 
 
 def abridged_bytes(text: str, most: int) -> str:
-    """Text of at most so many bytes."""
+    """Shorten a text to at most `most` bytes."""
     short = abridged(text, most)
     while len(short.encode()) > most:
         short = abridged(text, len(short) * 3 // 4)

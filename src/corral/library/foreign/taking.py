@@ -113,7 +113,7 @@ class Taking:
         self._report.skipped.append(f"{path}: {error.message}")
 
     def _begin_session(self, part: Part) -> None:
-        """Remember how many turns the session of a database has before the import adds its own."""
+        """Record how many turns the session of a database has before the import."""
         if self._session is not None:
             return
         place = imports.Part(self._tool.name, self._source, "sessions")
@@ -122,7 +122,7 @@ class Taking:
             self._session = (known.id, sessions.get(self._tx, known.id).turns)
 
     def _end_session(self) -> None:
-        """Merge what two files tell of a session, by time."""
+        """Merge the turns of a session's two files by time."""
         if self._session is not None:
             order_turns(self._tx, self._session[0], after=self._session[1])
             self._session = None
@@ -216,7 +216,7 @@ class Taking:
         keyed: Sequence[tuple[str, Found]],
         known: Mapping[str, imports.Known],
     ) -> set[str]:
-        """The keys of known rows that are imported again, because what they became is gone."""
+        """Return the keys of known rows to import again, because their object was deleted."""
         gone = self._restoration.missing(known)
         if not self._restoration.restored:
             return gone
@@ -343,7 +343,7 @@ class Taking:
         imports.add_origins(self._tx, place, origins)
 
     def _tell_first(self, each: Made, table: str, placed: Placed, told: TableTaken) -> None:
-        """Report where the first thing that a row becomes was stored, if it was."""
+        """Report how the first thing of a row was stored."""
         if placed.id is None:
             each.row.keep_all()
             each.row.troubles.append(f"its place among the {table} here is taken")
@@ -358,13 +358,13 @@ class Taking:
 
 
 def make_things(table: Table, row: Row, twin: bool) -> list[Thing]:
-    """What a row becomes. Every value that the things do not hold is in `row.rest` afterwards."""
+    """Convert a row to things. Values that the things do not hold are kept in `row.rest`."""
     if twin and not table.part:
         row.troubles.append("the row has no key, or one that another row has too")
     things = list(table.make(row)) if table.make else []
     if not things and not table.part:
         row.keep_all()
-        row.explain(table.why or "it lacks what a row here needs")
+        row.explain(table.why or "required values are missing")
     for name, home in table.homes.items():
         if home == NOT_TAKEN:
             row.rest.pop(name, None)
@@ -384,7 +384,7 @@ def make_things(table: Table, row: Row, twin: bool) -> list[Thing]:
 
 
 def _parents(table: Table, row: Row) -> Iterator[tuple[str, str]]:
-    """The rows of other tables that a row names: their table and key."""
+    """Yield the rows of other tables that a row refers to: their table and key."""
     for name, other in table.refs.items():
         if (key := row.names(name)) is not None:
             yield other, key
@@ -393,7 +393,7 @@ def _parents(table: Table, row: Row) -> Iterator[tuple[str, str]]:
 
 
 def _columns_in(table: Table, home: str) -> set[str]:
-    """The columns of another tool's table that are stored in one of Corral's tables."""
+    """Return the columns of a foreign table that are stored in one of Corral's tables."""
     return {name for name, homes in table.homes.items() if f"{home}." in homes}
 
 

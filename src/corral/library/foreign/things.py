@@ -19,7 +19,7 @@ def project(row: Row, column: str, at: int, **columns: Any) -> Thing:
     dir = row.text(column, most=4_096)
     if dir is None or not os.path.isabs(dir):
         row.keep(column)
-        row.troubles.append(f"{column} is no absolute path; a folder beside the database stands")
+        row.troubles.append(f"{column} is not an absolute path; a folder by the database is used")
         dir = os.path.join(row.folder, dir or valid_name(row.key, "project"))
     real = os.path.realpath(dir)
     if real != dir:

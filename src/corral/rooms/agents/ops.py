@@ -93,7 +93,7 @@ def create(
 
 
 def find_id(tx: Tx, given: str) -> str:
-    """The id of the agent to narrow a list by: given by its name or by its id."""
+    """Return the id of an agent, given by name or id, as a filter for a list."""
     return sql.IDS.find(tx, given) if given.startswith("agt_") else get(tx, given).id
 
 

@@ -151,18 +151,18 @@ def _send_files(
 
 
 class BoxAddress(NamedTuple):
-    """Where a message of the inside goes."""
+    """The target of a message from a boxed agent."""
 
     place: str | None
-    """None: where the session is answered."""
+    """None: the place where the session is answered."""
     thread: str | None
     message: str | None
-    """The message of that place which it answers, if it names one."""
+    """The message in that place that it answers, if any."""
 
 
 def _address(tx: Tx, talk: Talk, row: Out) -> BoxAddress:
-    """Where a message goes: to the chat and thread that it names, else to where the message came
-    from that it answers (`in_reply_to`). Refused when it answers what the agent was not told."""
+    """Return the target of a message: the chat and thread that it names, else those of the message
+    that it answers (`in_reply_to`). Raises Refused when the agent was not given that message."""
     place = _place(tx, row)
     told = _told_letter(tx, talk, row.in_reply_to) if row.in_reply_to else None
     chat = chat_of(told) if told is not None else None
@@ -172,11 +172,11 @@ def _address(tx: Tx, talk: Talk, row: Out) -> BoxAddress:
 
 
 def _told_letter(tx: Tx, talk: Talk, named: str) -> Letter:
-    """A letter of this session, by what the file calls it."""
+    """Return a letter of this session by its name in the file."""
     id = named.partition(".")[0]
     letter = mail.find(tx, number_of("let", id)) if id.startswith("let_") else None
     if letter is None or letter.mailbox != talk.mailbox:
-        raise Refused("it answers a message that the agent was not told")
+        raise Refused("it answers a message that the agent was not given")
     return letter
 
 
@@ -219,10 +219,10 @@ def _answered(tx: Tx, talk: Talk) -> str | None:
 
 
 def _write(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> None:
-    """To another agent, as by the tool `send`, or in answer to its letter; one letter too many is
-    cut off, and both told."""
+    """Write to another agent, as the tool `send` does, or answer its letter. Beyond the hop limit
+    the letter is dropped and both agents are notified."""
     if row.thread_id:
-        raise Refused("a letter to an agent has no thread; leave it out")
+        raise Refused("a letter to an agent has no thread; omit thread_id")
     name = agents.get(tx, row.platform_id or "").name
     told = _told_letter(tx, talk, row.in_reply_to) if row.in_reply_to else None
     answered = told.id if told is not None and told.sender == f"agent:{name}" else None

@@ -389,8 +389,8 @@ def over_budget(
 ) -> Over | None:
     """The budget that stops a run: the nearest of those that cover it and are spent.
 
-    `pending_micros` is used and not charged yet. None: that is not known, and then every budget
-    that covers the run counts as spent.
+    `pending_micros` is the cost of usage that is not charged yet. None: unknown; every budget that
+    covers the run then counts as spent.
     """
     scopes = [
         f"run:{clean_text(run_id, 'The run', most=MAX_NAME)}",

@@ -25,15 +25,15 @@ def take_in(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def restore(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Add charges again that retention has deleted. Totals still count them, so they stay.
+    """Restore charges that retention has deleted. Totals still count them, so they are not changed.
 
-    The charges of a run that was deleted stayed, and are not added again.
+    Charges of a deleted run still exist and are not added again.
     """
     ids = []
     for row in rows:
         run = row.get("run_id")
-        there = ops.list_charges(tx, run=run, limit=1).items if run else []
-        ids += [there[0].id] if there else _add_again(tx, [row])
+        existing = ops.list_charges(tx, run=run, limit=1).items if run else []
+        ids += [existing[0].id] if existing else _add_again(tx, [row])
     return ids
 
 

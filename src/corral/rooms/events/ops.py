@@ -93,8 +93,8 @@ def _by(
         raise Invalid("Give a subject or a project, not both.")
     if project and not project.startswith("prj_"):
         raise Invalid(
-            f"Events are listed by the id of a project, not by {project!r}; `corral project list` "
-            "shows the ids.",
+            f"Invalid project id {project!r}: events are filtered by a project's id. List the ids "
+            "with `corral project list`.",
             project=project,
         )
     if subject or project:

@@ -67,7 +67,7 @@ def send_in_thread(
     run: str | None = None,
     key: str | None = None,
 ) -> list[Message]:
-    """As `send`, into a named thread; None: the thread in which the session is answered."""
+    """Send into a named thread; None: the thread in which the session is answered."""
     whose = agents.get(tx, agent)
     place, answered = sending.where_to(tx, whose.id, to, session)
     thread = sending.check_thread(tx, place, thread) or answered

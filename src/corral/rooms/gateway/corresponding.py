@@ -24,9 +24,9 @@ from corral.rooms.settings import ops as settings
 
 KEPT = exchanges_sql.EXCHANGES_KEPT
 MOST_RUNS = 50
-"""The newest runs of an agent that are looked at when the sending one is not known."""
+"""How many of an agent's newest runs are checked when the sending run is unknown."""
 MOST_PARENTS = 50
-"""Runs that started one another and are looked at."""
+"""How many parents of a run are checked."""
 REACHABLE = ("agent", "session", "user", "queue")
 
 
@@ -86,11 +86,10 @@ def write(
 
 
 def put(tx: Tx, mailbox: str, body: Any, *, run: str | None, **options: Any) -> Letter | str:
-    """Put a letter from inside a run, or for an agent: `mail.put`, counted as a hop behind the
-    letters that the run was given. Gives the letter, or why it was cut off.
+    """Put a letter from inside a run, or for an agent, as one hop after the letters that the run
+    was given. Returns the letter, or the reason why the hop limit rejected it.
 
-    The options are those of `mail.put`. Nobody is answered automatically: only `write` asks for an
-    answer.
+    The options are those of `mail.put`. No answer is sent automatically: only `write` asks for one.
     """
     by = _agent_of(tx, run)
     if run is None and by is None:
@@ -116,7 +115,7 @@ def put(tx: Tx, mailbox: str, body: Any, *, run: str | None, **options: Any) -> 
 
 
 def _agent_of(tx: Tx, run: str | None) -> Agent | None:
-    """The agent that acts: that of the run, else the one in whose name the store is used."""
+    """Return the acting agent: that of the run, else the actor of the transaction."""
     kind, _, name = tx.actor.partition(":")
     with suppress(CorralError):
         if run is not None and (id := runs.get(tx, run).agent_id) is not None:
@@ -126,8 +125,8 @@ def _agent_of(tx: Tx, run: str | None) -> Agent | None:
 
 
 def _given(tx: Tx, run: str | None, whose: Agent | None) -> Exchange | None:
-    """The letter with the longest chain that led to the sender: of those that its run was given, or
-    a run that started it. Where the run is not known, those of all live runs of the agent count."""
+    """Return the letter with the most hops among those given to the sender's run or its parents. If
+    the run is unknown, all live runs of the agent count."""
     found: list[Exchange] = []
     senders = [run] if run is not None else []
     if run is None and whose is not None:
@@ -188,7 +187,7 @@ def _own_address(tx: Tx, whose: Agent, session: str | None) -> str:
 
 
 def _cut_off(tx: Tx, sender: str, mailbox: str, correlation: str, most: int) -> str:
-    """Both sides learn that an exchange went on for too long; the notice wakes no agent."""
+    """Notify both sides that an exchange exceeded the hop limit; the notice wakes no agent."""
     why = f"{most} letters between agents led to this one, and more are not delivered"
     reason = f"{sender} wanted to write once more: {why}; ask a person how to go on"
     body = {"kind": "notice", "undelivered": correlation, "reason": reason}

@@ -73,8 +73,8 @@ def errand_of(letter: Letter) -> Errand | None:
 
 
 def _converted(body: Any, kind: type[T]) -> T | None:
-    """The body as a record; None when it is malformed: any user can sign a letter as a place, and
-    one letter that cannot be decoded must not stop the sessions behind it."""
+    """Decode a body; None when it is malformed. Any user can sign a letter as a place, and a letter
+    that cannot be decoded must not block a session."""
     try:
         return convert(body, kind)
     except msgspec.ValidationError:
@@ -82,8 +82,8 @@ def _converted(body: Any, kind: type[T]) -> T | None:
 
 
 def is_notice(letter: Letter) -> bool:
-    """Whether a letter only reports that an earlier one never arrived. A notice wakes no agent: it
-    is delivered together with the next letter."""
+    """Whether a letter only reports that an earlier one was not delivered. A notice wakes no agent:
+    it is delivered together with the next letter."""
     return isinstance(letter.body, dict) and "undelivered" in letter.body
 
 

@@ -1,9 +1,8 @@
-"""The prompt of a turn: the letters of a session, and what was said in between.
+"""The prompt of a turn: the letters of a session, and the chat messages in between.
 
-Everything here is written by others, so all of it is quoted (`kernel/prompt.py`). A letter can
-claim to be a chat message, an answer or a task, and any process of the user can put one. So what
-a letter claims is compared with the store, and a claim that the store does not confirm is shown as
-an unsigned letter.
+All of it comes from other sources, so all of it is quoted (`kernel/prompt.py`). A letter can claim
+to be a chat message, an answer or a task, and any process of the user can put one. So the claim is
+compared with the store; a letter that the store does not confirm is shown as unsigned.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import NamedTuple
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError
 from corral.kernel.ids import number_of
-from corral.kernel.prompt import Own, Part, Quote, looks_fenced, quoted, render, transcribe
+from corral.kernel.prompt import Own, PromptPart, Quote, looks_fenced, quoted, render, transcribe
 from corral.kernel.text import encode_json
 from corral.rooms.gateway import sql
 from corral.rooms.gateway.letters import Chat, chat_of, errand_of, is_notice
@@ -23,27 +22,27 @@ from corral.rooms.schedules import ops as schedules
 from corral.rooms.schedules.model import Schedule
 
 MOST_CONTEXT = 20
-"""Messages from between that are told with the letters."""
+"""Maximum chat messages that are included with the letters."""
 
 
 class ToldTurn(NamedTuple):
-    """What a session keeps of something that its agent was told: once, however often a turn is
-    tried again."""
+    """A turn that a session records for a part of a prompt; recorded once by its key, also when the
+    turn is retried."""
 
     key: str
     text: str
 
 
 class TurnPrompt(NamedTuple):
-    """What an agent is told in one turn."""
+    """The prompt of one turn, and the turns that its session records."""
 
     text: str
     turns: list[ToldTurn]
 
 
 def build(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> TurnPrompt:
-    """The prompt of a turn that is given these letters, and what its session keeps of it."""
-    told: list[tuple[str, list[Part]]]
+    """Build the prompt of a turn with these letters."""
+    told: list[tuple[str, list[PromptPart]]]
     told = [(f"{message.id}:told", [quote]) for message, quote in _context(tx, talk, letters)]
     told += [(f"{letter.id}:told", parts_of(tx, talk, letter)) for letter in letters]
     if len(told) == 1 and len(letters) == 1 and (own := _own_words(tx, talk, letters[0])):
@@ -53,11 +52,11 @@ def build(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> TurnPrompt:
 
 
 def _own_words(tx: Tx, talk: Talk, letter: Letter) -> str | None:
-    """The text of a message that is the prompt itself; None: it has to be quoted.
+    """Return the text of a message that is the prompt itself; None: it must be quoted.
 
-    In a session that belongs to one direct chat, the person there is the one whom the agent works
-    for: their message alone is the prompt, as with `corral run`. Everything else in such a session
-    is quoted, and so is a message that holds a fence line or brings files.
+    In a session of one direct chat, the agent works for the person there: a single message of
+    theirs is the prompt, as with `corral run`. Everything else in such a session is quoted, also a
+    message that contains a fence line or has files.
     """
     chat = chat_of(letter)
     if chat is None or not chat.direct or chat.files or talk.place_id != chat.place:
@@ -67,8 +66,8 @@ def _own_words(tx: Tx, talk: Talk, letter: Letter) -> str | None:
     return chat.text
 
 
-def parts_of(tx: Tx, talk: Talk, letter: Letter) -> list[Part]:
-    """The parts that tell a letter; one quote for almost every letter."""
+def parts_of(tx: Tx, talk: Talk, letter: Letter) -> list[PromptPart]:
+    """Return the parts for a letter; mostly one quote."""
     chat = chat_of(letter)
     message = _message_of(tx, talk, chat) if chat is not None else None
     if chat is not None and message is not None:
@@ -86,7 +85,7 @@ def parts_of(tx: Tx, talk: Talk, letter: Letter) -> list[Part]:
 
 
 def _message_of(tx: Tx, talk: Talk, chat: Chat) -> Message | None:
-    """The message that a letter tells, as it is stored; None unless it went to this session."""
+    """Return the stored message of a letter; None unless it was routed to this session."""
     try:
         message = tx.one(sql.MESSAGES.by_key, key_=number_of("msg", chat.message))
     except CorralError:
@@ -105,7 +104,7 @@ def _source(tx: Tx, message: Message, place: str) -> str:
 
 
 def _schedule_of(tx: Tx, talk: Talk, letter: Letter) -> Schedule | None:
-    """The schedule that put a letter; None unless it belongs to this session and says the same."""
+    """Return the schedule that put a letter; None unless mailbox and body match."""
     if not (letter.key or "").startswith("sch_"):
         return None
     try:
@@ -113,14 +112,14 @@ def _schedule_of(tx: Tx, talk: Talk, letter: Letter) -> Schedule | None:
     except CorralError:
         return None
     before, now = schedule.body, letter.body
-    same = before == now  # but for what a script found, which is not in the schedule
+    same = before == now  # except for a script's output, which the schedule does not have
     if isinstance(before, dict) and isinstance(now, dict):
         same = before == {name: value for name, value in now.items() if name != "found"}
     return schedule if same and schedule.mailbox == talk.mailbox else None
 
 
 def _answer_of(tx: Tx, letter: Letter) -> Quote | None:
-    """An answer to a question, as the store has it; None when the letter is something else."""
+    """Return the stored answer to a question; None when the letter is something else."""
     body = letter.body
     if not isinstance(body, dict) or body.get("kind") != "question":
         return None
@@ -139,8 +138,8 @@ def _notice_of(letter: Letter) -> Quote | None:
     body = letter.body
     if not is_notice(letter) or letter.sender is not None:
         return None
-    about = quoted(str(body["undelivered"]))
-    return Quote(f"notice {letter.id}: what you sent did not arrive ({about})", str(body["reason"]))
+    source = f"notice {letter.id}: your message did not arrive"
+    return Quote(f"{source} ({quoted(str(body['undelivered']))})", str(body["reason"]))
 
 
 def _letter_of(letter: Letter, signed: str | None = None) -> Quote:
@@ -154,7 +153,7 @@ def _letter_of(letter: Letter, signed: str | None = None) -> Quote:
 
 
 def _context(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> list[tuple[Message, Quote]]:
-    """What was said in the place since the agent was last told, and did not wake it."""
+    """Return the chat messages since the agent's last turn that did not wake it."""
     chats = [chat for letter in letters if (chat := chat_of(letter)) is not None and chat.keeps]
     if not chats or _message_of(tx, talk, chats[0]) is None:
         return []

@@ -76,7 +76,7 @@ def send_in_thread(
     react: str | None = None,
     key: str | None = None,
 ) -> list[Message]:
-    """As `send`, into a named thread; None: the thread in which the session is answered."""
+    """Send into a named thread; None: the thread in which the session is answered."""
     whose = agents.get(tx, agent)
     for given, what in ((to, "destination"), (session, "session"), (run, "run")):
         _short(given, f"The {what}")
@@ -98,7 +98,7 @@ def send_in_thread(
 
 
 def check_thread(tx: Tx, place: Place, thread: str | None) -> str | None:
-    """The thread itself; Refused where the channel of the place has no threads."""
+    """Return the thread; raises Refused when the channel of the place has no threads."""
     channel = sql.CHANNELS.get(tx, place.channel_id)
     if thread and not traits_of(channel.kind).threads:
         raise Refused(f"{place.called} is on a channel of kind {channel.kind}, without threads.")

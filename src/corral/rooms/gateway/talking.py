@@ -98,7 +98,7 @@ def _open_talk(tx: Tx, agent_id: str, where: str, thread: str) -> Talk | None:
     if found is None or found.run_id or _is_open(tx, found.session_id):
         return found
     tx.run(sql.DROP_TALK, session_id=found.session_id)
-    # Without its talk, no loop claims the letters of this session any more.
+    # No loop claims the letters of a session without a talk.
     mail.refuse_waiting(tx, found.mailbox, reason="its session was closed")
     return None
 
@@ -190,8 +190,8 @@ def busy(tx: Tx, *, after: str = "", limit: int = 200) -> list[Talk]:
 
 
 def is_used(tx: Tx) -> bool:
-    """Whether the gateway has work at all: a channel was connected, or a session is woken by its
-    letters, which tasks and letters of agents also do without any channel."""
+    """Whether the gateway has work: a channel exists, or letters (also of tasks and agents) wake a
+    session."""
     return bool(tx.value(sql.IS_USED))
 
 
@@ -323,8 +323,8 @@ def missed(tx: Tx, letters: Sequence[Letter | Fenced], reason: str) -> None:
 
 
 def _still_claimed(tx: Tx, letters: Sequence[Letter | Fenced]) -> list[Letter]:
-    """The letters that the turn still holds. One that was dropped, has expired or was claimed by
-    another owner has its outcome already, and must not keep the turn from ending."""
+    """Return the letters that the turn still holds. A letter that was dropped, has expired or was
+    claimed by another owner has its outcome already, and must not block the end of the turn."""
     held = (mail.hold(tx, number_of("let", each.id)) for each in letters)
     return [
         letter

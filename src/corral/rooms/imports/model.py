@@ -14,7 +14,7 @@ class Import(msgspec.Struct, frozen=True):
     charges: int
     updated_at: int
     charged_until: int = 0
-    """Up to this offset, its usage was charged by an import of a session that was deleted since."""
+    """The usage up to this offset was charged by an earlier import, whose session was deleted."""
 
 
 class Origin(msgspec.Struct, frozen=True):

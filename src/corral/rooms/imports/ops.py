@@ -141,7 +141,7 @@ class Known(NamedTuple):
     id: str | None
     digest: str
     became: str | None
-    """The table of what it became; None: it became nothing and is kept as it was."""
+    """The table of the object that the row became; None: the row is only kept."""
 
 
 class Part(NamedTuple):
@@ -159,12 +159,12 @@ def known(tx: Tx, part: Part, keys: Sequence[str]) -> dict[str, Known]:
 
 
 def forget_origins(tx: Tx, part: Part, keys: Sequence[str]) -> None:
-    """Forget what rows became, because they are imported again."""
+    """Delete the origins of rows that are imported again."""
     tx.run(sql.FORGET_ORIGINS, **part._asdict(), keys_=encode_rows(keys))
 
 
 def existing(tx: Tx, table: str, column: str, keys: Sequence[str | int]) -> set[Any]:
-    """Which of these rows of one of Corral's tables exist."""
+    """Return the keys of the rows that exist in one of Corral's tables."""
     numbered = bool(keys) and isinstance(keys[0], int)
     found = tx.run(sql.existing(table, column, numbered), keys_=encode_rows(keys))
     return {key for (key,) in found}

@@ -96,7 +96,7 @@ def dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:
 
 
 def list_claimable(tx: Tx, mailbox: str, *, owner: str, limit: int) -> list[Letter]:
-    """The letters that `ops.claim` would give this owner now, in order, without claiming them.
+    """List the letters that `ops.claim` would return to this owner now, without claiming them.
 
     For mailboxes that keep order. The result is exact within one transaction that also claims.
     """
@@ -111,7 +111,7 @@ def list_claimable(tx: Tx, mailbox: str, *, owner: str, limit: int) -> list[Lett
 
 
 def list_stalled(tx: Tx, *, before: int) -> list[Stalled]:
-    """Up to 1,000 mailboxes whose first letter has been due since `before` and is not claimed,
+    """List up to 1,000 mailboxes whose first letter has been due since `before` and is not claimed,
     longest first.
 
     A mailbox in which an owner has a letter out is not stalled. The cost grows with the number of

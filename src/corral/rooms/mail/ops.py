@@ -442,7 +442,7 @@ def _anew(tx: Tx, verb: str, number: int, **columns: Any) -> Letter:
 
 
 def max_attempts(tx: Tx, letter: Letter) -> int:
-    """The number of attempts after which this letter is a dead letter."""
+    """Return the number of attempts after which this letter becomes a dead letter."""
     return int(_setting(tx, "mail.max_attempts", letter))
 
 

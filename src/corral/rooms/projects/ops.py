@@ -87,7 +87,7 @@ def _heads(real: str) -> str:
 
 
 def find_id(tx: Tx, given: str) -> str:
-    """The id of the project to narrow a list by; see `get`."""
+    """Return the id of a project, given as for `get`, as a filter for a list."""
     return sql.IDS.find(tx, given) if given.startswith("prj_") else get(tx, given).id
 
 

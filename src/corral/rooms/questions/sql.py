@@ -20,7 +20,7 @@ LIST_ALL = QUESTIONS.newest()
 LIST_OPEN_OF_ASKER = QUESTIONS.newest("state = 'open' AND asker = :asker")
 LIST_ALL_OF_ASKER = QUESTIONS.newest("asker = :asker")
 
-# Only of an imported question: that of another is what its agent asked.
+# Only for imported questions: other texts are what the agent asked.
 SET_TEXT = Statement("""
     UPDATE questions SET text = :text, options = CAST(:options AS {json})
     WHERE id = :id AND imported_at IS NOT NULL

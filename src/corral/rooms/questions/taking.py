@@ -1,4 +1,4 @@
-"""Texts of questions that another program asked."""
+"""Texts of imported questions."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -128,7 +128,7 @@ def next_round(
 
 
 def check_repository(race: Race) -> None:
-    """Refused for an imported race: the tool that ran it kept no commits, so nothing can go on."""
+    """Raise Refused for an imported race: it has no commits to continue from."""
     if not race.repository:
         raise Refused(
             f"{race.id} was imported from another tool and has no repository. Start a new race "

@@ -26,8 +26,8 @@ _VERBS = {Stop.TIMED_OUT: "time_out", Stop.INTERRUPTED: "interrupt"}
 
 
 def verb_of(end: End, stop: Stop | None) -> str:
-    """The move that a run makes at its end: why it was stopped counts before how it ended. A run
-    with processes that are not known to be dead is not cancelled, completed or timed out."""
+    """Return the verb of a run's end. The reason for a stop takes precedence over the exit status.
+    A run whose processes are not known to be dead has crashed."""
     if end.survivors or end.unsure:
         return "crash"
     if stop is not None:

@@ -220,7 +220,7 @@ def tell(
     screen_rows: int | None = None,
     screen_columns: int | None = None,
 ) -> Run:
-    """Record what the agent's own stream said, and its terminal's size; what is left out stays."""
+    """Record values of the agent's stream and its terminal's size; None leaves a value as it is."""
     told = tx.one(
         sql.SET_TOLD,
         id=run.id,
@@ -237,9 +237,9 @@ def tell(
 
 
 def count_denials(tx: Tx, run: Run, counts: Mapping[str, int]) -> Run:
-    """Write down how often each tool was denied in the run's current attempt.
+    """Record how often each tool was denied in the run's current attempt.
 
-    The counts replace those of the same attempt, so that telling them again changes nothing.
+    Idempotent: the counts replace those of the same attempt.
     """
     found = sql.RUNS.hold(tx, run.id)
     kept = [denial for denial in found.denials or [] if denial.attempt != run.attempts]
@@ -255,7 +255,7 @@ def count_denials(tx: Tx, run: Run, counts: Mapping[str, int]) -> Run:
 
 
 def link_session(tx: Tx, run: Run, session_id: str) -> Run:
-    """Say which conversation a run holds, once its CLI has recorded it. Idempotent."""
+    """Link a run with its session, once its CLI has recorded it. Idempotent."""
     found = sql.RUNS.hold(tx, run.id)
     if found.session_id == session_id:
         return found

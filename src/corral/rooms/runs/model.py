@@ -5,7 +5,6 @@ run was said by its keeper (`seen_at` tells when), by the process that waited fo
 recovery that proved it.
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
@@ -82,17 +81,17 @@ class Attention(StrEnum):
 
 
 class Dialog(msgspec.Struct, frozen=True):
-    """A question that a run asks at its terminal or by its protocol, and waits for."""
+    """A question that a run asks at its terminal or by its protocol."""
 
     id: str
-    """The same for the same question about the same thing, so that an answer reaches no other."""
+    """A hash of the question and its subject, so that an answer reaches no other dialog."""
     question: str
     options: list[str]
-    """What it can be answered with; empty: only at its terminal."""
+    """The possible answers; empty: it can only be answered at the terminal."""
     kind: str | None = None
-    """The class or tool that it is about: `edit`, `run`, `trust` …"""
+    """The class or tool of the request: `edit`, `run`, `trust` …"""
     about: list[str] = []
-    """What it is about, line by line."""
+    """The subject, line by line."""
 
 
 MOST_OPTIONS = 12
@@ -108,11 +107,13 @@ def dialog_of(
     about: Sequence[str] = (),
     key: str = "",
 ) -> Dialog:
-    """A dialog as it is stored: an agent may have written any amount of text into it.
+    """Create a dialog, shortened: an agent may have written any amount of text into it.
 
-    `key` tells two dialogs apart that look the same.
+    `key` distinguishes two dialogs that look the same.
     """
-    digest = hashlib.sha256("\0".join((key, question, *options, "", *about)).encode())
+    from hashlib import sha256  # loads OpenSSL: only the supervisor needs it
+
+    digest = sha256("\0".join((key, question, *options, "", *about)).encode())
     return Dialog(
         digest.hexdigest()[:12],
         abridged(question, LONGEST_LINE),
@@ -134,7 +135,7 @@ class Denial(msgspec.Struct, frozen=True):
 
 
 def count_denied(denials: "list[Denial] | None") -> dict[str, int]:
-    """How often each tool was denied; the most often denied first."""
+    """Count the denials of each tool, most frequent first."""
     counts: dict[str, int] = {}
     for denial in denials or ():
         counts[denial.tool] = counts.get(denial.tool, 0) + denial.count
@@ -150,7 +151,7 @@ def describe_denied(denials: "list[Denial] | None") -> str | None:
     return f"{sum(counts.values())} denied ({tools})"
 
 
-# What the names of tools have in common, by the approval that allows them.
+# Parts of tool names, by the approval that allows these tools.
 _APPROVED_BY = {
     "edit": ("edit", "write", "create", "patch", "replace"),
     "run": ("bash", "shell", "exec", "command", "terminal"),
@@ -158,7 +159,7 @@ _APPROVED_BY = {
 
 
 def approvals_for(tools: Iterable[str]) -> list[str]:
-    """The classes of questions to approve so that these tools are allowed."""
+    """Return the classes to approve so that these tools are allowed."""
     wanted = set()
     for tool in tools:
         found = [
@@ -233,7 +234,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def retry_command(self) -> str | None:
-        """The command that tries again with the approvals that were missing."""
+        """The command that retries with the missing approvals."""
         if not self.denials or self.session_id is None or self.is_live:
             return None
         approvals = " ".join(f"--yes {name}" for name in approvals_for(self.denied))

@@ -10,7 +10,6 @@ from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.lease import taken_over
 from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
-from corral.rooms.agents import ops as agents
 from corral.rooms.charges import ops as charges
 from corral.rooms.outputs import ops as outputs
 from corral.rooms.outputs.model import Output
@@ -27,7 +26,6 @@ from corral.rooms.runs.model import (
 )
 from corral.rooms.runs.order import MAX_ARGS, Order, check_order
 from corral.rooms.runs.queueing import CLAIM_MS
-from corral.rooms.sessions import ops as sessions
 
 MAX_REASON_BYTES = 4 * ending.MAX_REASON
 
@@ -184,7 +182,7 @@ def fail(tx: Tx, id: str, *, reason: str) -> Run:
     Corral only records. The first end stands: a run that is over is returned as it is. A reason
     that is too long is cut: the sentence of an error must not leave the run queued for ever.
 
-    Conflict when a supervisor has the run: its process may go on, so it must be stopped.
+    Raises Conflict when a supervisor has the run: its process may still run and must be stopped.
     """
     found = sql.RUNS.hold(tx, resolve(tx, id))
     if not found.is_live:
@@ -218,8 +216,8 @@ def give_up(
     survivors: tuple[int, ...] = (),
     unsure: bool = False,
 ) -> Run:
-    """End a run whose keeper is gone, as a recovery has proven; Held when it is not. `survivors`
-    are processes of it that could not be ended; `unsure`: there may be some."""
+    """End a run whose supervisor is gone, as a recovery has proven; raises Held when it is not.
+    `survivors` are its processes that could not be ended; `unsure`: there may be some."""
     found = sql.RUNS.hold(tx, run.id)
     if not found.is_live:
         return found
@@ -345,8 +343,12 @@ def list_runs(
     if project is not None:
         wanted["project"] = projects.find_id(tx, project)
     if session is not None:
+        from corral.rooms.sessions import ops as sessions  # a supervisor lists no runs
+
         wanted["session"] = sessions.find_id(tx, session)
     if agent is not None:
+        from corral.rooms.agents import ops as agents
+
         wanted["agent"] = agents.find_id(tx, agent)
     if state is not None:
         wanted["state"] = state
@@ -361,7 +363,7 @@ def list_runs(
 
 
 def asking(tx: Tx, *, limit: int = 50) -> list[Run]:
-    """Runs that wait for a person to answer their dialog, newest first."""
+    """List the runs with an open dialog, newest first."""
     return tx.all(sql.ASKING, limit=check_limit(limit))
 
 

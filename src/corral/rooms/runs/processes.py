@@ -1,4 +1,4 @@
-"""Which run a process belongs to. Every command and hook asks, so this loads by itself."""
+"""The runs that processes belong to. Every command and hook loads this, so it imports little."""
 
 from typing import TYPE_CHECKING
 
@@ -15,18 +15,18 @@ Process = tuple[int, str]
 
 
 def find_runs(tx: "Tx", processes: "Sequence[Process]", boot_id: str) -> dict[Process, RunIdentity]:
-    """The runs of which these are the agent's process, or the supervisor's, by process."""
+    """Return the runs whose agent or supervisor is one of these processes, by process."""
     keys = f"[{','.join(str(pid) for pid, _ in processes)}]"
     rows = tx.run(sql.OF_PROCESSES, keys_=keys, boot_id=boot_id)
     return {(row[0], row[1]): RunIdentity(*row[2:]) for row in reversed(rows)}
 
 
 def find_live_run(tx: "Tx", id: str) -> RunIdentity | None:
-    """A run that is going on, by its whole id."""
+    """Return a live run by its full id."""
     rows = tx.run(sql.OF_ID, id=id)
     return RunIdentity(*rows[0][2:]) if rows else None
 
 
 def any_at_work(tx: "Tx") -> bool:
-    """Whether any run that Corral started is going on."""
+    """Whether any run that Corral started is live."""
     return bool(tx.run(sql.AT_WORK))

@@ -137,7 +137,7 @@ ACTIVE = Query(
 """,
 )
 
-# Among the active runs only, and of those there are no more than machines can carry.
+# Scans the active runs, whose number is limited by the machines.
 ASKING = Query(
     Run,
     f"""

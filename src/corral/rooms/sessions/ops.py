@@ -114,7 +114,7 @@ def by_provider(tx: Tx, provider: str, id: str) -> Session | None:
 
 
 def find_id(tx: Tx, given: str) -> str:
-    """The id of the session to narrow a list by; it may be shortened."""
+    """Return the full id of a session as a filter for a list."""
     return sql.IDS.find(tx, given)
 
 

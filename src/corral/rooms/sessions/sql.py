@@ -164,7 +164,7 @@ POINT_TO_PROVIDER = Query(
 """,
 )
 
-# A session of another program that names its provider keeps it, unless the names agree.
+# A session that names another provider is not changed.
 NAME_PROVIDER_SESSION = Statement("""
     UPDATE sessions SET provider = :provider, provider_session = :name
     WHERE id = :id AND provider_session IS NULL AND (provider IS NULL OR provider = :provider)

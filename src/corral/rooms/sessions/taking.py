@@ -39,14 +39,14 @@ def take_in_retros(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def take_in_provider_sessions(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Point sessions to their conversations with a provider, where they name none yet."""
+    """Set the provider's session id of sessions that have none."""
     for row in rows:
         tx.run(sql.NAME_PROVIDER_SESSION, **row)
     return [row["id"] for row in rows]
 
 
 def order_turns(tx: Tx, session_id: str, *, after: int) -> None:
-    """Number the turns behind `after` again, by their time.
+    """Renumber the turns after `after` by time.
 
     In two steps, because a number must be unique at every moment.
     """

@@ -136,7 +136,7 @@ KNOWN: dict[str, Known] = {
         "stop",
         0,
         1,
-        "What becomes of a run with a budget whose model has no known price.",
+        "Whether to stop or allow a run with a budget whose model has no known price.",
     ),
     "totals.keep_ms": Known(
         int,
@@ -170,7 +170,7 @@ KNOWN: dict[str, Known] = {
         [],
         0,
         0,
-        "Operations for people that processes inside runs may call, as tokens.create.",
+        "Operations for people that processes inside runs may call, such as tokens.create.",
     ),
     "runs.tools": Known(
         bool, False, 0, 1, "Give agents Corral's own tools (MCP) when they are started."
@@ -415,7 +415,7 @@ KNOWN: dict[str, Known] = {
         [],
         0,
         0,
-        "Folders and files outside of its worktree that a sandboxed run may read.",
+        "Folders and files outside its worktree that a sandboxed run may read.",
         ("global", "project"),
     ),
     "sandbox.network": Known(
@@ -423,7 +423,7 @@ KNOWN: dict[str, Known] = {
         True,
         0,
         1,
-        "Whether a sandboxed run has the network, loopback included; its model usually needs it.",
+        "Whether a sandboxed run has network access, including loopback; models usually need it.",
         ("global", "project"),
     ),
     "sandbox.processes": Known(
@@ -431,7 +431,7 @@ KNOWN: dict[str, Known] = {
         512,
         1,
         100_000,
-        "Processes that a sandboxed run may have at once.",
+        "Maximum processes of a sandboxed run.",
         ("global", "project"),
     ),
     "sandbox.memory_bytes": Known(
@@ -439,7 +439,7 @@ KNOWN: dict[str, Known] = {
         8_192 * MEGABYTE,
         MEGABYTE,
         1_000_000 * MEGABYTE,
-        "Memory that the processes of a sandboxed run may use together.",
+        "Maximum memory of all processes of a sandboxed run together.",
         ("global", "project"),
     ),
     "sandbox.disk_bytes": Known(
@@ -447,7 +447,7 @@ KNOWN: dict[str, Known] = {
         10_240 * MEGABYTE,
         MEGABYTE,
         1_000_000 * MEGABYTE,
-        "Disk space that a sandboxed run may use in addition to its worktree.",
+        "Maximum disk space of a sandboxed run in addition to its worktree.",
         ("global", "project"),
     ),
     "messages.keep_ms": Known(

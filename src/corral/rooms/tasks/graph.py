@@ -28,8 +28,8 @@ def in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _sorted(needs: Mapping[str, Sequence[str]]) -> tuple[list[str], dict[str, int]]:
-    """The tasks that are on no cycle and behind none, in order, and how many needs each task still
-    waits for after that."""
+    """Return the tasks that do not depend on a cycle, in order, and the number of needs that each
+    task still waits for."""
     waits = {key: sum(need in needs for need in needed) for key, needed in needs.items()}
     followers: dict[str, list[str]] = {}
     for key, needed in needs.items():
@@ -58,10 +58,10 @@ def _cycle(stuck: Mapping[str, Sequence[str]]) -> list[str]:
 def closing_edges(
     needs: Mapping[str, Sequence[str]], edges: Sequence[tuple[str, str]], *, budget: int = 5_000_000
 ) -> list[tuple[str, str]]:
-    """Those of some edges (task, what it needs) of a graph that would close a cycle, added one by
-    one. Without its `edges` the graph has no cycle.
+    """Return those of `edges` (task, need) that would close a cycle, if they are added one by one.
+    Without `edges` the graph has no cycle.
 
-    After `budget` steps, all edges that are left are given: a hostile graph takes no longer.
+    After `budget` steps all remaining edges are returned, to bound the time for a hostile graph.
     """
     try:
         in_order(needs)
@@ -94,7 +94,7 @@ def closing_edges(
 def critical_path(needs: Mapping[str, Sequence[str]]) -> list[str]:
     """The longest chain of tasks of which each needs the one before.
 
-    Tasks on a cycle, which an early import could bring in, and those behind it are on no chain.
+    Excludes tasks that depend on a cycle, which an early import could create.
     """
     length: dict[str, int] = {}
     before: dict[str, str] = {}

@@ -9,14 +9,13 @@ from corral.rooms.tasks import sql
 from corral.rooms.tasks.graph import closing_edges
 from corral.rooms.tasks.ripple import recount
 
-CYCLE = "depends_on closes a cycle; that dependency is left out"
+CYCLE = "depends_on closes a cycle; that dependency is dropped"
 
 
 def take_in_edges(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[Placed]:
-    """Keep what imported tasks wait for, and count again how much of it is open, and how much is
-    broken; as in a graph of our own, that goes on to those that need them.
+    """Store the dependencies of imported tasks, and propagate the counts of open and broken needs.
 
-    A dependency that would close a cycle is left out: its tasks would wait for ever.
+    A dependency that would close a cycle is dropped: its tasks would wait forever.
     """
     closing = _closing(tx, rows)
     kept = [row for row in rows if (row["task_id"], row["needs_id"]) not in closing]

@@ -21,10 +21,10 @@ def _bring(app: App, source: str, folder: str | None) -> None:
     )
     if brought.left_out:
         counts = ", ".join(f"{rows:,} {kind}" for kind, rows in sorted(brought.left_out.items()))
-        told += f"\nNothing was taken of these lines and blocks: {counts}."
+        told += f"\nSkipped lines and blocks: {counts}."
     if brought.unreadable:
         named = ", ".join(brought.unreadable[:3])
-        told += f"\n{len(brought.unreadable):,} files are no transcript or unreadable: {named}"
+        told += f"\n{len(brought.unreadable):,} files are unreadable or not transcripts: {named}"
     app.say(told if brought.files else "There are no transcripts in that folder.", brought)
 
 
@@ -99,7 +99,7 @@ def _told(taken: Any) -> list[str]:
 
 
 def _retention(taken: Any) -> list[str]:
-    """What retention would do to imported rows, and how to decide about it."""
+    """Report the effect of retention on imported rows, and the setting that changes it."""
     if not taken.retention:
         return []
     counts = ", ".join(f"{each.rows:,} {each.table}" for each in taken.retention)

@@ -11,7 +11,7 @@ from corral.rooms.runs.model import Run, RunState
 
 
 def shown_state(run: Any) -> str:
-    """The state, or what the run waits for; and which tools it was denied."""
+    """Return the state or the attention that the run needs, and the denied tools."""
     denied = run.denied_text
     return f"{run.attention or run.state}{f', {denied}' if denied else ''}"
 

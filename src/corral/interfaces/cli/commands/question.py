@@ -22,7 +22,7 @@ DIALOGS = [
     ("OPTIONS", lambda run: ", ".join(run.dialog.options) or "at its terminal"),
     ("CONTENT", lambda run: " | ".join([run.dialog.question, *subject(run)])),
 ]
-"""Runs whose dialog is open; answered with `corral send RUN OPTION`."""
+"""Columns for runs with an open dialog, which `corral send RUN OPTION` answers."""
 
 
 @click.group("question", cls=Noun, help="Questions that wait for an answer; `corral ask` asks.")
@@ -36,13 +36,13 @@ def command() -> None:
 @paging
 @pass_app
 def list_(app: App, all_: bool, asker: str | None, after: str | None, limit: int) -> None:
-    """Questions that wait for an answer, newest first; then runs that ask in a dialog."""
+    """List open questions, newest first; then runs with an open dialog."""
     page = app.store.questions.list(all=all_, asker=asker, after=after, limit=limit)
     asking = [] if asker or after else app.store.runs.asking()
     if app.json:
         app.show([*page.items, *asking])
     elif page.items or not asking:
-        app.show_page(page, COLUMNS, empty="Nobody waits for an answer.")
+        app.show_page(page, COLUMNS, empty="No open questions.")
     if asking and not app.json:
         app.show_all(asking, DIALOGS, empty="")
         app.say("Answer with `corral send RUN OPTION`; without options: `corral attach RUN`.")

@@ -189,7 +189,7 @@ def wait(app: App, race: str, wait_ms: int | None) -> int:
     if os.environ.get("CORRAL_RUN") is None:
         from corral.adapters import run_marks
 
-        run_marks.leave_run()  # started by a process of a run, in the background (`drivers.start`)
+        run_marks.leave_run()  # a process of a run may have started it (`drivers.start`)
     return _end(app, watch(app, id_of(app, race), wait_ms))
 
 

@@ -119,7 +119,7 @@ def create(
 @click.argument("agent")
 @click.argument("text")
 @_rule
-@click.option("--in", "delay", type=DURATION, help="Or once, after this time.")
+@click.option("--in", "delay", type=DURATION, help="Run once, after this time.")
 @click.option("--at", type=MOMENT, help="Or once, at a moment like 2027-01-15T09:00.")
 @click.option("--place", metavar="PLACE", help="Where it is answered: an id, or CHANNEL/ID.")
 @click.option("--session", metavar="ID", help="Or the session that it goes on in.")
