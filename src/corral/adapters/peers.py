@@ -93,7 +93,7 @@ def _as_listed(packed: bytes, number: int) -> str:
 
 def _holders(wanted: str) -> list[int]:
     """The processes that have a socket open; those of other users are seen by root alone."""
-    found = []
+    pids: list[int] = []
     for name in os.listdir(PROC):
         if not name.isdigit():
             continue

@@ -41,7 +41,7 @@ class Board:
         self._descriptor = os.open(path, OPEN)
         self.close = weakref.finalize(self, os.close, self._descriptor)
         """Close the file. Idempotent."""
-        self._last = b"", Moment(0, 0, 0, 0)
+        self._last = b"", StoreMoment(0, 0, 0, 0)
         try:
             os.pread(self._descriptor, 1, 0)  # ESPIPE: the path is a pipe
         except BaseException:
@@ -61,7 +61,7 @@ class Board:
         if data == known:  # most often, and decoding costs more than reading
             return moment
         whole = data.ljust(_MOMENT.size, b"\0")  # new, or another program truncated it
-        moment = Moment._make(_MOMENT.unpack(whole))
+        moment = StoreMoment._make(_MOMENT.unpack(whole))
         self._last = data, moment
         return moment
 

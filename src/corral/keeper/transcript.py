@@ -19,7 +19,7 @@ from corral.adapters import process
 from corral.adapters.providers.facts import Denied, Said, SessionNamed, Used
 from corral.adapters.providers.provider import SESSION
 from corral.adapters.record_copies import RecordCopy
-from corral.adapters.transcripts.transcript import Item, Reader, reader_of
+from corral.adapters.transcripts.transcript import Item, TranscriptReader, reader_of
 from corral.keeper.stream import StreamVoice
 from corral.keeper.voice import Recorder, Voice
 from corral.rooms.runs.model import Mode, Run
@@ -262,7 +262,7 @@ class FollowedRecord:
         elif not is_new or not is_main:
             return
         elif isinstance(fact, Denied) or (
-            self._part is Part.ALL and not self._is_prompt(fact, place)
+            self._use_of is RecordUse.ALL and not self._is_prompt(fact, place)
         ):
             self.recorder.take([fact], place=place, at=item.at, is_whole_place=True)
 
