@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 import corral
+from corral import config
 from corral.kernel.clock import SetClock
 from corral.library import Corral
 from tests.support import disks
@@ -48,6 +49,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("USER", "tester")
+    config.adopt(None)  # a test before may have opened a store inside a run
 
 
 @pytest.fixture(scope="session")

@@ -227,7 +227,7 @@ def test_letters_put_into_a_session_by_a_run_count_as_hops(
 
     def put(run: Run, mailbox: str) -> None:
         with corral.open(store.db.url, clock=store._database.clock) as inside:
-            inside.mail.put(mailbox, "again", sender="user:root")
+            inside.mail.put(mailbox, "again")
 
     assert ping_pong(store, runner, monkeypatch, put) == 5
     assert store.gateway.wake() == [], "the notice wakes no agent"
@@ -255,9 +255,7 @@ def test_a_run_that_another_one_started_continues_its_chain(
         child = store.runs.ask(command=["true"], project=str(tmp_path))
         assert child.parent_id == run.id
         store.runs.stop(child.id)
-        monkeypatch.setenv("CORRAL_RUN", child.id)
-        with corral.open(store.db.url, clock=store._database.clock) as inside:
-            inside.mail.put(mailbox, "again")
+        store.acting_as("run:child", origin=child.id).mail.put(mailbox, "again")
 
     assert ping_pong(store, runner, monkeypatch, put) == 5
 

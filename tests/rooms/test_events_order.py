@@ -12,7 +12,6 @@ from corral.kernel.clock import SetClock
 from corral.kernel.errors import CorralError
 from corral.library import Corral
 from corral.rooms.mail import ops as mail
-from tests.support.postgres import PostgresServer
 
 INSERT = "INSERT INTO events (at, actor, kind, verb, subject) VALUES (1, 'x', 'k', 'v', %s)"
 
@@ -146,21 +145,6 @@ def test_a_check_names_who_keeps_the_feed_waiting(
         assert f"pg_terminate_backend({process})" in found.message
         monkeypatch.undo()
         assert feed().state == "ok", "it has not been open for long"
-
-
-def test_a_check_sees_transactions_of_other_databases_too(
-    store: Corral, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Numbers of transactions are the server's."""
-    other = postgres_server.new_database()
-    monkeypatch.setattr(postgres_care, "LONG_OPEN_MS", 0)
-    with psycopg.connect(other, application_name="elsewhere") as slow:
-        slow.execute("CREATE TABLE anything (number INT)")
-        store.mail.put("agent:ada", 1)
-        assert seen(store)[0] == []
-        found = next(finding for finding in store.db.check() if finding.check == "feed")
-        assert f"(elsewhere, database {slow.info.dbname})" in found.message
-    postgres_server.drop_database(other)
 
 
 def test_a_follower_looks_more_and_more_seldom_while_it_is_held_up(store: Corral, url: str) -> None:

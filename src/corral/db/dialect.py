@@ -81,6 +81,10 @@ def _filed_view(table: str, column: str, *others: str) -> str:
 
 # The columns of the first version of the events view.
 _EVENT = ("at", "actor", "kind", "verb", "project_id", "data")
+_LETTER = (
+    *("sender", "project_id", "key", "body", "rank", "state", "due_at", "line_at", "expires_at"),
+    *("owner", "fence", "attempts", "last_error", "created_at", "ended_at"),
+)
 
 
 TOKENS: Mapping[str, Mapping[Engine, str]] = {
@@ -109,19 +113,16 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "postgres": "CREATE INDEX events_by_subject ON events (subject, xid, seq)",
     },
     # The columns of a view are fixed when it is created, so a new column needs a new view.
-    "events_of_subject_with_run": {
+    "views_with_added_columns": {
         "sqlite": "DROP VIEW events_of_subject; "
-        + _filed_view("events", "subject", *_EVENT, "run_id"),
+        + _filed_view("events", "subject", *_EVENT, "run_id", "imported_at")
+        + "; DROP VIEW letters_of_mailbox; "
+        + _filed_view("letters", "mailbox", *_LETTER, "imported_at"),
         "postgres": "",
     },
     "events_of_subject": {"sqlite": "events_of_subject", "postgres": "events"},
     "letters_by_mailbox": {
-        "sqlite": _filed(
-            "letters",
-            "mailbox",
-            *("sender", "project_id", "key", "body", "rank", "state", "due_at", "line_at"),
-            *("expires_at", "owner", "fence", "attempts", "last_error", "created_at", "ended_at"),
-        ),
+        "sqlite": _filed("letters", "mailbox", *_LETTER),
         "postgres": "CREATE INDEX letters_by_mailbox ON letters (mailbox, seq)",
     },
     "letters_of_mailbox": {"sqlite": "letters_of_mailbox", "postgres": "letters"},

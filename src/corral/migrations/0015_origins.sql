@@ -3,5 +3,3 @@
 
 -- the run whose process made the change; null: no process of a run
 ALTER TABLE events ADD COLUMN run_id {key};
-
-{events_of_subject_with_run};

@@ -52,3 +52,5 @@ DROP INDEX sessions_closed;
 CREATE INDEX sessions_closed ON sessions (closed_at, id, imported_at) WHERE closed_at IS NOT NULL;
 DROP INDEX tasks_ended;
 CREATE INDEX tasks_ended ON tasks (ended_at, id, imported_at) WHERE ended_at IS NOT NULL;
+
+{views_with_added_columns};
