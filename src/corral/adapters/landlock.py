@@ -45,8 +45,8 @@ CAPSET = {"x86_64": 126, "aarch64": 91, "riscv64": 91}
 SECCOMP, FILTER = 22, 2
 ALLOW, DENY = 0x7FFF_0000, 0x0005_0001  # the second: EPERM
 # Keys of the user in the kernel (keyctl, add_key, request_key), bpf, perf_event_open, kexec_load,
-# open_by_handle_at, userfaultfd, io_uring (425 to 427): no agent needs them, and each has led out of
-# a sandbox before. Programs fall back to other calls where io_uring is refused.
+# open_by_handle_at, userfaultfd, io_uring (425 to 427): no agent needs them, and each has led out
+# of a sandbox before. Programs fall back to other calls where io_uring is refused.
 FORBIDDEN_CALLS = {
     "x86_64": (0xC000_003E, (250, 248, 249, 321, 298, 246, 304, 323, 425, 426, 427)),
     "aarch64": (0xC000_00B7, (219, 217, 218, 280, 241, 104, 265, 282, 425, 426, 427)),
