@@ -329,3 +329,31 @@ def test_commits_are_imported_also_when_the_supervisor_was_killed(
     left = {path.name for path in home.folder_of(run).iterdir()}
     assert left.isdisjoint({"home", "git", "scratch"}), "no copy of a login stays"
     home.nobody_left()
+
+
+def test_it_cannot_type_into_a_run_without_a_sandbox(home: Home, tree: Path) -> None:
+    """Landlock does not keep it from connecting to the socket of another run's supervisor."""
+    kind = Kind.LANDLOCK
+    if (why := sandbox.probe().why_not.get(kind)) is not None:
+        pytest.skip(f"{kind} does not work here: {why}")
+    other = home.detached("cat", options=("--pty",))
+    until((home.folder_of(other) / "line").exists, "the supervisor listens")
+    program = f"""
+import socket, struct
+line = socket.socket(socket.AF_UNIX)
+line.settimeout(5)
+line.connect({str(home.folder_of(other) / "line")!r})
+body = b'{{"op":"send","text":"touch /escaped","enter":true}}'
+try:
+    line.sendall(struct.pack("!cI", b"?", len(body)) + body)
+    answer = line.recv(100)
+except OSError:
+    answer = b""
+raise SystemExit(7 if answer else 0)
+"""
+    (tree / "program.py").write_text(program)
+    run = sandboxed(home, kind, tree, f"exec {sys.executable} program.py")
+    assert run.state is RunState.COMPLETED, home.corral("logs", run.id).stdout
+    assert b"touch" not in home.corral("logs", other.id).stdout
+    assert home.corral("stop", other.id).returncode == 0
+    home.ended(other.id)

@@ -132,6 +132,11 @@ def uses_the_keys_of_the_user(facts: dict[str, Any]) -> bool:
     return number is not None and LIBC.syscall(number, 0, -4, 0) != -1
 
 
+def makes_a_ring(facts: dict[str, Any]) -> bool:
+    """io_uring_setup: its number is the same on every machine."""
+    return bool(LIBC.syscall(425, 4, ctypes.create_string_buffer(120)) >= 0)
+
+
 def kills_a_host_process(facts: dict[str, Any]) -> bool:
     os.kill(facts["victim"], 0)
     os.kill(facts["victim"], 9)
@@ -177,7 +182,7 @@ ATTACKS: list[Callable[[dict[str, Any]], bool]] = [
     *(remounts, remounts_in_a_namespace, makes_a_device, has_a_capability, kills_a_host_process),
     *(traces_a_host_process, connects_to_an_abstract_socket, connects_to_a_socket_in_a_folder),
     *(deletes_the_objects, hard_links_a_secret, gains_a_capability),
-    *(opens_a_kernel_file_to_write, uses_the_keys_of_the_user),
+    *(opens_a_kernel_file_to_write, uses_the_keys_of_the_user, makes_a_ring),
 ]
 
 

@@ -27,7 +27,7 @@ LANDLOCK_LACKS = (
     "It can connect to programs that listen at a Unix socket in a folder.",
     "It can change the mode and the times of files of the same user, and ask whether a path "
     "exists.",
-    "It can write to other terminals of the same user.",
+    "It can read and write other terminals of the same user.",
 )
 # What a probe does inside: change what it may, fail to change what it may not, count the networks.
 _PROBE = (

@@ -477,6 +477,14 @@ class Keeper:
     def voice(self) -> Voice:
         return self._voice
 
+    def is_sandboxed(self, above: "list[Ancestor]") -> bool:
+        """Whether the process with these ancestors belongs to a run that a sandbox keeps."""
+        with suppress(CorralError), self._store.waiting_at_most(1.0):
+            found = self._store.run_of_process(above)
+            if found is not None and found.run is not None:
+                return self._store.runs.launch_of(found.run).sandbox not in (None, "none")
+        return False
+
     def is_in_run(self, above: "list[Ancestor]") -> bool:
         """Whether the process with these ancestors belongs to a run; False when the store cannot
         be asked now, so that a person can always answer."""

@@ -32,6 +32,7 @@ class Kept(Protocol):
     def voice(self) -> "Voice": ...
     def resize(self, rows: int, columns: int) -> None: ...
     def hurry(self, grace_ms: int | None) -> None: ...
+    def is_sandboxed(self, above: "list[Ancestor]") -> bool: ...
     def is_in_run(self, above: "list[Ancestor]") -> bool: ...
 
 
@@ -59,8 +60,17 @@ class Line:
                 on_input=self._typed,
                 on_size=lambda rows, columns: self._kept.resize(int(rows), int(columns)),
                 replay=lambda: self._kept.recent,
+                may_connect=self._may_connect,
                 may_type=self._may_type,
             )
+
+    def _may_connect(self, pid: int | None) -> bool:
+        """Whether a process may use the line at all: not one of a sandboxed run. Landlock does not
+        keep it from connecting, and typing into a run without a sandbox would lead it out."""
+        if pid is None or pid == os.getpid():
+            return True
+        above = ancestors_of(pid)
+        return bool(above) and not self._kept.is_sandboxed(above)
 
     def _may_type(self, pid: int | None) -> bool:
         """Whether a process may type into the run: not one inside of the run itself, and while the

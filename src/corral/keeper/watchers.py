@@ -51,6 +51,7 @@ class Watchers:
         on_input: Callable[[bytes], object],
         on_size: Callable[[int, int], object],
         replay: Callable[[], bytes],
+        may_connect: Callable[[int | None], bool] = lambda pid: True,
         may_type: Callable[[int | None], bool] = lambda pid: True,
     ) -> None:
         self._folder = folder
@@ -59,6 +60,7 @@ class Watchers:
         self._on_input = on_input
         self._on_size = on_size
         self._replay = replay
+        self._may_connect = may_connect
         self._may_type = may_type
         self._open: dict[int, Watcher] = {}
 
@@ -115,7 +117,7 @@ class Watchers:
     def _accept(self) -> None:
         with suppress(OSError):
             line, _ = self._server.accept()
-            if not control.is_ours(line):
+            if not control.is_ours(line) or not self._may_connect(control.peer_pid(line)):
                 line.close()
                 return
             line.setblocking(False)
