@@ -87,9 +87,9 @@ def test_full_server_is_waited_for_when_a_store_is_opened_and_used(
     refused = []
     connect_once = postgres_pool.PostgresConnections._connect_once
 
-    def seen(self: postgres_pool.PostgresConnections) -> object:
+    def seen(self: postgres_pool.PostgresConnections, **options: bool) -> object:
         try:
-            return connect_once(self)
+            return connect_once(self, **options)
         except StoreUnavailable as error:
             refused.append(error.reason)
             raise

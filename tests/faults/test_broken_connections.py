@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 import corral
+from corral.db.pooler import ask
 from corral.db.postgres import PostgresDatabase
 from corral.db.postgres_link import Link
 from corral.db.postgres_pool import MAX_CONNECTIONS, STEADY_PLANS
@@ -116,7 +117,7 @@ def test_a_connection_that_ends_as_it_begins_is_tried_again(
     said_first: str,
 ) -> None:
     """As when a server is restarted while many connect to it."""
-    run, run_script, ended = Link.run, Link.run_script, []
+    run, ended = Link.run, []
 
     def cut_first(link: Link, text: str) -> None:
         if said_first in text and not ended:
@@ -127,12 +128,12 @@ def test_a_connection_that_ends_as_it_begins_is_tried_again(
         cut_first(link, text)
         return run(link, text)
 
-    def script_ends_at_first(link: Link, text: str) -> Any:
-        cut_first(link, text)
-        return run_script(link, text)
+    def asking_ends_at_first(connection: Any, text: bytes, **options: Any) -> Any:
+        cut_first(Link(connection), text.decode())
+        return ask(connection, text, **options)
 
     monkeypatch.setattr(Link, "run", ends_at_first)
-    monkeypatch.setattr(Link, "run_script", script_ends_at_first)
+    monkeypatch.setattr("corral.db.postgres_pool.ask", asking_ends_at_first)
     database._close_idle()
     monkeypatch.setattr(database.clock, "_known", (-1e9, 0))  # it asks for the time anew
     store.mail.put("queue:work", "kept")

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 
 import corral
@@ -74,3 +75,39 @@ def test_pooler_in_session_mode_without_a_second_connection_is_not_mistaken(
     database = connect(through("session", size=1), actor="test")
     assert database.schema_version() == 0
     database.close()
+
+
+def test_more_threads_than_a_pooler_has_connections(through: Through) -> None:
+    """A pooler in session mode accepts every client, and makes the first statement of each wait
+    for a server connection. Threads use the connections that others of their process gave back."""
+    errors: list[Exception] = []
+    with corral.open(through("session", size=3)) as store:
+
+        def put(number: int) -> None:
+            try:
+                for _ in range(5):
+                    store.mail.put("queue:work", number)
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=put, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+        assert errors == []
+        assert len(store.mail.list(limit=100).items) == 40
+
+
+def test_a_pooler_without_a_free_connection_is_reported(
+    through: Through, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.db.postgres_pool.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("corral.db.postgres_pool.PATIENCE", 1.0)
+    url = through("session", size=1)
+    with psycopg.connect(url) as holder:
+        holder.execute("SELECT 1")
+        with pytest.raises(StoreUnavailable, match="pool size") as caught:
+            corral.open(url)
+    assert caught.value.reason == "too_many_clients"

@@ -7,7 +7,7 @@ transaction: a lock would stay on a connection that another client uses next, an
 would be lost.
 """
 
-import select
+import selectors
 import time
 from collections.abc import Callable
 
@@ -19,6 +19,7 @@ from corral.kernel.errors import StoreUnavailable
 ANSWER_SECONDS = 5.0
 TRIES = 3
 
+_GLANCE = 0.1
 _WHICH = b"SELECT pg_backend_pid()"
 
 
@@ -27,8 +28,8 @@ def refuse_transaction_pooler(
     process: int,
     connect: Callable[[], psycopg.Connection[Row]],
     url: str,
-) -> None:
-    """Raise StoreUnavailable if `connection` leads to a pooler in transaction mode.
+) -> bool:
+    """Whether `connection` leads to a pooler; raise StoreUnavailable if in transaction mode.
 
     `process` is the result of pg_backend_pid(). On a direct connection it equals the pid that the
     client received at connect time, so the usual case costs nothing. Behind a proxy the
@@ -36,36 +37,50 @@ def refuse_transaction_pooler(
     process.
     """
     if connection.info.backend_pid == process:
-        return
+        return False
     second = connect()
     try:
         for _ in range(TRIES):
-            mine = _ask(connection, _WHICH)
-            if _ask(second, b"BEGIN") is None:
-                return  # session mode, and no server connection is free for the second client
-            theirs = _ask(second, _WHICH)
-            again = _ask(connection, _WHICH)
+            mine = ask(connection, _WHICH)
+            if ask(second, b"BEGIN") is None:
+                return True  # session mode, and no server connection is free for the second client
+            theirs = ask(second, _WHICH)
+            again = ask(connection, _WHICH)
             # No answer: the second client's transaction holds the only server connection.
             if again is None or mine != again or theirs == mine:
                 raise _refusal(url)
-            _ask(second, b"ROLLBACK")
+            ask(second, b"ROLLBACK")
     except psycopg.Error:
         # Statement mode refuses BEGIN.
         raise _refusal(url) from None
     finally:
         second.close()
+    return True
 
 
-def _ask(connection: psycopg.Connection[Row], text: bytes) -> str | None:
-    """Return the first value of the answer; None after ANSWER_SECONDS without an answer."""
+def ask(
+    connection: psycopg.Connection[Row],
+    text: bytes,
+    *,
+    seconds: float | None = None,
+    unless: Callable[[], object] = bool,
+) -> str | None:
+    """The first value of the answer; None if the answer does not come in time.
+
+    The wait also ends when `unless` gives something true; it is asked several times a second. After
+    None the connection can only be closed.
+    """
     server = connection.pgconn
     server.send_query(text)
-    ends = time.monotonic() + ANSWER_SECONDS
-    while server.is_busy():
-        left = ends - time.monotonic()
-        if left <= 0 or not select.select([connection.fileno()], [], [], left)[0]:
-            return None
-        server.consume_input()
+    ends = time.monotonic() + (ANSWER_SECONDS if seconds is None else seconds)
+    with selectors.DefaultSelector() as answer:
+        answer.register(connection.fileno(), selectors.EVENT_READ)
+        while server.is_busy():
+            left = ends - time.monotonic()
+            if answer.select(max(min(left, _GLANCE), 0)):
+                server.consume_input()
+            elif left <= 0 or unless():
+                return None
     value: bytes | None = b""
     while result := server.get_result():
         if result.status == psycopg.pq.ExecStatus.FATAL_ERROR:

@@ -14,12 +14,7 @@ _FULL = ("too many clients", "connection slots are reserved", "too many connecti
 
 def unreachable(url: str, cause: Exception) -> StoreUnavailable:
     if getattr(cause, "sqlstate", None) == "53300" or any(text in str(cause) for text in _FULL):
-        return StoreUnavailable(
-            f"The server of {url} has no free connection ({first_line(cause)}). Try again, end "
-            "programs that hold connections, or raise max_connections.",
-            reason=TOO_MANY_CLIENTS,
-            url=url,
-        )
+        return no_free_connection(url, first_line(cause))
     if "does not exist" in str(cause) and "database" in str(cause):
         return StoreUnavailable(
             f"There is no database at {url}; make it with `createdb`.", reason="missing", url=url
@@ -28,6 +23,15 @@ def unreachable(url: str, cause: Exception) -> StoreUnavailable:
         f"PostgreSQL at {url} cannot be reached{_why(cause, url)}; see that the server runs and "
         "that the URL is right.",
         reason="unreachable",
+        url=url,
+    )
+
+
+def no_free_connection(url: str, why: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"The server of {url} has no free connection ({why}); try again, end programs that hold "
+        "connections, or raise max_connections (of a pooler: its pool size).",
+        reason=TOO_MANY_CLIENTS,
         url=url,
     )
 

@@ -91,13 +91,6 @@ class Link:
         self._cursor.execute(text, prepare=False)
         return self._rows()
 
-    def run_script(self, text: str) -> list[Row]:
-        """Run several statements in one round trip; returns the rows of the last one."""
-        self._cursor.execute(text, prepare=False)
-        while self._cursor.nextset():
-            pass
-        return self._rows()
-
     def _rows(self) -> list[Row]:
         # The status and not the description, which describes every column anew.
         result = self._cursor.pgresult

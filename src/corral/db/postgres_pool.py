@@ -3,6 +3,7 @@
 import math
 import random
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -12,9 +13,10 @@ from psycopg.types.numeric import Int8Dumper
 
 from corral.db.database import CLOSED, Database, Listener, Probe
 from corral.db.notices import Bell, NotifyListener, ServerClock
-from corral.db.pooler import refuse_transaction_pooler
+from corral.db.pooler import ask, refuse_transaction_pooler
 from corral.db.postgres_errors import (
     TOO_MANY_CLIENTS,
+    no_free_connection,
     unreachable,
     without_password,
     without_secrets,
@@ -76,7 +78,9 @@ class PostgresConnections(Database):
         for _ in range(MAX_CONNECTIONS):
             self._places.put(None)
         self._is_checked = False
-        """Whether the check for a pooler in transaction mode has passed."""
+        """Whether the URL is known to lead to no pooler in transaction mode."""
+        self._is_pooled = False
+        """Whether it leads to a pooler in session mode."""
         self._linger = LINGER
         self._hold = math.inf
         self._bell = Bell(self._send_notice, self._close_unused)
@@ -102,7 +106,8 @@ class PostgresConnections(Database):
         own = self.working.patience
         return PATIENCE if own is None else own
 
-    def _connect_once(self) -> Link:
+    def _connect_once(self, *, for_pool: bool = False) -> Link:
+        """Open a connection. That a pooler serves it is checked, unless the caller does so."""
         try:
             connection = psycopg.connect(
                 self._conninfo,
@@ -135,31 +140,66 @@ class PostgresConnections(Database):
         connection.adapters.register_dumper(int, Int8Dumper)
         set_json_loads(_as_it_is, connection)  # records decode JSON themselves
         connection.prepared_max = MAX_PREPARED
+        if self._is_pooled and not for_pool:
+            self._ask_first(connection, "SELECT 1")
         return Link(connection)
 
+    def _ask_first(
+        self,
+        connection: "psycopg.Connection[Row]",
+        text: str,
+        unless: Callable[[], object] = bool,
+    ) -> str:
+        """The answer to the first question on a new connection.
+
+        Raises StoreUnavailable (too many clients) if no answer comes in time, or `unless` gives
+        something true first: a pooler in session mode accepts clients, and lets their first
+        statement wait until a server connection is free.
+        """
+        try:
+            answer = ask(connection, text.encode(), seconds=CONNECT_SECONDS, unless=unless)
+        except psycopg.OperationalError as error:
+            connection.close()
+            raise unreachable(self.url, error) from error
+        except BaseException:
+            connection.close()
+            raise
+        if answer is None:
+            connection.close()
+            raise no_free_connection(self.url, "a connection pooler gave none in time")
+        return answer
+
     def _take(self, *, wait: bool = True) -> Link:
+        """An idle connection, else a new one; with `wait`, retry while the server has none free."""
+        ends, backoff = time.monotonic() + self._patience, SHORTEST_BACKOFF
         while True:
             try:
                 link = self._idle.pop()
             except IndexError:
-                return self._open(wait=wait)
+                try:
+                    return self._open()
+                except StoreUnavailable as error:
+                    full = error.reason == TOO_MANY_CLIENTS
+                    if not (full and wait) or self.hurried or time.monotonic() > ends:
+                        raise
+                    backoff = back_off(backoff, ends)
+                    continue
             if link.silent:
                 return link
             link.connection.close()
 
-    def _open(self, *, wait: bool) -> Link:
-        """Open and check a connection for the pool."""
-        link = self._connect(wait=wait)
+    def _open(self) -> Link:
+        """A new connection for the pool."""
+        link = self._connect_once(for_pool=True)
+        script = f"{STEADY_PLANS}; SELECT pg_backend_pid()"
+        # An idle connection of this process is as good: then the new one is not waited for.
+        process = int(self._ask_first(link.connection, script, unless=lambda: self._idle))
         try:
-            ((process,),) = link.run_script(f"{STEADY_PLANS}; SELECT pg_backend_pid()")
             if not self._is_checked:
-                refuse_transaction_pooler(
+                self._is_pooled = refuse_transaction_pooler(
                     link.connection, process, lambda: self._connect_once().connection, self.url
                 )
                 self._is_checked = True
-        except psycopg.OperationalError as error:
-            link.connection.close()
-            raise unreachable(self.url, error) from error
         except BaseException:
             link.connection.close()
             raise
