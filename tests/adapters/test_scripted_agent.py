@@ -15,6 +15,7 @@ from corral.adapters.providers import registry
 from corral.adapters.providers.facts import Fact, Finished, LimitReached, Said, SessionNamed, Used
 from corral.adapters.providers.limits import limit_in
 from corral.adapters.providers.provider import Ask
+from corral.kernel.prompt import Quote, render
 
 AGENT = [sys.executable, "-m", "corral.demo.agent"]
 SRC = str(Path(__file__).parents[2] / "src")
@@ -69,6 +70,11 @@ def test_the_prompt_comes_from_three_places() -> None:
     assert run("say", "hi").stdout == "hi\n"
     assert run(env={"CORRAL_PROMPT": "say hi"}).stdout == "hi\n"
     assert run(given="say a; say b\nwhat?").stdout == "a\nb\nYou said: what?\n"
+
+
+def test_fence_lines_of_a_prompt_are_not_answered() -> None:
+    prompt = render([Quote("scheduled task sch_1", "say hi; say there")])
+    assert run(given=prompt).stdout == "hi\nthere\n"
 
 
 def test_it_ends_as_it_is_told() -> None:

@@ -42,8 +42,11 @@ OBEYED |= {"fork", "fail", "quota"}
 
 
 def directives(prompt: str) -> Iterator[tuple[str, str]]:
-    """The words of a prompt as orders; what is none is something to answer."""
+    """The words of a prompt as orders; what is none is something to answer. Fence lines (see
+    `kernel/prompt.py`) are neither."""
     for line in prompt.splitlines():
+        if line.startswith("[corral:"):
+            continue
         for part in line.split(";"):
             verb, _, rest = part.strip().partition(" ")
             if verb in OBEYED:

@@ -124,7 +124,9 @@ def create(
 @click.option("--place", metavar="PLACE", help="Where it is answered: an id, or CHANNEL/ID.")
 @click.option("--session", metavar="ID", help="Or the session that it goes on in.")
 @_options
-@click.option("--project", metavar="ID|DIR", help="Where the agent works.")
+@click.option(
+    "--project", metavar="ID|DIR", help="Where the agent works (default: its own folder)."
+)
 @click.option("--priority", type=int, default=0, help="Of its letters.")
 @pass_app
 def task(
