@@ -17,7 +17,7 @@ def unreachable(url: str, cause: Exception) -> StoreUnavailable:
         return StoreUnavailable(
             f"The server of {url} has no free connection ({first_line(cause)}). Try again, end "
             "programs that hold connections, or raise max_connections.",
-            reason=TOO_MANY_CLIENTS,
+            reason="too_many_clients",
             url=url,
         )
     if "does not exist" in str(cause) and "database" in str(cause):
