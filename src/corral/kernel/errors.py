@@ -63,7 +63,7 @@ class NoRoom(Conflict):
 class StoreUnavailable(CorralError):
     """Reasons: missing, missing_package, unwritable, locked, newer, older, old_sqlite, old_server,
     foreign, encoding, corrupt, full, io, unreachable, network_file_system, unknown_outcome,
-    engine, moved, arriving, too_many_clients, pooler."""
+    engine, moved, arriving, too_many_clients, pooler, replaced, log_full."""
 
     code = "store_unavailable"
 
