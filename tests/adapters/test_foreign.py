@@ -173,13 +173,13 @@ def test_a_file_that_is_no_database_is_refused_in_a_sentence(tmp_path: Path) -> 
     half = tmp_path / "half.db"
     whole = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, foreign.AGENT_YES_ROWS)
     half.write_bytes(whole.read_bytes()[:5_000])
-    assert "is no SQLite database" in refusal(tmp_path / "a.txt").message
+    assert "is not a SQLite database" in refusal(tmp_path / "a.txt").message
     os.mkfifo(tmp_path / "pipe")  # nobody writes into it
-    assert "is no SQLite database" in refusal(tmp_path / "pipe").message
+    assert "is not a SQLite database" in refusal(tmp_path / "pipe").message
     for end in ("-wal", "-journal"):
         sound = foreign.make(tmp_path / f"beside{end}.db", foreign.AGENT_YES, {})
         os.mkfifo(f"{sound}{end}")
-        assert f"{end} is no SQLite database" in refusal(sound).message
+        assert f"{end} is not a SQLite database" in refusal(sound).message
     assert "is empty" in refusal(tmp_path / "empty").message
     assert "is damaged" in refusal(half).message
     assert "is a folder" in refusal(tmp_path).message

@@ -149,7 +149,7 @@ def test_a_late_answer_is_refused(cli: Cli) -> None:
         ("mysql://host/db", 2, "is no store"),
         ("sqlite:////dev/null/x.db", 5, "give another path"),
         ("postgresql://nobody@127.0.0.1:1/db", 5, "cannot be reached"),
-        ("postgresql://host/db?nonsense=1", 2, "URL is wrong"),
+        ("postgresql://host/db?nonsense=1", 2, "URL is invalid"),
     ],
 )
 def test_a_store_that_cannot_be_used_is_told_in_a_sentence(

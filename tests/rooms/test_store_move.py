@@ -184,7 +184,7 @@ def test_whoever_has_the_old_store_open_is_refused_in_a_sentence(
         other.mail.put("agent:ada", 1)
         store.db.move(new)
         for late in (store, other):
-            with pytest.raises(StoreUnavailable, match="on its way to") as caught:
+            with pytest.raises(StoreUnavailable, match="is being moved to") as caught:
                 late.mail.put("agent:ada", "late")
             assert caught.value.reason == "moved"
             assert caught.value.details["to"] == new
@@ -201,7 +201,7 @@ def test_a_place_that_holds_anything_is_refused_and_stays_as_it_was(
     taken = place(target)
     with opened(taken, clock) as other:
         other.mail.put("agent:ada", "theirs")
-    with pytest.raises(Refused, match="holds something already"):
+    with pytest.raises(Refused, match="is not empty"):
         store.db.move(taken)
     store.mail.put("agent:ada", "ours")
     with opened(taken, clock) as other:
@@ -397,7 +397,7 @@ def test_between_the_two_halves_of_the_switch_it_can_only_be_finished(
         store.mail.put("agent:ada", "in use")
     with corral.open(old, clock=SetClock()) as store:
         assert store.db.url == old
-        with pytest.raises(CorralError, match="is whole and in use"):
+        with pytest.raises(CorralError, match="is complete and in use"):
             store.db.stay()
         store.db.move(new)
     with corral.open(old, clock=SetClock()) as store:
