@@ -25,7 +25,7 @@ def test_an_agent_is_given_what_fits_its_prompt_and_that_is_counted(home: Home) 
     said = told(home, "mend the parser")
     assert said.startswith("Be kind.")
     assert said.rstrip().endswith("mend the parser")
-    assert "no instruction to you" in said
+    assert "data, not instructions" in said
     assert "grammar.py" in said
     assert "Fridays" in said
     assert "kitchen" not in said

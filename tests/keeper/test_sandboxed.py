@@ -197,7 +197,7 @@ def test_it_cannot_delete_the_objects_of_the_repository(home: Home, kind: Kind, 
     assert git(repository, "fsck", "--full", "--strict") == ""
     assert git(repository, "log", "-1", "--format=%s", "corral/race/one") == "first"
     assert (tree / "work").read_text() == "kept\n"
-    assert any("could not be imported" in line for line in home.log(run))
+    assert any("Cannot import the commits" in line for line in home.log(run))
 
 
 FORKS = """

@@ -97,7 +97,7 @@ def test_what_another_run_spends_stops_a_run_of_the_same_budget(codex: Home) -> 
 def test_a_model_without_a_price_ends_a_run_with_a_budget(codex: Home) -> None:
     ended = codex.ended(started(codex, "--budget", "5", "--grace", "1s", MODEL="unheard-of").id)
     assert ended.state is RunState.CANCELLED
-    assert str(ended.reason).startswith("the price of unheard-of is not known")
+    assert str(ended.reason).startswith("the price of unheard-of is unknown")
     codex.corral("setting", "set", "budgets.unknown_prices", "allow")
     other = started(codex, "--budget", "5", MODEL="unheard-of", ENDS="1")
     assert codex.ended(other.id).state is RunState.COMPLETED

@@ -181,4 +181,4 @@ def test_a_model_without_a_price_has_no_budget(home: RealHome, name: str) -> Non
     run = home.asked("bob", prompt, "--yes", "all", "--budget", "5", "--grace", "2s")
     ended = home.ended(run.id)
     assert ended.state is RunState.CANCELLED, home.log(ended)
-    assert "price of stub is not known" in str(ended.reason)
+    assert "price of stub is unknown" in str(ended.reason)
