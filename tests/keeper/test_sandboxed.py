@@ -6,6 +6,8 @@ import os
 import shlex
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -331,18 +333,26 @@ def test_commits_are_imported_also_when_the_supervisor_was_killed(
     home.nobody_left()
 
 
-def test_it_cannot_type_into_a_run_without_a_sandbox(home: Home, tree: Path) -> None:
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path is short enough for that of a socket."""
+    with tempfile.TemporaryDirectory(prefix="c") as folder:
+        yield Path(folder)
+
+
+def test_it_cannot_type_into_a_run_without_a_sandbox(home: Home, tree: Path, short: Path) -> None:
     """Landlock does not keep it from connecting to the socket of another run's supervisor."""
     kind = Kind.LANDLOCK
     if (why := sandbox.probe().why_not.get(kind)) is not None:
         pytest.skip(f"{kind} does not work here: {why}")
     other = home.detached("cat", options=("--pty",))
+    (short / "run").symlink_to(home.folder_of(other))
     until((home.folder_of(other) / "line").exists, "the supervisor listens")
     program = f"""
 import socket, struct
 line = socket.socket(socket.AF_UNIX)
 line.settimeout(5)
-line.connect({str(home.folder_of(other) / "line")!r})
+line.connect({str(short / "run" / "line")!r})
 body = b'{{"op":"send","text":"touch /escaped","enter":true}}'
 try:
     line.sendall(struct.pack("!cI", b"?", len(body)) + body)
