@@ -31,7 +31,7 @@ from tests.support.postgres import PostgresServer, free_port
     ],
 )
 def test_a_text_that_names_no_store_is_refused_with_the_right_spelling(url: str) -> None:
-    with pytest.raises(Invalid, match="write|Expected"):
+    with pytest.raises(Invalid, match=r"write|Expected"):
         corral.open(url)
 
 
