@@ -110,7 +110,6 @@ class Interface:
             approvals=frozenset(),
             type_in=lambda keys: self.typed.append(keys.decode()) is None,
             first_words=None,
-            keep=lambda voice: None,
             log=lambda *_: None,
         )
 
