@@ -13,6 +13,7 @@ from corral.db.fencing import AWAY
 from corral.db.relocation_record import find
 from corral.kernel.clock import SetClock
 from corral.kernel.errors import CorralError, Refused, StoreUnavailable
+from corral.library.health import examine
 from tests.crash.harness import ALL
 from tests.rooms.test_store_backup import EACH_WAY, ENGINES
 from tests.rooms.test_store_move import Place, filled, killed, opened, place
@@ -111,6 +112,9 @@ def test_following_a_moved_store_never_creates_an_empty_one(
     with pytest.raises(StoreUnavailable) as caught:
         corral.open(url, clock=SetClock())
     assert caught.value.reason == "missing"
+    assert f"was moved to {new}" in caught.value.message
+    (found,) = [each for each in examine(url) if each.check == "store"]
+    assert (found.state, found.message) == ("broken", caught.value.message)
     assert not new.exists()
 
 

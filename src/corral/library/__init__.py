@@ -134,10 +134,16 @@ def _open(
     probe: "Probe | None" = None,
 ) -> "Corral":
     who = clean_text(actor or config.actor(), "The actor", most=MAX_NAME)
+    before: str | None = None  # the last place that the store was moved from
     for hop in range(MOST_HOPS):
         # Never create a moved store at its new place: its content would be missing.
         may_create = create and hop == 0
-        database = connect(text, actor=who, clock=clock, create=may_create, probe=probe)
+        try:
+            database = connect(text, actor=who, clock=clock, create=may_create, probe=probe)
+        except StoreUnavailable as error:
+            if error.reason == "missing" and before is not None and error.details.get("path"):
+                raise _lost_after_move(before, error.details["path"]) from None
+            raise
         try:
             if not upgrade:
                 open_schema(database, change=may_create)
@@ -147,11 +153,21 @@ def _open(
             database.close()
             if error.reason != "moved" or hop == MOST_HOPS - 1:
                 raise
-            text = error.details["to"]  # whoever names the old place gets the new one
+            before, text = database.url, error.details["to"]
         except BaseException:
             database.close()
             raise
     raise AssertionError
+
+
+def _lost_after_move(old: str, new: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"The store {old} was moved to {new}, where there is none now. Put the file back, or "
+        "restore a back-up with `corral db restore` into another store. Nothing was created.",
+        reason="missing",
+        path=new,
+        moved_from=old,
+    )
 
 
 def _known_here() -> list[str]:

@@ -51,7 +51,7 @@ def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
                 findings += _clock(store, fix)
             findings += _machines(store)
     except CorralError as error:
-        missing = error.details.get("reason") == "missing"
+        missing = error.details.get("reason") == "missing" and "moved_from" not in error.details
         findings.append(Finding("store", "warning" if missing else "broken", error.message))
     return findings
 
