@@ -22,9 +22,9 @@ MOST_FOR_LIVE_READERS = 8 * MOST
 EVERY = 64
 """The size is looked at every so many turns of a writer, and at its first."""
 
-# SQLite's locks for readers are these bytes of the shared memory; the first one is of readers that
-# use the database file alone and do not hold the log.
-_READERS = range(124, 128)
+# SQLite's locks for readers are these bytes of the shared memory. The first one is of readers that
+# began when the log was empty: they read the database file alone, so nothing may be copied into it.
+_READERS = range(123, 128)
 
 
 def require_room(connection: apsw.Connection, path: str, busy_ms: int) -> None:
