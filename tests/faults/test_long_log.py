@@ -33,7 +33,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def reader_of(path: Path) -> Iterator["Child[None]"]:
+def reader_of(path: Path, *, empty_log: bool = False) -> Iterator["Child[None]"]:
     """A process inside a read transaction, until it is killed."""
     reads = Signal()
 
@@ -44,7 +44,8 @@ def reader_of(path: Path) -> Iterator["Child[None]"]:
 
     def read() -> None:
         with corral.open(path) as store:
-            store.mail.put("queue:work", "so that the log is not empty")
+            if not empty_log:
+                store.mail.put("queue:work", "first")
             store._database.read(stay)
 
     with Child(read) as child:
@@ -62,8 +63,9 @@ def put_until_refused(path: Path, most: int) -> tuple[StoreUnavailable, int]:
     raise AssertionError(f"the log grew to {sqlite_log.size_of(str(path)):,} bytes")
 
 
-def test_a_stopped_reader_bounds_the_log_and_is_named(file: Path) -> None:
-    with reader_of(file) as child:
+@pytest.mark.parametrize("empty_log", [False, True])
+def test_a_stopped_reader_bounds_the_log_and_is_named(file: Path, empty_log: bool) -> None:
+    with reader_of(file, empty_log=empty_log) as child:
         os.kill(child.pid, signal.SIGSTOP)
         error, size = put_until_refused(file, 500)
         assert error.reason == "log_full"

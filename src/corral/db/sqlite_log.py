@@ -22,9 +22,9 @@ MAX_BYTES_FOR_LIVE_READERS = 8 * MAX_BYTES
 EVERY = 64
 """The size is checked at a writer's first turn and then every so many turns."""
 
-# SQLite's reader locks are these bytes of the shared memory. Byte 123 is left out: its readers use
-# only the database file and do not hold the log.
-_READERS = range(124, 128)
+# SQLite's locks for readers are these bytes of the shared memory. The first one is of readers that
+# began when the log was empty: they read the database file alone, so nothing may be copied into it.
+_READERS = range(123, 128)
 
 
 def require_room(connection: apsw.Connection, path: str, busy_ms: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from corral import __version__, config
 from corral.adapters import process
 from corral.db.database import Finding
-from corral.kernel.clock import MINUTE, SystemClock, format_duration
+from corral.kernel.clock import MINUTE, SECOND, SystemClock, format_duration
 from corral.kernel.errors import CorralError
 from corral.kernel.lease import LONGEST as LONGEST_LEASE
 from corral.rooms.nodes.model import NodeState
@@ -209,20 +209,25 @@ def _clock(store: "Corral", fix: bool) -> Iterator[Finding]:
         yield Finding(
             "clock",
             "warning",
-            f"The store's time is {format_duration(abs(apart))} {words} this machine's clock; "
+            f"The store's time is {_seconds(abs(apart))} {words} this machine's clock; "
             "check the clocks of all machines that use the store.",
         )
     elif newest > now + MINUTE:
         yield Finding(
             "clock",
             "warning",
-            f"The newest event is {format_duration(newest - now)} ahead of the time: a clock was "
-            "ahead when it was written. Leases and timers set then end later by the same time.",
+            f"The newest event is {_seconds(newest - now)} ahead of the time: a clock was "
+            "ahead when it was written. Leases and timers of that time end later by as much.",
         )
     else:
         yield Finding("clock", "ok", "The store's time agrees with this machine's clock.")
     yield from _held_ahead(store, now)
     yield from _planned_ahead(store, now, fix)
+
+
+def _seconds(ms: int) -> str:
+    """A duration in whole seconds."""
+    return format_duration(ms // SECOND * SECOND)
 
 
 def _held_ahead(store: "Corral", now: int) -> Iterator[Finding]:
