@@ -31,7 +31,7 @@ def no_free_connection(url: str, why: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"The server of {url} has no free connection ({why}); try again, end programs that hold "
         "connections, or raise max_connections (of a pooler: its pool size).",
-        reason=TOO_MANY_CLIENTS,
+        reason="too_many_clients",
         url=url,
     )
 
