@@ -37,7 +37,8 @@ def once(
     What was refused is not kept, nor is the answer `unless`: nothing was done, and the same call
     may be made again.
     """
-    operation = vars(type(room))[verb]
+    # The declaration itself, also of a base class: getattr would bind it to the room.
+    operation = next(vars(kind)[verb] for kind in type(room).__mro__ if verb in vars(kind))
     database = room._database
     if isinstance(operation, Operation):
 
