@@ -61,6 +61,10 @@ ELSEWHERE = {
 """Whole commands in sentences that are run elsewhere."""
 
 
+UNKNOWN_PRICES = "corral setting set budgets.unknown_prices allow"
+"""The stand-in for codex names no model, so its price is unknown and a budget would stop it."""
+
+
 class Page(NamedTuple):
     before: tuple[str, ...] = ()
     """What a reader has done, or has on the machine."""
@@ -87,6 +91,7 @@ PAGES = {
     "README.md": Page(
         before=(
             *REPOSITORY,
+            UNKNOWN_PRICES,
             f"mkdir -p ~/.claude/projects/x && cp {TRANSCRIPT} ~/.claude/projects/x/",
         ),
         instead=(
@@ -132,6 +137,7 @@ PAGES = {
     "races.md": Page(
         before=(
             *REPOSITORY,
+            UNKNOWN_PRICES,
             "corral agent create reviewer --command 'python -m corral.demo.judge'",
         ),
     ),
