@@ -9,7 +9,7 @@ from corral.kernel.end import End
 from corral.kernel.errors import Conflict, Invalid, NotFound
 from corral.kernel.lease import taken_over
 from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
+from corral.kernel.text import MAX_NAME, abridged, check_int, clean_text, encode_json
 from corral.rooms.charges import ops as charges
 from corral.rooms.outputs import ops as outputs
 from corral.rooms.outputs.model import Output
@@ -194,7 +194,12 @@ def fail(tx: Tx, id: str, *, reason: str) -> Run:
             id=found.id,
             state=found.state,
         )
-    return _close(tx, found, "fail", End(reason=ending.storable(reason)))
+    return _close(tx, found, "fail", End(reason=_whole_reason(reason)))
+
+
+def _whole_reason(reason: str) -> str:
+    """The sentence of an error has no limit; a run must not stay queued for that."""
+    return clean_text(abridged(reason, ending.MAX_REASON), "The reason", most=MAX_REASON_BYTES)
 
 
 def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
@@ -202,7 +207,7 @@ def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
     found = sql.RUNS.hold(tx, resolve(tx, id))
     if not found.is_live:
         return found
-    how = End(reason=ending.storable(reason))
+    how = End(reason=_whole_reason(reason))
     verb = "cancel" if found.state is RunState.QUEUED else ending.verb_of(how, found.stop_kind)
     return _close(tx, found, verb, how)
 
