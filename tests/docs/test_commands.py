@@ -84,7 +84,7 @@ def behind(command: str, listed: str, found: str) -> str:
     return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do :; done"
 
 
-STARTED = "until corral ps -a --state completed | grep 'stand-up notes'; do sleep 0.2; done"
+STARTED = "until corral ps -a --state completed | grep -E 'stand-up notes|scheduled task'; do sleep 0.2; done"
 ADA = "corral agent create ada --provider claude --role builder"
 
 PAGES = {
@@ -99,7 +99,7 @@ PAGES = {
             (r"^corral resume run_01…", "corral wait run_01… && corral resume run_01…"),
             (r"^corral race start", "git add -A && git commit -qm Work && corral race start"),
             (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
-            (r"--in 10m      # starts ada, once", "--in 5s"),
+            (r"--in 10m\s+# starts ada.*", "--in 5s"),
             # What is scheduled for an agent must start that agent.
             (r"^corral up\b.*", f"corral up && {STARTED}"),
             (r"^corral events -f", "timeout 1 corral events -f; [ $? = 124 ]"),
