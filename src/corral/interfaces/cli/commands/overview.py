@@ -79,8 +79,9 @@ def _show_what_to_do(*, new: bool) -> None:
         write_line("Nothing runs. `corral --help` says what there is.")
         return
     write_line("Nothing has run here yet. To begin:")
+    width = max(len(command) for command, _ in FIRST_STEPS)
     for command, what in FIRST_STEPS:
-        write_line(f"  {command:48} {what}")
+        write_line(f"  {command:{width}}  {what}")
 
 
 def _cost(today: Any) -> str:
