@@ -119,6 +119,9 @@ def test_denied_calls_are_shown_with_the_command_that_approves_them(codex: Home)
     assert f"corral resume {ended.id} --yes run" in shown
     listed = codex.corral("ps", "-a").stdout.decode()
     assert "completed, 1 denied (exec_command)" in " ".join(listed.split())
+    waited = codex.corral("wait", ended.id).stdout.decode()
+    assert f"{ended.id} is completed, 1 denied (exec_command)." in waited
+    assert f"corral resume {ended.id} --yes run" in waited
 
 
 @pytest.mark.parametrize("options", [("--pty",), ()], ids=["terminal", "pipe"])

@@ -22,6 +22,8 @@ class Telling:
         self._run = run
         self._parser = parser
         self._lines = Splitter(most=MAX_LINE)
+        self._warning: str | None = None
+        """The last warning: claude repeats a denial as the result of the call."""
 
     def feed(self, data: bytes) -> str:
         """What is told by the lines that are whole now."""
@@ -42,6 +44,10 @@ class Telling:
             options = f" ({', '.join(map(printable, fact.options))})" if fact.options else ""
             answer = f"`corral send {self._run.name or self._run.id} yes`, or no"
             return f"? {printable(fact.title)}{options}\n  Answer it with {answer}."
+        if isinstance(fact, Said) and fact.is_error and fact.content == self._warning:
+            return None
+        if isinstance(fact, Logged):
+            self._warning = fact.message
         return tell(fact)
 
 

@@ -144,7 +144,8 @@ def _tell_end(app: App, run: Run) -> None:
     why = "" if run.state is RunState.FAILED else printable(run.reason or "").rstrip(".")
     if run.denied_text:
         how = f" Try again with: {run.retry_command}" if run.retry_command else ""
-        click.echo(f"corral: {run.id} is {run.state}, {run.denied_text}.{how}", err=True)
+        because = f": {why}" if why else ""
+        click.echo(f"corral: {run.id} is {run.state}, {run.denied_text}{because}.{how}", err=True)
         return
     goes_on = run.session_id is not None and not run.is_live and os.isatty(2)
     if why or goes_on:

@@ -2,6 +2,7 @@ import click
 
 from corral.interfaces.cli.app import DURATION, MOMENT, App, Noun, paging, pass_app, read_body
 from corral.interfaces.cli.render import ago, moment
+from corral.rooms.mail.model import gist
 
 COLUMNS = [
     ("ID", lambda timer: timer.id),
@@ -9,7 +10,7 @@ COLUMNS = [
     ("STATE", lambda timer: timer.state),
     ("AT", lambda timer: moment(timer.anchor_at)),
     ("DUE", lambda timer: ago(timer.anchor_at)),
-    ("BODY", lambda timer: timer.body),
+    ("BODY", lambda timer: gist(timer.body)),
 ]
 
 

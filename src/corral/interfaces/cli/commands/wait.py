@@ -13,5 +13,7 @@ def command(app: App, run: str, timeout: int | None) -> int:
 
     ended = app.store.runs.wait(run, timeout_ms=timeout)
     reason = f" ({ended.reason})" if ended.reason else ""
-    app.say(f"{ended.id} is {ended.state}{reason}.", ended)
+    denied = f", {ended.denied_text}" if ended.denied_text else ""
+    retry = f" Try again with: {ended.retry_command}" if ended.retry_command else ""
+    app.say(f"{ended.id} is {ended.state}{denied}{reason}.{retry}", ended)
     return exit_code_of(ended)

@@ -1,0 +1,29 @@
+"""What a person reads of a stream that says a thing twice."""
+
+import json
+from typing import Any, cast
+
+from corral.adapters.providers.claude import ClaudeParser
+from corral.library.telling import Telling
+
+WHY = "Claude requested permissions to write to a.txt, but you haven't granted it yet."
+
+
+def line(**fields: Any) -> bytes:
+    return json.dumps({"session_id": "s", "uuid": "u", **fields}).encode() + b"\n"
+
+
+def test_a_denial_that_is_also_the_result_of_its_call_is_shown_once() -> None:
+    telling = Telling(cast("Any", None), ClaudeParser(None))
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": WHY, "is_error": True}
+    told = telling.feed(
+        line(
+            type="system",
+            subtype="permission_denied",
+            tool_name="Write",
+            tool_use_id="t1",
+            message=WHY,
+        )
+        + line(type="user", message={"role": "user", "content": [result]})
+    )
+    assert told == f"! {WHY}\n"
