@@ -6,7 +6,7 @@ from typing import Any
 
 from corral.adapters.providers.facts import Said
 from corral.adapters.transcripts.transcript import Item
-from corral.keeper.transcript import FollowedRecord, Part
+from corral.keeper.transcript import FollowedRecord, RecordUse
 
 
 class Recorder:
@@ -32,7 +32,7 @@ def test_a_prompt_that_is_yielded_again_is_not_recorded() -> None:
         read=lambda path, offset: items,
     )
     recorder: Any = Recorder()
-    record = FollowedRecord(place, recorder, part=Part.ALL, session="ses_1", prompt="do it")
+    record = FollowedRecord(place, recorder, use=RecordUse.ALL, session="ses_1", prompt="do it")
     for _ in range(3):
         record.next_look = 0.0
         record.look(None)
