@@ -63,7 +63,8 @@ class NoRoom(Conflict):
 class StoreUnavailable(CorralError):
     """Reasons: missing, missing_package, unwritable, locked, newer, older, old_sqlite, old_server,
     foreign, encoding, corrupt, full, io, unreachable, network_file_system, unknown_outcome,
-    engine, moved, arriving, too_many_clients, pooler, replaced, log_full."""
+    engine, moved, arriving, too_many_clients, pooler, replaced, log_full,
+    hard_linked."""
 
     code = "store_unavailable"
 
