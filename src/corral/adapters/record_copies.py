@@ -32,7 +32,7 @@ class RecordCopy:
     """The records below a home folder that match some patterns, brought up to date by `refresh`."""
 
     def __init__(self, home: str, patterns: Sequence[str], folder: Path) -> None:
-        """`folder` is made anew; the path of a file in it is that below `home`."""
+        """Empty or create `folder`. Files keep their path relative to `home`."""
         self._home, self._patterns, self._folder = home, patterns, folder
         self._files: dict[str, _Copied] = {}
         shutil.rmtree(folder, ignore_errors=True)
