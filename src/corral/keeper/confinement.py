@@ -180,7 +180,7 @@ class Confinement:
         try:
             private_git.import_commits(found, self._git)
         except (CorralError, OSError) as error:
-            log("warn", f"The commits it made could not be imported: {error}", None)
+            log("warn", f"Cannot import the commits of the attempt: {error}", None)
         # A `.git` that the attempt left would have the user's git run programs of the attempt.
         try:
             private_git.restore_link(found)
