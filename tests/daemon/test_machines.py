@@ -150,7 +150,7 @@ def test_an_agent_that_goes_on_elsewhere_is_told_what_was_said_before(both: Two)
         lambda: (out := left.corral("logs", run.id).stdout).count(b"that was all") and out, "told"
     )
     assert b"This conversation was begun before" in told
-    assert b"user: count the stars" in told
+    assert b"    count the stars\n[corral:" in told  # quoted, not at the beginning of a line
 
 
 def test_a_daemon_that_died_alone_takes_no_run_with_it(both: Two) -> None:
