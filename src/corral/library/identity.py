@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from corral.adapters.ancestry import Ancestor, ancestors, boot_id
+from corral.kernel.errors import StoreUnavailable
 from corral.kernel.identity import RunIdentity
 from corral.rooms.runs import processes
 
@@ -30,7 +31,20 @@ HIDDEN = RunIdentity(None, None, None, None, None)
 
 
 def find_identity(database: "Database") -> RunIdentity | None:
-    """Return the run of this process in this store; None outside all its runs."""
+    """Return the run of this process in this store; None outside all its runs.
+
+    None also when the rows of runs are damaged: the store must open so that `verify` can name the
+    damage. A process that can damage the file can write anything into it, so this grants nothing.
+    """
+    try:
+        return _find_identity(database)
+    except StoreUnavailable as error:
+        if error.reason != "corrupt":
+            raise
+        return None
+
+
+def _find_identity(database: "Database") -> RunIdentity | None:
     above = ancestors()
     found = find_run_of(database, above)
     if found is not None:
