@@ -103,8 +103,8 @@ os.register_at_fork(after_in_child=_disown_in_child)
 class Working(threading.local):
     """`here` is set on a thread while it runs an operation that writes; `tell` is told what secrets
     were taken out of, in what that thread asked for; `patience` is how many seconds it waits for a
-    server that went away, and `turn_patience` for other processes that write (SQLite), where that is
-    not the usual."""
+    server that went away, and `turn_patience` for other processes that write (SQLite), where these
+    are not the usual ones."""
 
     here = False
     tell: Tell | None = None
