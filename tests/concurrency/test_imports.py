@@ -48,7 +48,7 @@ def test_the_same_sources_at_the_same_time_and_retention_beside(
     take(url, sources)
     prune(url)
     assert counted(url) == once
-    assert once["turns"] and once["runs"] and once["attempts"]
+    assert min(once[name] for name in ("turns", "runs", "attempts")) > 0
     with corral.open(url) as store:
         names = [name for (name,) in rows(store, "SELECT name FROM agents")]
         assert len(names) == len({*names})

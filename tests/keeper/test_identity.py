@@ -292,7 +292,7 @@ def test_a_process_inside_a_run_cannot_type_into_its_own_terminal(home: Home) ->
 def test_text_of_another_run_is_typed_only_where_that_run_started_it(home: Home) -> None:
     """Typed text has no source: an agent takes it for its user's."""
     home.corral("agent", "create", "bob", "--command", "cat")
-    bob = home.asked("bob", "", "--pty", "--name", "bob")
+    bob = home.asked("bob", "begin", "--pty", "--name", "bob")
     typed = home.detached("cat", options=("--pty", "--name", "typed"))
     run = run_inside(
         home,
@@ -304,7 +304,7 @@ def test_text_of_another_run_is_typed_only_where_that_run_started_it(home: Home)
         """,
     )
     assert tried(home) == {"session": 0, "command": 4, "start": 0, "own": 0}
-    own = next(each for each in home.json("ps", "--json")["items"] if each["name"] == "own")
+    own = next(each for each in home.json("ps", "--json") if each["name"] == "own")
     for each in (bob.id, typed.id, own["id"]):
         assert home.corral("send", each, "of a person").returncode == 0
         until(lambda id=each: b"of a person" in home.corral("logs", id).stdout or None, "its echo")

@@ -6,7 +6,8 @@ import msgspec
 
 from corral.adapters.providers.provider import GO_ON
 from corral.db.tx import Tx
-from corral.kernel.prompt import Own, Quote, quoted, render, transcribe
+from corral.kernel.prompt import Own, Quote, render, transcribe
+from corral.kernel.text import quoted
 from corral.rooms.gateway.prompts import ToldTurn
 from corral.rooms.runs.model import Run
 from corral.rooms.sessions import context as contexts

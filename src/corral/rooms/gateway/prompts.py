@@ -11,8 +11,8 @@ from typing import NamedTuple
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError
 from corral.kernel.ids import number_of
-from corral.kernel.prompt import Own, PromptPart, Quote, looks_fenced, quoted, render, transcribe
-from corral.kernel.text import encode_json
+from corral.kernel.prompt import Own, PromptPart, Quote, looks_fenced, render, transcribe
+from corral.kernel.text import encode_json, quoted
 from corral.rooms.gateway import sql
 from corral.rooms.gateway.letters import Chat, chat_of, errand_of, is_notice
 from corral.rooms.gateway.model import Message, Talk
