@@ -3,6 +3,7 @@
 import json
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,10 @@ def test_a_process_inside_a_run_cannot_type_into_its_own_terminal(home: Home) ->
     assert b"told inside_run heard ''" in logs
 
 
+def heard(home: Home, run: str) -> bool | None:
+    return b"of a person" in home.corral("logs", run).stdout or None
+
+
 def test_text_of_another_run_is_typed_only_where_that_run_started_it(home: Home) -> None:
     """Typed text has no source: an agent takes it for its user's."""
     home.corral("agent", "create", "bob", "--command", "cat")
@@ -307,7 +312,7 @@ def test_text_of_another_run_is_typed_only_where_that_run_started_it(home: Home)
     own = next(each for each in home.json("ps", "--json") if each["name"] == "own")
     for each in (bob.id, typed.id, own["id"]):
         assert home.corral("send", each, "of a person").returncode == 0
-        until(lambda id=each: b"of a person" in home.corral("logs", id).stdout or None, "its echo")
+        until(partial(heard, home, each), "its echo")
         home.corral("stop", each)
     said = {id: home.corral("logs", id).stdout for id in (bob.id, typed.id, own["id"])}
     assert [b"go ahead" in text for text in said.values()] == [False] * 3
