@@ -1,7 +1,10 @@
 """A process that is stopped (Ctrl-Z) keeps its kernel locks: the others wait, but not for ever."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -163,3 +166,45 @@ def test_a_store_can_be_closed_while_a_place_in_the_line_is_kept(file_url: str) 
         go.send()
     with corral.open(file_url) as store:
         store.mail.put(BOX, "after all")
+
+
+def test_a_read_and_closing_the_store_do_not_wait_for_upkeep(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that runs before a read gives up in time: closing waits for writes in progress."""
+    monkeypatch.setattr(turnstile, "PATIENCE", 30.0)
+    with a_writer_that_is_stopped(file_url):
+        began = time.monotonic()
+        with corral.open(file_url) as store:
+            store.try_upkeep("x", lambda: store.mail.put(BOX, "upkeep"), seconds=0.2)
+        assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize(
+    "words", [["task", "list"], ["delegation", "list"], ["hook", "claude", "post-tool-use"]]
+)
+def test_commands_that_read_do_not_wait_for_a_stopped_writer(
+    words: list[str], tmp_path: Path, file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turnstile, "PATIENCE", 60.0)
+    (tmp_path / "work").mkdir()
+    with corral.open(file_url) as store:
+        project = store.projects.register(str(tmp_path / "work"))
+        store.locks.acquire(project.id, "a.py", agent="user:ann")
+    told = {"tool_name": "Edit", "tool_input": {"file_path": str(tmp_path / "work" / "a.py")}}
+    env = {**os.environ, "CORRAL_STORE": file_url, "CORRAL_HOME": str(tmp_path / "home")}
+    command = "from corral.db import turnstile; turnstile.PATIENCE = 60.0; import runpy; "
+    command += "runpy.run_module('corral', run_name='__main__', alter_sys=True)"
+    with a_writer_that_is_stopped(file_url):
+        began = time.monotonic()
+        ended = subprocess.run(
+            [sys.executable, "-c", command, *words],
+            env=env,
+            cwd=tmp_path / "work",
+            input=json.dumps(told).encode(),
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert time.monotonic() - began < 45, ended.stderr
+    assert ended.returncode == (1 if words[0] == "hook" else 0), ended.stderr

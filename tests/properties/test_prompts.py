@@ -13,12 +13,12 @@ from corral.kernel.prompt import (
     block_size,
     frame_size,
     looks_fenced,
-    quoted,
     render,
     render_quote,
     show_lines,
     transcribe,
 )
+from corral.kernel.text import quoted
 
 # Every character that some program takes for the end of a line, and the pieces of a fence.
 NASTY = st.sampled_from(

@@ -103,11 +103,13 @@ os.register_at_fork(after_in_child=_disown_in_child)
 class Working(threading.local):
     """`here` is set on a thread while it runs an operation that writes; `tell` is told what secrets
     were taken out of, in what that thread asked for; `patience` is how many seconds it waits for a
-    server that went away, where that is not the usual."""
+    server that went away, and `turn_patience` for other processes that write (SQLite), where these
+    are not the usual ones."""
 
     here = False
     tell: Tell | None = None
     patience: float | None = None
+    turn_patience: float | None = None
 
 
 class Database(ABC):
@@ -158,6 +160,17 @@ class Database(ABC):
             yield
         finally:
             self.working.patience = before
+
+    @contextmanager
+    def writing_within(self, seconds: float) -> Iterator[None]:
+        """On this thread a write waits no longer than this for another process that writes; then it
+        raises StoreUnavailable."""
+        before = self.working.turn_patience
+        self.working.turn_patience = seconds if before is None else min(before, seconds)
+        try:
+            yield
+        finally:
+            self.working.turn_patience = before
 
     def disown(self) -> None:
         """A fork copied the connections: parent and child would talk into each other."""

@@ -240,7 +240,7 @@ class SqliteDatabase(Database):
         try:
             if shared.writer is None:
                 self.require_usable()  # it may have been closed while we stood in line
-            self._turnstile.enter(since)
+            self._turnstile.enter(since, self.working.turn_patience)
             writer = shared.writer or shared.connect_writer()
             shared.require_room(writer)
             if not shared.full and durable is not shared.syncs:

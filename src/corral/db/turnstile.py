@@ -35,8 +35,9 @@ class Turnstile:
         self._files: tuple[Door, LockFile] | None = None
         self._usher: _Usher | None = None
 
-    def enter(self, since: float | None = None) -> None:
-        """Come in alone; StoreUnavailable when the turn does not come within PATIENCE.
+    def enter(self, since: float | None = None, patience: float | None = None) -> None:
+        """Come in alone; StoreUnavailable when the turn does not come within PATIENCE, or within
+        `patience` seconds where that is shorter.
 
         `since` is when the caller began to wait, if that was earlier, by the steady clock.
         """
@@ -47,7 +48,7 @@ class Turnstile:
                 return
             except BlockingIOError:
                 pass
-        self._stand_in_line(door, turn, _deadline(since))
+        self._stand_in_line(door, turn, _deadline(since, patience))
 
     def _stand_in_line(self, door: "Door", turn: LockFile, deadline: float) -> None:
         if not door.try_lock():
@@ -146,8 +147,9 @@ class Door(LockFile):
         self.board.close()
 
 
-def _deadline(since: float | None) -> float:
-    return (time.monotonic() if since is None else since) + PATIENCE
+def _deadline(since: float | None, patience: float | None) -> float:
+    longest = PATIENCE if patience is None else min(patience, PATIENCE)
+    return (time.monotonic() if since is None else since) + longest
 
 
 def _came(turn: LockFile, deadline: float) -> bool:

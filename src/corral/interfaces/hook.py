@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 TROUBLE = 1
 MAX_TOLD = 16 << 20
 SHOWN = 10
+WRITE_SECONDS = 5.0
+"""How long a write waits for another process that writes: the agent waits for the hook."""
 
 
 def run(words: "Sequence[str]", url: str | None = None) -> int:
@@ -69,7 +71,7 @@ def _around_tool(provider: str, event: str, url: str | None) -> int:
         return _trouble(f"what {provider} said makes no sense ({error})")
     if not paths:
         return 0
-    with _open(url) as store:
+    with _open(url) as store, store.writing_within(WRITE_SECONDS):
         if moment == "after":
             return _touch(store, paths)
         reason = _why_not(store, paths)

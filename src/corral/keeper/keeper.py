@@ -32,11 +32,14 @@ from corral.rooms.runs.model import Attention, Launch, Run, Stop
 
 if TYPE_CHECKING:
     from corral.adapters.ancestry import Ancestor
+    from corral.kernel.identity import RunIdentity
     from corral.library import Corral
 
 LONGEST_LOOK = 5.0
 WATCHER_SECONDS = 2.0
 TRIM_SECONDS = 2.0
+MOST_PARENTS = 50
+"""How many parents of a run are checked."""
 
 
 class Keeper:
@@ -485,11 +488,21 @@ class Keeper:
                 return self._store.runs.launch_of(found.run).sandbox not in (None, "none")
         return False
 
-    def is_in_run(self, above: "list[Ancestor]") -> bool:
-        """Whether the process with these ancestors belongs to a run; False when the store cannot
-        be asked now, so that a person can always answer."""
+    def run_of(self, above: "list[Ancestor]") -> "RunIdentity | None":
+        """Return the run of the process with these ancestors; None outside of all runs, and when
+        the store cannot be asked now, so that a person can always answer."""
         with suppress(CorralError), self._store.waiting_at_most(1.0):
-            return self._store.run_of_process(above) is not None
+            return self._store.run_of_process(above)
+        return None
+
+    def is_started_by(self, caller: "RunIdentity") -> bool:
+        """Whether this run was started from inside the caller's run, directly or by another run."""
+        with suppress(CorralError), self._store.waiting_at_most(1.0):
+            parent, seen = self.run.parent_id, 0
+            while parent is not None and seen < MOST_PARENTS:
+                if parent == caller.run:
+                    return True
+                parent, seen = self._store.runs.get(parent).parent_id, seen + 1
         return False
 
     def resize(self, rows: int, columns: int) -> None:

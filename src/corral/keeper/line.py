@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from corral.adapters.ancestry import Ancestor
     from corral.keeper.voice import Reply, Voice
     from corral.keeper.watchers import Watchers
+    from corral.kernel.identity import RunIdentity
 
 SUSPEND = b"\x1a"  # Ctrl-Z
 SUSPENSION_TAKES = 0.1
@@ -33,7 +34,8 @@ class Kept(Protocol):
     def resize(self, rows: int, columns: int) -> None: ...
     def hurry(self, grace_ms: int | None) -> None: ...
     def is_sandboxed(self, above: "list[Ancestor]") -> bool: ...
-    def is_in_run(self, above: "list[Ancestor]") -> bool: ...
+    def run_of(self, above: "list[Ancestor]") -> "RunIdentity | None": ...
+    def is_started_by(self, caller: "RunIdentity") -> bool: ...
 
 
 class Line:
@@ -73,8 +75,9 @@ class Line:
         return bool(above) and not self._kept.is_sandboxed(above)
 
     def _may_type(self, pid: int | None) -> bool:
-        """Whether a process may type into the run: not one inside of the run itself, and while the
-        run asks something not one of another run either. Only a person approves."""
+        """Whether a process may type into the run: not one inside of the run itself. A process of
+        another run may where that run started this one, and while this one asks nothing: only a
+        person approves, and typed text has no source that an agent could see."""
         if pid is None or pid == os.getpid():
             return True
         above = ancestors_of(pid)
@@ -84,11 +87,13 @@ class Line:
         inside = {each.pid for each in above}
         if os.getpid() in inside or (agent is not None and agent.pid in inside):
             return False
-        if self._kept.voice.attention is None:
+        if above[0] in self._outside:
             return True
-        if above[0] not in self._outside and not self._kept.is_in_run(above):
+        caller = self._kept.run_of(above)
+        if caller is None:
             self._outside.add(above[0])  # asked of the store once, not for each key
-        return above[0] in self._outside
+            return True
+        return self._kept.voice.attention is None and self._kept.is_started_by(caller)
 
     @property
     def has_watchers(self) -> bool:

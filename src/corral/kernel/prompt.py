@@ -23,8 +23,8 @@ import msgspec
 from corral.kernel.text import abridged, printable
 
 INDENT = "    "
-MAX_SOURCE, MAX_NAME = 500, 100
-"""Maximum characters of a source line, and of a name in it."""
+MAX_SOURCE = 500
+"""Maximum characters of a source line."""
 
 _FENCE = re.compile(r"\[\s*corral\s*:", re.IGNORECASE)
 # Control characters (except tabs), characters that change the direction of text, and invisible tag
@@ -125,11 +125,6 @@ def transcribe_quote(quote: Quote) -> str:
 def show_lines(text: str) -> list[str]:
     """Split a text at any kind of line end, and escape hidden characters."""
     return [_HIDDEN.sub(_escape, line) for line in text.splitlines()] or [""]
-
-
-def quoted(name: str) -> str:
-    """Quote a name inside a source line, so that it cannot pose as part of that line."""
-    return '"' + abridged(printable(name.strip()), MAX_NAME).replace('"', "'") + '"'
 
 
 def show_source(text: str) -> str:

@@ -157,6 +157,15 @@ def printable(text: str, *, kept: str = "") -> str:
     )
 
 
+MAX_QUOTED = 100
+
+
+def quoted(text: str) -> str:
+    """Quote a name, or a text of another source, inside a line of Corral's own, so that it cannot
+    pose as part of that line: one printable line of at most MAX_QUOTED characters."""
+    return '"' + abridged(printable(text.strip()), MAX_QUOTED).replace('"', "'") + '"'
+
+
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]')
 
 

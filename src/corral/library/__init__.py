@@ -468,6 +468,11 @@ class Corral:
         than this, nor than whoever called may wait."""
         return self._database.waiting_at_most(seconds)
 
+    def writing_within(self, seconds: float) -> AbstractContextManager[None]:
+        """Meanwhile a write of this thread waits no longer than this for another process that
+        writes."""
+        return self._database.writing_within(seconds)
+
     def try_upkeep(self, name: str, work: Callable[[], T], *, seconds: float = 1.0) -> T | None:
         """Run a write before a read and return its result; None when the store is not writable, or
         the write takes too long."""

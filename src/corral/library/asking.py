@@ -103,6 +103,12 @@ def ask(tx: Tx, wish: Wish) -> Run:
     prompt = wish.prompt
     if wish.command is None and prompt is None and session is None and project is not None:
         prompt = project.prompt
+    said = None
+    if prompt and wish.session is not None and wish.told is None and tx.origin is not None:
+        from corral.library import conversation
+
+        # Another agent speaks into a conversation that others began.
+        prompt, said = conversation.quote_caller(tx, prompt)
     interactive = _is_watched(wish) and here
     mode = Mode.ACP if wish.acp else Mode.PTY if interactive else Mode.PIPE
     budget = _limit(wish, runner.agent, "budget_micros")
@@ -116,7 +122,7 @@ def ask(tx: Tx, wish: Wish) -> Run:
             args=runner.extra,
             cwd=cwd,
             name=wish.name,
-            title=_title(tx, wish.told[0].text if wish.told else prompt),
+            title=_title(tx, wish.told[0].text if wish.told else said or prompt),
             project_id=project.id if project else None,
             session_id=session.id if session else None,
             agent_id=runner.agent.id if runner.agent else None,
@@ -146,7 +152,7 @@ def ask(tx: Tx, wish: Wish) -> Run:
     if session is not None and prompt is not None:
         from corral.library import conversation
 
-        conversation.keep_turns(tx, session, run, prompt, wish.told)
+        conversation.keep_turns(tx, session, run, said or prompt, wish.told)
     return run
 
 

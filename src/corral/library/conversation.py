@@ -6,7 +6,8 @@ import msgspec
 
 from corral.adapters.providers.provider import GO_ON
 from corral.db.tx import Tx
-from corral.kernel.prompt import Own, Quote, quoted, render
+from corral.kernel.prompt import Own, Quote, render, transcribe
+from corral.kernel.text import quoted
 from corral.rooms.gateway.prompts import ToldTurn
 from corral.rooms.runs.model import Run
 from corral.rooms.sessions import context as contexts
@@ -26,6 +27,13 @@ def keep_turns(
     if turns:
         new = [NewTurn("user", text, key, run=run.id) for key, text in turns]
         sessions.append_many(tx, session, new)
+
+
+def quote_caller(tx: Tx, prompt: str) -> tuple[str, str]:
+    """Return the prompt that a process inside a run gives to a session that exists: quoted, with
+    the agent and the run as its source. Second: the turn that the session records."""
+    quote = Quote(f"prompt from {quoted(tx.actor)} in {tx.origin}", prompt)
+    return render([quote]), transcribe([quote])
 
 
 def with_context(

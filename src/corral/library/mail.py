@@ -187,9 +187,15 @@ class AgentMail(Mail):
 
     def put(self, mailbox: str, body: Any, **options: Any) -> Letter:
         """Put a letter. One that an agent may read continues the chain of letters that led to it;
-        raises Refused beyond `mail.max_hops`."""
+        raises Refused beyond `mail.max_hops`.
+
+        A key counts among the keys of this agent alone, except in a `queue:`. Corral's own letters
+        have keys that can be guessed (`msg_7`), and a key that was seen would suppress them.
+        """
         from corral.rooms.gateway import corresponding
 
+        if options.get("key") and not mailbox.startswith("queue:"):
+            options["key"] = f"{self._database.actor}:{options['key']}"
         if not mailbox.startswith(("agent:", "session:")):
             return self._database.write(lambda tx: ops.put(tx, mailbox, body, **options))
         run = self._database.origin

@@ -60,6 +60,14 @@ JUDGING = frozenset(
     }
 )
 
+# Change the conversation of a session, which enters the prompt of its agent.
+CONVERSATION = frozenset(
+    {
+        *("sessions.append", "sessions.append_many", "sessions.clear", "sessions.handoff"),
+        *("sessions.set_provider_session", "sessions.take_back"),
+    }
+)
+
 _AGENT = ("agent",)
 SIGNED: dict[str, tuple[str, ...]] = {
     "decisions.confirm": ("by",),
@@ -123,6 +131,7 @@ SIGNED: dict[str, tuple[str, ...]] = {
     "tasks.skip": _AGENT,
     "tasks.submit": _AGENT,
     "tasks.undepend": _AGENT,
+    "timers.set": ("sender",),
 }
 """The arguments that name the actor. `agent` is a name or a mailbox, all others are mailboxes."""
 
@@ -183,8 +192,12 @@ class _LazyRoom:
             call = _granted(self._store, name, member)
         elif name == "runs.send":
             call = _sending(self._store, member)
+        elif name == "schedules.edit":
+            call = _editing(self._store, member)
         elif name in SIGNED:
             call = _signed(self._store.identity, name, member, _names(self._room, verb))
+        if name in CONVERSATION:
+            call = _conversing(self._store, name, call)
         self.__dict__[verb] = call
         return call
 
@@ -292,6 +305,59 @@ def _sending(store: BoundStore, member: Call) -> Call:
         return member(run.id, text, enter=enter, dialog=dialog)
 
     return call
+
+
+def _editing(store: BoundStore, member: Call) -> Call:
+    """Restrict `schedules.edit`: an agent that reads a schedule's letter believes that it is from
+    the creator of the schedule."""
+
+    def call(id: str, **changes: Any) -> Any:
+        found = store.schedules.get(id)
+        who = store.identity
+        own = found.sender in _spellings(who) or found.mailbox in _spellings(who)
+        if not own and found.mailbox.startswith("session:"):
+            own = _is_own_session(store, found.mailbox.removeprefix("session:"))
+        if not own and "schedules.edit" not in _may(store):
+            raise Refused(
+                f"{_called(who)} cannot edit {found.id}, which is not its own. Ask a person to "
+                "edit it, or create a schedule.",
+                id=found.id,
+                run=who.run,
+            )
+        return member(found.id, **changes)
+
+    return call
+
+
+def _conversing(store: BoundStore, name: str, member: Call) -> Call:
+    """Restrict changes of a conversation to the sessions of the run and its agent, and to sessions
+    that no run uses (a program's own)."""
+    allowed: set[str] = set()
+
+    def call(session: Any, *args: Any, **kwargs: Any) -> Any:
+        id = session if isinstance(session, str) else session.id
+        if id not in allowed:
+            if not _is_own_session(store, id) and name not in _may(store):
+                raise Refused(
+                    f"{_called(store.identity)} cannot change the conversation {id} of another "
+                    "agent. Write to the agent with `corral mail write` instead.",
+                    call=name,
+                    id=id,
+                    run=store.identity.run,
+                )
+            allowed.add(id)
+        return member(session, *args, **kwargs)
+
+    return call
+
+
+def _is_own_session(store: BoundStore, id: str) -> bool:
+    found, who = store.sessions.get(id), store.identity
+    if found.id == who.session:
+        return True
+    if found.agent_id is not None:
+        return found.agent_id == who.agent_id
+    return not store.runs.list(session=found.id, limit=1).items
 
 
 def _called(identity: RunIdentity) -> str:

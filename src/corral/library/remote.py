@@ -8,7 +8,7 @@ under a key of its own, so it is tried again safely when its answer was lost.
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 from urllib.parse import quote, urlencode
 
@@ -72,6 +72,9 @@ class Remote(Corral):
 
     def keep_shapes(self) -> None:
         raise Refused("Words are kept as they are only where the store is; write them there.")
+
+    def writing_within(self, seconds: float) -> AbstractContextManager[None]:
+        return nullcontext()  # the server waits
 
     def try_upkeep(self, name: str, work: Callable[[], T], *, seconds: float = 1.0) -> T | None:
         return work()  # the server bounds it

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.adapters import control, process
 from corral.config import run_folder
+from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, CorralError, Invalid, Refused
 from corral.kernel.text import clean_text
 from corral.rooms.mail import ops as mail
@@ -12,6 +13,7 @@ from corral.rooms.runs.model import Run
 
 if TYPE_CHECKING:
     from corral.library.runs import Runs, Sent
+    from corral.rooms.mail.model import Letter
 
 MAX_SENT = 64 * 1024
 # The supervisor waits for the screen to settle before each key, and confirms the last one.
@@ -36,13 +38,29 @@ def send(runs: "Runs", id: str, text: str, *, enter: bool, dialog: str | None) -
             option=reply.get("option") if answered else None,
         )
     error = reply.get("error")
-    if error is not None and error != "no_input":
+    can_mail = run.session_id is not None and dialog is None
+    if error is not None and error != "no_input" and not (error == "inside_run" and can_mail):
         raise _problem(run, str(error), reply)
-    if run.session_id is None or dialog is not None:
+    if not can_mail:
         raise Refused(f"{run.id} accepts no input. Start it with --pty to type into it.", id=run.id)
-    mailbox = f"session:{run.session_id}"
-    put = runs._database.write(lambda tx: mail.put(tx, mailbox, words, project=run.project_id))
+    put = runs._database.write(lambda tx: _mail(tx, run, words))
+    if isinstance(put, str):  # the transaction is kept: it notified the other side
+        raise Refused(put)
     return Sent(run.id, "mailed", put.id)
+
+
+def _mail(tx: Tx, run: Run, text: str) -> "Letter | str":
+    """Put the text into the mailbox of the run's session. From inside another run it is signed by
+    that run's agent and counts as a hop."""
+    mailbox = f"session:{run.session_id}"
+    if tx.origin is None:
+        return mail.put(tx, mailbox, text, project=run.project_id)
+    from corral.rooms.gateway import corresponding
+
+    sender = tx.actor if tx.actor.startswith("agent:") else f"queue:{tx.origin}"
+    return corresponding.put(
+        tx, mailbox, text, run=tx.origin, sender=sender, project=run.project_id
+    )
 
 
 def _ask(run: Run, text: str, *, enter: bool, dialog: str | None) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from corral import config
 from corral.db.tx import Tx
-from corral.kernel.prompt import Own, PromptPart, Quote, quoted, render
+from corral.kernel.prompt import Own, PromptPart, Quote, render
+from corral.kernel.text import quoted
 from corral.library import asking
 from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import Agent

@@ -34,7 +34,9 @@ def try_upkeep(
 
     def run() -> None:
         try:
-            results.append(work())
+            # Closing the store waits for writes in progress, so this one must give up in time.
+            with database.writing_within(seconds):
+                results.append(work())
         except StoreUnavailable:
             pass
         except BaseException as error:

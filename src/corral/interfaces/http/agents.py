@@ -150,9 +150,15 @@ def _writing(store: Corral, who: Who, arguments: Arguments) -> None:
     if kind == "session" and who.project_id is not None:
         _check_project(who, store.sessions.get(name).project_id)
     arguments["sender"] = who.actor
-    if arguments.get("key"):
-        # A key that was seen gives back that first letter, which may be another's.
+    if arguments.get("key") and kind == "queue":
+        # A key that was seen gives back that first letter, which may be another's. `AgentMail` does
+        # the same for all other mailboxes.
         arguments["key"] = f"{who.actor}:{arguments['key']}"
+
+
+def _timing(store: Corral, who: Who, arguments: Arguments) -> None:
+    _own_mailbox(store, who, arguments)
+    arguments["sender"] = who.actor
 
 
 def _sending(store: Corral, who: Who, arguments: Arguments) -> None:
@@ -376,5 +382,5 @@ RULES: dict[str, Rule] = {
     "tasks.skip": _as_itself,
     "tasks.submit": _as_itself,
     "tasks.undepend": _as_itself,
-    "timers.set": _own_mailbox,
+    "timers.set": _timing,
 }

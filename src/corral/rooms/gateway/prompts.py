@@ -11,8 +11,8 @@ from typing import NamedTuple
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError
 from corral.kernel.ids import number_of
-from corral.kernel.prompt import Own, PromptPart, Quote, looks_fenced, quoted, render, transcribe
-from corral.kernel.text import encode_json
+from corral.kernel.prompt import Own, PromptPart, Quote, looks_fenced, render, transcribe
+from corral.kernel.text import encode_json, quoted
 from corral.rooms.gateway import sql
 from corral.rooms.gateway.letters import Chat, chat_of, errand_of, is_notice
 from corral.rooms.gateway.model import Message, Talk
@@ -80,7 +80,7 @@ def parts_of(tx: Tx, talk: Talk, letter: Letter) -> list[PromptPart]:
         found = [Quote(f"output of the script of {source}", errand.found)] if errand.found else []
         return [Quote(source, errand.text), *found]
     if schedule is not None:
-        return [_letter_of(letter, f"of the schedule {schedule.id}")]
+        return [_letter_of(letter, f"of the schedule {schedule.id}, ")]
     return [_answer_of(tx, letter) or _notice_of(letter) or _letter_of(letter)]
 
 
@@ -104,7 +104,7 @@ def _source(tx: Tx, message: Message, place: str) -> str:
 
 
 def _schedule_of(tx: Tx, talk: Talk, letter: Letter) -> Schedule | None:
-    """Return the schedule that put a letter; None unless mailbox and body match."""
+    """Return the schedule that put a letter; None unless mailbox, sender and body match."""
     if not (letter.key or "").startswith("sch_"):
         return None
     try:
@@ -115,7 +115,8 @@ def _schedule_of(tx: Tx, talk: Talk, letter: Letter) -> Schedule | None:
     same = before == now  # except for a script's output, which the schedule does not have
     if isinstance(before, dict) and isinstance(now, dict):
         same = before == {name: value for name, value in now.items() if name != "found"}
-    return schedule if same and schedule.mailbox == talk.mailbox else None
+    put_by_it = schedule.mailbox == talk.mailbox and schedule.sender == letter.sender
+    return schedule if same and put_by_it else None
 
 
 def _answer_of(tx: Tx, letter: Letter) -> Quote | None:
@@ -139,17 +140,18 @@ def _notice_of(letter: Letter) -> Quote | None:
     if not is_notice(letter) or letter.sender is not None:
         return None
     source = f"notice {letter.id}: your message did not arrive"
-    return Quote(f"{source} ({quoted(str(body['undelivered']))})", str(body["reason"]))
+    reason = body.get("reason") or "its reason is not known"
+    return Quote(f"{source} ({quoted(str(body['undelivered']))})", str(reason))
 
 
-def _letter_of(letter: Letter, signed: str | None = None) -> Quote:
+def _letter_of(letter: Letter, origin: str = "") -> Quote:
     body = letter.body
-    signed = signed or (f"signed {quoted(letter.sender)}" if letter.sender else "unsigned")
+    signed = f"signed {quoted(letter.sender)}" if letter.sender else "unsigned"
     if isinstance(body, dict) and body.get("kind") in ("notice", "request") and not letter.sender:
         text = str(body.get("text") or body.get("reason"))
     else:
         text = body if isinstance(body, str) else encode_json(body, "The letter")
-    return Quote(f"letter {letter.id}, {signed}", text)
+    return Quote(f"letter {letter.id}, {origin}{signed}", text)
 
 
 def _context(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> list[tuple[Message, Quote]]:

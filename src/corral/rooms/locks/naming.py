@@ -10,7 +10,7 @@ from corral.kernel.clock import SECOND, format_duration
 from corral.kernel.errors import Held, Invalid
 from corral.kernel.ids import number_of
 from corral.kernel.patterns import head_of, heads_above
-from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
+from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json, quoted
 from corral.rooms.locks import line, patterns, sql
 from corral.rooms.locks.model import Lock, LockState, Mode
 from corral.rooms.projects import ops as projects
@@ -114,7 +114,8 @@ def held(now: int, path: str, lock: Lock) -> Held:
     covering = f" by its lock on {lock.path}" if lock.path != path else ""
     shown = path if path.isprintable() else repr(path)
     what = "holds" if lock.state is LockState.HELD else "is in line before you for"
-    why = f", for: {lock.reason}" if lock.reason else ""
+    # The owner's own text, which the agent that is refused reads: in one line, in quotation marks.
+    why = f", for: {quoted(lock.reason)}" if lock.reason else ""
     left = format_duration(max(lock.lease_until - now, SECOND) // SECOND * SECOND)
     return Held(
         f"{lock.owner} {what} {shown}{covering} ({lock.id}, {lock.mode}{why}) until "

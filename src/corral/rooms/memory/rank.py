@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from corral.kernel.clock import DAY, day_of
-from corral.kernel.prompt import Own, PromptPart, Quote, block_size, frame_size, quoted, render
-from corral.kernel.text import words_of
+from corral.kernel.prompt import Own, PromptPart, Quote, block_size, frame_size, render
+from corral.kernel.text import quoted, words_of
 from corral.rooms.memory.model import CORE, Found, Note, Section
 
 BYTES_A_TOKEN = 4

@@ -94,10 +94,12 @@ def set_timer(
     at: int | None = None,
     priority: int = 0,
     project: str | None = None,
+    sender: str | None = None,
 ) -> Schedule:
     """Put a letter once, after a delay or at a moment, 5 seconds to a year from now.
 
-    A mailbox may have 20 timers pending.
+    A mailbox may have 20 timers pending. `sender` signs the letter, and is told should it never
+    arrive.
     """
     if (delay_ms is None) == (at is None):
         raise Invalid("Say when: after how long (--in 10m), or at which moment (--at TIME).")
@@ -115,6 +117,7 @@ def set_timer(
         priority=check_priority(priority),
         name=None,
         project_id=_project(project),
+        sender=check_mailbox(sender) if sender else None,
     )
 
 

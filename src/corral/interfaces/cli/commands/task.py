@@ -176,7 +176,7 @@ def list_(app: App, /, project: str | None, by: str | None, at: int | None, **op
     if at is not None:
         _list_then(app, project_of(app, project), at, by, **options)
         return
-    app.store.tasks.release_due()
+    app.store.try_upkeep("task.release_due", app.store.tasks.release_due)
     of = project_of(app, project) if by is None or project is not None else None
     page = app.store.tasks.list(project=of, agent=by, **options)
     app.show_page(

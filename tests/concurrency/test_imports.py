@@ -1,0 +1,55 @@
+"""Imports at the same time and beside retention: nothing twice, nothing missing."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import corral
+from tests.support import foreign
+from tests.support.invariants import check_store
+from tests.support.processes import at_once
+from tests.support.store import rows
+
+COUNTED = ("agents", "sessions", "turns", "runs", "letters", "tasks", "attempts", "origins")
+
+
+def counted(url: str) -> Counter[str]:
+    with corral.open(url) as store:
+        return Counter(
+            {name: int(rows(store, f"SELECT count(*) FROM {name}")[0][0]) for name in COUNTED}
+        )
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> dict[str, Path]:
+    return {tool: make(tmp_path / tool) for tool, make in foreign.MAKERS.items()}
+
+
+def take(url: str, sources: dict[str, Path], order: int = 1) -> None:
+    with corral.open(url) as store:
+        for tool, path in [*sources.items()][::order]:
+            store.imports.take(tool, path, source=tool)
+
+
+def prune(url: str) -> None:
+    with corral.open(url) as store:
+        for _ in range(20):
+            store.db.prune()
+
+
+def test_the_same_sources_at_the_same_time_and_retention_beside(
+    url: str, sources: dict[str, Path]
+) -> None:
+    corral.open(url).close()
+    works = [lambda order=order: take(url, sources, order) for order in (1, -1, 1)]
+    at_once([*works, lambda: prune(url)])
+    once = counted(url)
+    take(url, sources)
+    prune(url)
+    assert counted(url) == once
+    assert min(once[name] for name in ("turns", "runs", "attempts")) > 0
+    with corral.open(url) as store:
+        names = [name for (name,) in rows(store, "SELECT name FROM agents")]
+        assert len(names) == len({*names})
+        check_store(store)
