@@ -115,6 +115,7 @@ def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     wish = asking.Wish(
         prompt=prompt.text,
         told=prompt.turns,
+        title=prompt.title,
         dir=folder,
         sandbox=wanted,
         host=_moved(tx, session),

@@ -38,6 +38,8 @@ class TurnPrompt(NamedTuple):
 
     text: str
     turns: list[ToldTurn]
+    title: str
+    """The text of the first letter, without the line that names its source."""
 
 
 def build(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> TurnPrompt:
@@ -48,7 +50,17 @@ def build(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> TurnPrompt:
     if len(told) == 1 and len(letters) == 1 and (own := _own_words(tx, talk, letters[0])):
         told = [(told[0][0], [Own(own)])]
     text = render([part for _, parts in told for part in parts])
-    return TurnPrompt(text, [ToldTurn(key, transcribe(parts)) for key, parts in told])
+    turns = [ToldTurn(key, transcribe(parts)) for key, parts in told]
+    return TurnPrompt(text, turns, _title(letters, told[len(told) - len(letters) :]))
+
+
+def _title(letters: Sequence[Letter], told: Sequence[tuple[str, list[PromptPart]]]) -> str:
+    """Return the text of the first letter that is not a notice, else of the first one."""
+    if not letters:
+        return ""
+    texts = [parts[0].text for _, parts in told]
+    notices = [is_notice(letter) for letter in letters]
+    return texts[notices.index(False) if False in notices else 0]
 
 
 def _own_words(tx: Tx, talk: Talk, letter: Letter) -> str | None:
