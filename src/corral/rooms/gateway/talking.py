@@ -11,7 +11,7 @@ from corral.kernel.ids import number_of
 from corral.kernel.page import MAX_LIMIT
 from corral.kernel.text import encode_json
 from corral.rooms.alerts import ops as alerts
-from corral.rooms.gateway import exchanges_sql, sending, sql
+from corral.rooms.gateway import sending, sql
 from corral.rooms.gateway.letters import Chat, asked_in, chat_of, is_notice
 from corral.rooms.gateway.model import (
     Fenced,
@@ -24,7 +24,7 @@ from corral.rooms.gateway.model import (
     Wiring,
 )
 from corral.rooms.gateway.routing import seat
-from corral.rooms.mail import looking
+from corral.rooms.mail import chains, looking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Draft, Letter, LetterState
 from corral.rooms.projects import ops as projects
@@ -274,7 +274,7 @@ def note_given(tx: Tx, letters: Sequence[Letter], run_id: str) -> None:
     for letter in letters:
         occurrences.note_run(tx, letter, run_id)
         if chat_of(letter) is None:
-            tx.one(exchanges_sql.READ_EXCHANGE, letter_id=letter.id, run_id=run_id)
+            chains.read(tx, letter.id, run_id)
 
 
 def last_told(letters: Sequence[Letter]) -> int:

@@ -12,9 +12,10 @@ from corral.kernel.ids import number_of
 from corral.kernel.lease import lease_end, taken_over
 from corral.kernel.page import check_limit
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
-from corral.rooms.mail import sql
+from corral.rooms.mail import chains, sql
 from corral.rooms.mail.backoff import pause_ms as ladder_pause
 from corral.rooms.mail.model import (
+    Chain,
     Draft,
     Letter,
     LetterState,
@@ -47,11 +48,72 @@ def put(
     """Put a letter into a mailbox. A key that the mailbox has seen gives back that first letter.
 
     It is claimed from `due_at` on and not delivered after `expires_at`. `sender` is the mailbox
-    that is told should the letter never arrive.
+    that is told should the letter never arrive. A letter that a run or an agent puts for an agent
+    continues a chain (see `chains`); beyond `mail.max_hops` a session gets a notice instead.
     """
     check_mailbox(mailbox)
     values = _values(tx, body, key, due_at, priority, sender, expires_at, project)
     values["mailbox"] = mailbox
+    if (tx.origin is not None or tx.actor.startswith("agent:")) and chains.is_counted(mailbox):
+        tx.several()
+        cause = chains.of_caller(tx)
+        if cause is not None:
+            return _put_counted(tx, values, cause, is_limited=mailbox.startswith("session:"))
+    return _put(tx, values)
+
+
+def put_after(tx: Tx, cause: Chain | None, mailbox: str, body: Any, **options: Any) -> Letter:
+    """Put a letter that continues a chain, or that of the caller where it is longer. The options
+    are those of `put`. Beyond `mail.max_hops` the mailbox gets a notice, which wakes no agent."""
+    check_mailbox(mailbox)
+    if not chains.is_counted(mailbox):
+        return put(tx, mailbox, body, **options)
+    cause = chains.longest(cause, chains.of_caller(tx))
+    if cause is None:
+        return put(tx, mailbox, body, **options)
+    values = {**_values(tx, body, **options), "mailbox": mailbox}
+    return _put_counted(tx, values, cause, is_limited=True)
+
+
+def put_in_chain(
+    tx: Tx,
+    cause: Chain,
+    mailbox: str,
+    body: Any,
+    *,
+    answers: str | None,
+    reply_to: str,
+    **options: Any,
+) -> Letter:
+    """Put a letter that continues a chain and may be answered at `reply_to`; the caller checks the
+    limit. The options are those of `put`."""
+    values = {**_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
+    letter = _put(tx, values)
+    chains.record(tx, letter.id, cause, answers=answers, reply_to=reply_to)
+    return letter
+
+
+def _put_counted(tx: Tx, values: dict[str, Any], cause: Chain, *, is_limited: bool) -> Letter:
+    most = chains.limit_of(tx, cause) if is_limited else None
+    if most is not None:
+        return cut_off(tx, cause, values["mailbox"], values.get("sender") or tx.actor, most)
+    letter = _put(tx, values)
+    chains.record(tx, letter.id, cause)
+    return letter
+
+
+def cut_off(tx: Tx, chain: Chain, mailbox: str, sender: str, most: int) -> Letter:
+    """Notify a mailbox that a chain exceeded the hop limit, once; the notice wakes no agent."""
+    reason = f"{sender} wanted to write once more: {chains.too_long(most)}"
+    body = {"kind": "notice", "undelivered": chain.correlation_id, "reason": reason}
+    told = {"to": mailbox, "correlation": chain.correlation_id}
+    tx.note("agent", "cut_off", sender, data=told)
+    key = f"cut_off:{chain.correlation_id}"
+    return _put(tx, {**_values(tx, body, key), "mailbox": mailbox})
+
+
+def _put(tx: Tx, values: dict[str, Any]) -> Letter:
+    mailbox, key = values["mailbox"], values.get("key")
     letter = create(tx, sql.LETTERS, values) if key is None else None
     while letter is None:
         # Found neither free nor taken: the first one was forgotten (pruned) in between.
@@ -78,12 +140,24 @@ def put_each(tx: Tx, drafts: Sequence[Draft]) -> list[str]:
     ]
 
 
-def put_all(tx: Tx, mailboxes: Sequence[str], body: Any, *, key: str, **how: Any) -> None:
-    """Put the same letter into several mailboxes, at the price of a statement or two; the options
-    are those of `put`. A mailbox that has seen the key keeps its first letter."""
+def put_all(
+    tx: Tx,
+    mailboxes: Sequence[str],
+    body: Any,
+    *,
+    key: str,
+    cause: Chain | None = None,
+    **how: Any,
+) -> None:
+    """Put the same letter into several mailboxes of agents and people, at the price of a statement
+    or two; the options are those of `put`. A mailbox that has seen the key keeps its first letter.
+    The letters continue the chain `cause`, else that of the caller; the caller checks its limit."""
     values = _values(tx, body, key=key, **how)
     if rows := [{"mailbox": check_mailbox(mailbox)} for mailbox in mailboxes]:
         create_many(tx, sql.LETTERS, rows, {"mailbox": "text"}, unless=_UNLESS_KEYED, **values)
+    counted = [each for each in mailboxes if chains.is_counted(each)]
+    if counted and (cause := cause or chains.of_caller(tx)) is not None:
+        chains.record_all(tx, counted, key, cause)
 
 
 def _values(
@@ -147,6 +221,9 @@ def claim(
     """
     check_mailbox(mailbox)
     clean_text(owner, "The owner", most=MAX_NAME)
+    is_read = tx.origin is not None and chains.is_counted(mailbox)
+    if is_read:
+        tx.several()
     statement = sql.CLAIM_ONE if limit == 1 else sql.CLAIM
     if keeps_order(mailbox):
         tx.serialize(f"mailbox:{mailbox}")
@@ -164,6 +241,8 @@ def claim(
     )
     if len(taken) > 1:
         taken.sort(key=lambda letter: (letter.line_at, number_of("let", letter.id)))
+    if is_read:
+        chains.read_all(tx, [letter.id for letter in taken])
     return taken
 
 
@@ -365,6 +444,7 @@ def close_unread(tx: Tx, mailbox: str, keys: Sequence[str]) -> int:
     Gives back how many there were."""
     found = tx.run(sql.UNREAD, mailbox=mailbox, keys_=encode_rows(keys), now=tx.now)
     move_many(tx, sql.LETTERS, "ack", [seq for (seq,) in found], ended_at=tx.now)
+    chains.read_all(tx, [f"let_{seq}" for (seq,) in found])
     return len(found)
 
 
