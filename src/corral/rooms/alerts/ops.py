@@ -47,7 +47,7 @@ def add(
     how = _one_of(Target, target_kind)
     check_target(how, target)
     if how is Target.MAILBOX:
-        check_mailbox(target)
+        target = mail.open_mailbox(tx, check_mailbox(target))
     if secret is not None:
         settings.check_secret_name(secret)
         if how is not Target.WEBHOOK:

@@ -287,7 +287,7 @@ def refuse(tx: Tx, session: str, run_id: str, row: Out | str, reason: str, *, te
     tx.note("session", "refuse", session, data={"message": id, "reason": abridged(reason, 500)})
     if tell:
         body = {"undelivered": id, "reason": reason}
-        mail.put(tx, f"session:{session}", body, key=f"refused:{id}")
+        mail.put_after(tx, None, f"session:{session}", body, key=f"refused:{id}")
     return True
 
 

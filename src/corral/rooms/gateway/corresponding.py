@@ -8,7 +8,7 @@ answer one another for ever come to an end, whatever they say.
 from typing import Any
 
 from corral.db.tx import Tx
-from corral.kernel.errors import Invalid, Refused
+from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from corral.kernel.ids import number_of
 from corral.kernel.text import MAX_NAME, clean_text
 from corral.rooms.agents import ops as agents
@@ -48,7 +48,7 @@ def write(
     if whose.state is not AgentState.ACTIVE:
         raise Refused(f"{whose.name} is retired, and writes no more.", agent_id=whose.id)
     answered = _answered(tx, whose, reply_to) if reply_to else None
-    mailbox = answered.reply_to if answered else _mailbox(tx, to, wake)
+    mailbox = _reply_address(tx, answered) if answered else _mailbox(tx, to, wake)
     given = chains.of_run(tx, run) if run else chains.of_agent(tx, whose.id, whose.name)
     before = Chain(answered.correlation_id, answered.hops) if answered else given
     cause = Chain(before.correlation_id, max(before.hops, given.hops), whose.id, whose.name)
@@ -97,6 +97,14 @@ def _answered(tx: Tx, whose: Agent, letter: str) -> Exchange:
     return exchange
 
 
+def _reply_address(tx: Tx, answered: Exchange) -> str:
+    """Return where an answer goes: to the writer's own mailbox when its session is closed."""
+    try:
+        return mail.open_mailbox(tx, answered.reply_to)
+    except (NotFound, IllegalMove):
+        return f"agent:{agents.get(tx, answered.agent_id).name}"
+
+
 def _mailbox(tx: Tx, to: str | None, wake: bool) -> str:
     if not to:
         raise Invalid(
@@ -108,7 +116,7 @@ def _mailbox(tx: Tx, to: str | None, wake: bool) -> str:
     if kind not in REACHABLE:
         raise Refused(f"An agent may not write to {to}; write to agent:NAME or user:NAME.", to=to)
     if kind != "agent":
-        return check_mailbox(f"{kind}:{name}")
+        return mail.open_mailbox(tx, check_mailbox(f"{kind}:{name}"))
     found = agents.get(tx, name)
     return talking.for_letters(tx, found.id).mailbox if wake else f"agent:{found.name}"
 

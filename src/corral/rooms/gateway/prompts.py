@@ -16,6 +16,7 @@ from corral.kernel.text import encode_json
 from corral.rooms.gateway import sql
 from corral.rooms.gateway.letters import Chat, chat_of, errand_of, is_notice
 from corral.rooms.gateway.model import Message, Talk
+from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
 from corral.rooms.schedules import ops as schedules
@@ -127,7 +128,15 @@ def _schedule_of(tx: Tx, talk: Talk, letter: Letter) -> Schedule | None:
     same = before == now  # except for a script's output, which the schedule does not have
     if isinstance(before, dict) and isinstance(now, dict):
         same = before == {name: value for name, value in now.items() if name != "found"}
-    return schedule if same and schedule.mailbox == talk.mailbox else None
+    return schedule if same and _goes_to(tx, schedule.mailbox, talk) else None
+
+
+def _goes_to(tx: Tx, mailbox: str, talk: Talk) -> bool:
+    """Whether letters to a mailbox go to this session, also as the successor of a closed one."""
+    try:
+        return mail.open_mailbox(tx, mailbox) == talk.mailbox
+    except CorralError:
+        return False
 
 
 def _answer_of(tx: Tx, letter: Letter) -> Quote | None:

@@ -7,7 +7,7 @@ from corral.db.moves import create, create_each, move
 from corral.db.moves_many import create_many, encode_rows, move_many
 from corral.db.tx import Tx
 from corral.kernel.clock import YEAR
-from corral.kernel.errors import Held, IllegalMove, Invalid
+from corral.kernel.errors import CorralError, Held, IllegalMove, Invalid
 from corral.kernel.ids import number_of
 from corral.kernel.lease import lease_end, taken_over
 from corral.kernel.page import check_limit
@@ -30,6 +30,8 @@ KEPT = sql.KEPT
 LEASE_MS = 30_000
 MAX_ERROR = 8_192
 MOST_BEHIND_MS = 10_000
+MOST_SUCCESSORS = 100
+"""How many sessions in a row may have replaced one another."""
 _UNLESS_KEYED = "(mailbox, key) WHERE key IS NOT NULL"
 
 
@@ -49,9 +51,11 @@ def put(
 
     It is claimed from `due_at` on and not delivered after `expires_at`. `sender` is the mailbox
     that is told should the letter never arrive. A letter that a run or an agent puts for an agent
-    continues a chain (see `chains`); beyond `mail.max_hops` a session gets a notice instead.
+    continues a chain (see `chains`); beyond `mail.max_hops` a session gets a notice instead. A
+    session must be open; a letter to one that was replaced goes to its successor.
     """
-    check_mailbox(mailbox)
+    if check_mailbox(mailbox).startswith("session:"):
+        mailbox = open_mailbox(tx, mailbox)
     values = _values(tx, body, key, due_at, priority, sender, expires_at, project)
     values["mailbox"] = mailbox
     if (tx.origin is not None or tx.actor.startswith("agent:")) and chains.is_counted(mailbox):
@@ -64,15 +68,50 @@ def put(
 
 def put_after(tx: Tx, cause: Chain | None, mailbox: str, body: Any, **options: Any) -> Letter:
     """Put a letter that continues a chain, or that of the caller where it is longer. The options
-    are those of `put`. Beyond `mail.max_hops` the mailbox gets a notice, which wakes no agent."""
-    check_mailbox(mailbox)
+    are those of `put`. Beyond `mail.max_hops` the mailbox gets a notice, which wakes no agent. A
+    letter to a session that takes no letters is refused, and its sender notified."""
+    values = {**_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
     if not chains.is_counted(mailbox):
-        return put(tx, mailbox, body, **options)
+        return _put(tx, values)
+    try:
+        values["mailbox"] = open_mailbox(tx, mailbox)
+    except CorralError as error:
+        letter = _put(tx, values)
+        return letter if letter.ended_at else _end(tx, "refuse", _number(letter), error.message)
     cause = chains.longest(cause, chains.of_caller(tx))
     if cause is None:
-        return put(tx, mailbox, body, **options)
-    values = {**_values(tx, body, **options), "mailbox": mailbox}
+        return _put(tx, values)
     return _put_counted(tx, values, cause, is_limited=True)
+
+
+def open_mailbox(tx: Tx, mailbox: str) -> str:
+    """Return the mailbox that takes letters for this address: for a session that was closed and
+    replaced, that of its successor. Raises NotFound for a session that does not exist, and
+    IllegalMove for one that is closed. Other mailboxes need no row to exist."""
+    kind, _, name = mailbox.partition(":")
+    if kind != "session":
+        return mailbox
+    tx.several()
+    try:
+        id = first = sql.SESSION_IDS.resolve(tx, name)
+    except Invalid:
+        raise sql.SESSION_IDS.missing(name) from None
+    for _ in range(MOST_SUCCESSORS):
+        rows = tx.run(sql.SESSION, id=id)
+        if not rows:
+            raise sql.SESSION_IDS.missing(id)
+        ((state, successor),) = rows
+        if state == "open":
+            return f"session:{id}"
+        if successor is None:
+            break
+        id = successor
+    raise IllegalMove(
+        f"{first} is closed and takes no letters; `corral session reopen {first}` opens it.",
+        id=first,
+        found="closed",
+        allowed=["reopen"],
+    )
 
 
 def put_in_chain(
@@ -503,6 +542,10 @@ def _end(tx: Tx, verb: str, number: int, reason: str, *, guard: int | None = Non
             project=ended.project_id,
         )
     return ended
+
+
+def _number(letter: Letter) -> int:
+    return number_of("let", letter.id)
 
 
 def _anew(tx: Tx, verb: str, number: int, **columns: Any) -> Letter:

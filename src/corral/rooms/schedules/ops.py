@@ -267,7 +267,7 @@ def _create(
         sql.SCHEDULES,
         {
             "id": tx.new_id("sch"),
-            "mailbox": check_mailbox(mailbox),
+            "mailbox": mail.open_mailbox(tx, check_mailbox(mailbox)),
             "body": encode_json(body, "The body"),
             "kind": kind,
             "rule": rule,

@@ -17,3 +17,6 @@ ALTER TABLE delegations ADD COLUMN correlation_id {key};
 
 -- how many letters of agents led to the run that delegated it; null: a person did
 ALTER TABLE delegations ADD COLUMN hops {integer};
+
+-- the session that took its place after it was closed: letters go there; null: none
+ALTER TABLE sessions ADD COLUMN replaced_by {key};
