@@ -90,8 +90,8 @@ def _make(folder: str) -> None:
         config.make_private_folder(Path(folder))
     except OSError as error:
         raise Refused(
-            f"The folder {folder} cannot be made ({error.strerror}); mend that, or give the agent "
-            "a workspace.",
+            f"The folder {folder} cannot be created ({error.strerror}). Correct that, or give the "
+            "agent a workspace.",
             folder=folder,
         ) from None
 
