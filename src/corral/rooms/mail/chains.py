@@ -28,13 +28,17 @@ def is_counted(mailbox: str) -> bool:
 def of_run(tx: Tx, run: str) -> Chain:
     """Return the chain that led to a run, by what it and its parents were given."""
     agent = tx.run(sql.AGENT_OF_RUN, run_id=run)
-    return _chain(tx, tx.one(sql.LONGEST_OF_RUN, run_id=run), *(agent[0] if agent else ()))
+    hops = tx.value(sql.HOPS_OF_RUN, run_id=run)
+    found = tx.value(sql.CORRELATION_OF_RUN, run_id=run, hops=hops) if hops else None
+    return _chain(tx, found, hops, *(agent[0] if agent else ()))
 
 
 def of_agent(tx: Tx, agent_id: str, name: str) -> Chain:
     """Return the longest chain that led to a live run of an agent, for callers whose run is not
     known."""
-    return _chain(tx, tx.one(sql.LONGEST_OF_AGENT, agent_id=agent_id), agent_id, name)
+    hops = tx.value(sql.HOPS_OF_AGENT, agent_id=agent_id)
+    found = tx.value(sql.CORRELATION_OF_AGENT, agent_id=agent_id, hops=hops) if hops else None
+    return _chain(tx, found, hops, agent_id, name)
 
 
 def of_caller(tx: Tx, speaker: str | None = None) -> Chain | None:
@@ -59,7 +63,7 @@ def of_subject(tx: Tx, subject: str) -> Chain:
     """Return the chain that led to a run or a letter, by its id; an empty one for other things."""
     if subject.startswith("run_"):
         return of_run(tx, subject)
-    return of_letter(tx, subject) or _chain(tx, None)
+    return of_letter(tx, subject) or _chain(tx)
 
 
 def longest(*chains: Chain | None) -> Chain | None:
@@ -69,11 +73,13 @@ def longest(*chains: Chain | None) -> Chain | None:
 
 
 def _chain(
-    tx: Tx, found: Exchange | None, agent_id: str | None = None, agent: str | None = None
+    tx: Tx,
+    correlation_id: str | None = None,
+    hops: int | None = None,
+    agent_id: str | None = None,
+    agent: str | None = None,
 ) -> Chain:
-    if found is None:
-        return Chain(tx.new_id("cor"), 0, agent_id, agent)
-    return Chain(found.correlation_id, found.hops, agent_id, agent)
+    return Chain(correlation_id or tx.new_id("cor"), hops or 0, agent_id, agent)
 
 
 # -- the limit ------------------------------------------------------------------------------------
@@ -113,8 +119,10 @@ def load(tx: Tx, table: Table, id: str) -> Chain | None:
 def save(tx: Tx, table: Table, id: str, chain: Chain | None) -> None:
     """Keep the chain that a schedule, question or delegation continues. A shorter one than is kept
     changes nothing."""
+    if chain is None:
+        return
     before = load(tx, table, id)
-    if chain is not None and (before is None or chain.hops > before.hops):
+    if before is None or chain.hops > before.hops:
         tx.run(sql.set_chain(table), id=id, correlation_id=chain.correlation_id, hops=chain.hops)
 
 

@@ -8,42 +8,42 @@ _AGENT = "SELECT id, name FROM agents WHERE"
 _MOST_RUNS = 50
 _MOST_PARENTS = 50
 
-# Each run with its parents. A run that was deleted still has what it read.
-LONGEST_OF_RUN = Query(
-    Exchange,
-    f"""
-    WITH RECURSIVE line (id, distance) AS (
-        SELECT parent_id, 1 FROM runs WHERE id = :run_id AND parent_id IS NOT NULL
+_PARENTS = f"""
         UNION ALL
         SELECT runs.parent_id, line.distance + 1 FROM runs JOIN line ON runs.id = line.id
         WHERE runs.parent_id IS NOT NULL AND line.distance < {_MOST_PARENTS}
-    )
-    SELECT {_EXCHANGE} FROM (
-        SELECT {_EXCHANGE} FROM exchanges WHERE read_by = :run_id
-        UNION ALL
-        SELECT {_EXCHANGE} FROM exchanges WHERE read_by IN (SELECT id FROM line)
-    ) AS given
-    ORDER BY hops DESC, letter_id LIMIT 1
-""",
-)
+    )"""
 
-LONGEST_OF_AGENT = Query(
-    Exchange,
-    f"""
+# A run with its parents. A run that was deleted still has what it read. Aggregates instead of
+# ORDER BY: a run may have read many letters.
+_OF_RUN = f"""
+    WITH RECURSIVE line (id, distance) AS (
+        SELECT parent_id, 1 FROM runs WHERE id = :run_id AND parent_id IS NOT NULL {_PARENTS},
+    given AS (
+        SELECT correlation_id, hops FROM exchanges WHERE read_by = :run_id
+        UNION ALL
+        SELECT correlation_id, hops FROM exchanges WHERE read_by IN (SELECT id FROM line)
+    )
+"""
+
+# The live runs of an agent with their parents.
+_OF_AGENT = f"""
     WITH RECURSIVE line (id, distance) AS (
         SELECT id, 0 FROM (
             SELECT id FROM runs
-            WHERE agent_id = :agent_id AND ended_at IS NULL AND state <> 'queued'
-            ORDER BY id DESC LIMIT {_MOST_RUNS}
-        ) AS live
-        UNION ALL
-        SELECT runs.parent_id, line.distance + 1 FROM runs JOIN line ON runs.id = line.id
-        WHERE runs.parent_id IS NOT NULL AND line.distance < {_MOST_PARENTS}
+            WHERE agent_id = :agent_id AND ended_at IS NULL AND state <> 'queued' LIMIT {_MOST_RUNS}
+        ) AS live {_PARENTS},
+    given AS (
+        SELECT correlation_id, hops FROM exchanges WHERE read_by IN (SELECT id FROM line)
     )
-    SELECT {_EXCHANGE} FROM exchanges WHERE read_by IN (SELECT id FROM line)
-    ORDER BY hops DESC, letter_id LIMIT 1
-""",
-)
+"""
+_MOST_HOPS = "SELECT max(hops) FROM given"
+_WITH_HOPS = "SELECT min(correlation_id) FROM given WHERE hops = :hops"
+
+HOPS_OF_RUN = Statement(f"{_OF_RUN} {_MOST_HOPS}")
+CORRELATION_OF_RUN = Statement(f"{_OF_RUN} {_WITH_HOPS}")
+HOPS_OF_AGENT = Statement(f"{_OF_AGENT} {_MOST_HOPS}")
+CORRELATION_OF_AGENT = Statement(f"{_OF_AGENT} {_WITH_HOPS}")
 
 AGENT_OF_RUN = Statement(f"{_AGENT} id = (SELECT agent_id FROM runs WHERE runs.id = :run_id)")
 AGENT_BY_NAME = Statement(f"{_AGENT} name = :name")
