@@ -525,7 +525,13 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "schedules.fire_due": (
         lambda c: c.schedules.fire_due(limit=3),
-        {"schedules_due", "an open schedule", "settings_pkey", "its place in line"},
+        {
+            "schedules_due",
+            "schedules_pkey",
+            "an open schedule",
+            "settings_pkey",
+            "its place in line",
+        },
     ),
     "schedules.next_at": (lambda c: c.schedules.next_at(), {"schedules_due"}),
     "requests.list": (lambda c: c.requests.list(), {"requests_pkey"}),
@@ -642,7 +648,6 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "events_pkey",
             "groups_ended",
             "imports_pkey",
-            "origins_by_row",
             "letters_by_state",
             "letters_line",
             "letters_pkey",
@@ -791,7 +796,16 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "questions.ask": (
         lambda c: c.questions.ask("x", asker="agent:a5", key="new"),
-        {"questions_by_key", "questions_open_by_asker", "settings_pkey"},
+        {
+            "agents_name_key",
+            "exchanges_read",
+            "questions_by_key",
+            "questions_open_by_asker",
+            "questions_pkey",
+            "runs_active_of_agent",
+            "runs_pkey",
+            "settings_pkey",
+        },
     ),
     "questions.answer": (
         lambda c: c.questions.answer(QUESTION, "x", by="user:x"),
@@ -799,7 +813,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "questions.expire_due": (
         lambda c: c.questions.expire_due(limit=3),
-        {"questions_due", "an open question", "its place in line"},
+        {"questions_due", "questions_pkey", "an open question", "its place in line"},
     ),
     "questions.next_due": (lambda c: c.questions.next_due(), {"questions_due"}),
     "questions.list": (

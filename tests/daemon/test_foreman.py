@@ -62,8 +62,14 @@ def test_a_ready_task_is_done_by_the_agent_of_its_role_in_a_worktree_of_its_own(
         corral task submit "$CORRAL_TASK" --commit "$(git rev-parse HEAD)" --text "made it"
     """
     agent(live, tmp_path, script)
-    project = begin(live, repository, {"key": "make/it", "check": "test -e made"}, {"key": "B"})
+    project = begin(
+        live,
+        repository,
+        {"key": "make/it", "title": "Make it", "check": "test -e made"},
+        {"key": "B"},
+    )
     (run,) = live.tasks.start_ready()
+    assert run.title == "Make it", "not the preamble of its prompt"
     assert live.tasks.get("make/it").run_id == run.id
     assert run.project_id == project
     assert live.runs.wait(run.id, timeout_ms=60_000).state == "completed"

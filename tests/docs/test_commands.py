@@ -84,7 +84,7 @@ def behind(command: str, listed: str, found: str) -> str:
     return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do :; done"
 
 
-STARTED = "until corral ps -a --state completed | grep 'scheduled task'; do sleep 0.2; done"
+STARTED = "until corral ps -a --state completed | grep 'stand-up notes'; do sleep 0.2; done"
 ADA = "corral agent create ada --provider claude --role builder"
 
 PAGES = {

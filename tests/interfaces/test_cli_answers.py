@@ -60,6 +60,12 @@ BAD_INPUT = {
         2,
         "Give one rule",
     ),
+    "a task without a rule": (["schedule", "task", "ada", "x"], 2, "--in, --at, --every or --cron"),
+    "a move to where nothing can be created": (
+        ["db", "move", "--yes", "sqlite:////proc/x/y.db"],
+        5,
+        "Cannot create the store /proc/x/y.db: nothing can be created in /proc",
+    ),
     "an unknown setting": (
         ["setting", "set", "mail.max_atempts", "1"],
         2,
@@ -81,7 +87,7 @@ BAD_INPUT = {
         2,
         "cannot be 1ms: it goes from 1m to 3650d.",
     ),
-    "a back-up that is not there": (["db", "restore", "/none/x"], 2, "mend the path"),
+    "a back-up that is not there": (["db", "restore", "/none/x"], 2, "check the path"),
     "a body that is no JSON": (["mail", "put", "agent:a", "{", "--as-json"], 2, "is not JSON"),
     "a file that is not there": (["mail", "put", "agent:a", "@/none/x"], 2, "cannot be read"),
     "a NUL byte": (["mail", "put", "agent:a", "a\0b"], 2, "holds a NUL byte"),
@@ -383,7 +389,7 @@ def test_a_file_that_the_system_withholds_is_named_and_not_mistaken_for_our_outp
     monkeypatch.setattr("corral.library.mail.Mail.list", withheld)
     said = cli("mail", "list")
     assert (said.code, said.out) == (4, "")
-    assert said.err.startswith(f"corral: {tmp_path}/private cannot be used (Permission denied)")
+    assert said.err.startswith(f"corral: Cannot open {tmp_path}/private: Permission denied")
 
 
 def test_a_move_that_is_interrupted_says_how_to_go_on_and_how_to_stay(

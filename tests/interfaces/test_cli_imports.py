@@ -20,6 +20,7 @@ def test_a_database_is_brought_in_and_the_second_time_is_told(
     assert first.code == 0
     assert "rows are new" in first.out
     assert "BECAME" in first.out
+    assert not re.search(r"\b1 (agents|sessions|tasks|turns|notes|runs)\b", first.out)
     assert "Nothing is new" in cli("import", tool, str(path)).out
     found = cli.json("import", tool, str(path))
     assert found["new"] == 0

@@ -285,13 +285,31 @@ def test_both_who_are_attached_are_told_of_the_end(home: Home, screen: Open) -> 
 
 def test_a_watcher_who_reads_nothing_holds_up_nobody(home: Home, screen: Open) -> None:
     run = home.detached("bash", "-c", "read x; seq 1 2000000; exit 3", options=("--pty",))
-    with home.begin("attach", run.id, stdin=subprocess.PIPE) as lazy:
-        until(lambda: len(home.of_run(run)) == 1, "it waits for a line")
-        assert lazy.stdin is not None
-        lazy.stdin.write(b"go\n")
-        lazy.stdin.flush()
-        ended = home.ended(run.id)
-        assert ended.exit_code == 3
+    lazy = screen("attach", run.id)
+    until(lambda: len(home.of_run(run)) == 1, "it waits for a line")
+    lazy.type(b"go\r")
+    assert home.ended(run.id).exit_code == 3
+
+
+@pytest.mark.parametrize("stdin", [subprocess.DEVNULL, subprocess.PIPE])
+def test_attach_without_a_terminal_is_refused_and_leaves_the_run_as_it_is(
+    home: Home, stdin: int
+) -> None:
+    show_size = "trap 'stty size' WINCH; stty size; read x; echo got-$x"
+    run = home.detached("bash", "-c", show_size, options=("--pty",))
+    until(lambda: b"\n" in home.so_far(run), "it shows its size")
+    with home.begin("attach", run.id, stdin=stdin) as attached:
+        assert attached.wait(30) == 4
+        assert attached.stderr is not None
+        said = attached.stderr.read()
+    assert f"corral logs -f {run.id}".encode() in said
+    assert f"corral send {run.id}".encode() in said
+    assert home.corral("send", run.id, "it").returncode == 0
+    ended = home.ended(run.id)
+    first, *rest = home.output(ended).split()
+    assert first.isdigit()
+    assert rest[-1] == b"got-it"
+    assert len([word for word in rest if word.isdigit()]) == 1, "its terminal was not resized"
 
 
 def test_send_types_a_line(home: Home) -> None:

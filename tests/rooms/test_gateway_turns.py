@@ -59,7 +59,7 @@ def test_a_folder_that_cannot_be_made_holds_up_no_other_agent(store: Corral) -> 
     assert run.agent_id == store.agents.get("ben").id
     assert (workspaces / str(run.agent_id)).is_dir()
     missed = [letter for letter in store.mail.list().items if letter.last_error]
-    assert ["cannot be made" in str(letter.last_error) for letter in missed] == [True]
+    assert ["cannot be created" in str(letter.last_error) for letter in missed] == [True]
 
 
 def test_what_came_from_different_threads_is_answered_in_each(

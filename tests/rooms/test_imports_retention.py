@@ -93,6 +93,57 @@ def test_a_second_import_restores_what_was_deleted(
     assert store.imports.take(tool, path).restored == 0
 
 
+@EACH_TOOL
+def test_origins_are_kept_as_long_as_what_they_name(
+    store: Corral, clock: SetClock, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them the next import takes what exists for new rows."""
+    monkeypatch.setattr("corral.library.pruning.PIECE", 7)
+    path = foreign.MAKERS[tool](tmp_path)
+    first = store.imports.take(tool, path)
+    counted = counts(store)
+    store.settings.set("imports.retention", True)
+    clock.advance(2_000 * DAY)
+    dry = {each.table: each.rows for each in store.db.prune(dry_run=True)}
+    assert {each.table: each.rows for each in store.db.prune()}["origins"] == dry["origins"]
+    again = store.imports.take(tool, path)
+    assert (again.new, again.known) == (0, first.rows)
+    assert counts(store) == counted
+
+
+def test_origins_of_a_database_of_which_nothing_exists_are_deleted(
+    store: Corral, clock: SetClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.library.pruning.PIECE", 2)
+    store.imports.take("agents", foreign.make_agents(tmp_path))
+    (kept,) = rows(store, "SELECT count(*) FROM origins")[0]
+    rows(store, "UPDATE origins SET id = 'agt_gone' WHERE id IS NOT NULL RETURNING 1")
+    rows(store, "UPDATE origins SET became = 'agents' WHERE id IS NOT NULL RETURNING 1")
+    assert store.db.prune(), "with imports.retention off"
+    assert rows(store, "SELECT count(*) FROM origins")[0] == (kept,)
+    store.settings.set("imports.retention", True)
+    clock.advance(2_000 * DAY)
+    dry = {each.table: each.rows for each in store.db.prune(dry_run=True)}
+    assert dry["origins"] == kept > 2
+    assert {each.table: each.rows for each in store.db.prune()}["origins"] == kept
+    assert rows(store, "SELECT count(*) FROM origins")[0] == (0,)
+
+
+def test_the_file_of_a_session_is_known_as_long_as_the_session(
+    store: Corral, clock: SetClock, tmp_path: Path
+) -> None:
+    (tmp_path / "rollout.jsonl").write_bytes(
+        (FIXTURES / "transcripts" / "claude.jsonl").read_bytes()
+    )
+    store.imports.bring("claude", tmp_path)
+    (session,) = store.sessions.list(all=True).items
+    store.settings.set("imports.retention", True)
+    clock.advance(2_000 * DAY)
+    store.db.prune()
+    store.imports.bring("claude", tmp_path)
+    assert store.sessions.list(all=True).items == [session]
+
+
 def test_a_run_that_the_user_deleted_is_restored_with_its_log(
     store: Corral, tmp_path: Path
 ) -> None:

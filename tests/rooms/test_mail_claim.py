@@ -267,10 +267,11 @@ def test_a_letter_due_tomorrow_holds_up_nothing(store: Corral, clock: SetClock) 
 
 @pytest.mark.parametrize("kind", ["agent", "hook", "place", "session", "user"])
 def test_every_kind_of_mailbox_but_the_queue_keeps_order(store: Corral, kind: str) -> None:
-    store.mail.put(f"{kind}:x", 1)
-    store.mail.put(f"{kind}:x", 2)
-    store.mail.claim(f"{kind}:x", owner="a")
-    assert store.mail.claim(f"{kind}:x", owner="b") == []
+    mailbox = f"{kind}:{store.sessions.open().id if kind == 'session' else 'x'}"
+    store.mail.put(mailbox, 1)
+    store.mail.put(mailbox, 2)
+    store.mail.claim(mailbox, owner="a")
+    assert store.mail.claim(mailbox, owner="b") == []
 
 
 # -- plain work queues -----------------------------------------------------------------------

@@ -12,33 +12,33 @@ def stalled(store: Corral) -> list[str]:
 def test_a_mailbox_is_stalled_when_its_oldest_due_letter_is_not_claimed(
     store: Corral, clock: SetClock
 ) -> None:
-    for mailbox in ("session:ses_1", "queue:builds", "user:ann"):
+    for mailbox in ("user:ben", "queue:builds", "user:ann"):
         for number in range(3):
             store.mail.put(mailbox, number)
     store.mail.put("agent:later", 1, due_at=store.now() + DAY)
     assert stalled_mailboxes(store).state == "ok"
     clock.advance(HOUR + MINUTE)
-    assert stalled(store) == ["queue:builds", "session:ses_1", "user:ann"]
+    assert stalled(store) == ["queue:builds", "user:ann", "user:ben"]
     found = stalled_mailboxes(store)
     assert (found.state, "queue:builds" in found.message, "1h1m" in found.message) == (
         "warning",
         True,
         True,
     )
-    for mailbox in ("session:ses_1", "queue:builds", "user:ann"):
+    for mailbox in ("user:ben", "queue:builds", "user:ann"):
         for letter in store.mail.claim(mailbox, owner="o", limit=3):
             store.mail.ack(letter)
     assert stalled_mailboxes(store).state == "ok"
 
 
 def test_a_mailbox_that_is_worked_on_is_not_stalled(store: Corral, clock: SetClock) -> None:
-    store.mail.put("session:ses_1", "long work", priority=5)
-    store.mail.put("session:ses_1", "next")
-    store.mail.claim("session:ses_1", owner="o", lease_ms=4 * HOUR)
+    store.mail.put("user:ben", "long work", priority=5)
+    store.mail.put("user:ben", "next")
+    store.mail.claim("user:ben", owner="o", lease_ms=4 * HOUR)
     clock.advance(2 * HOUR)
     assert stalled(store) == []
     clock.advance(4 * HOUR)
-    assert stalled(store) == ["session:ses_1"]
+    assert stalled(store) == ["user:ben"]
 
 
 def test_a_letter_between_two_attempts_is_not_stalled_but_one_nobody_retries_is(

@@ -167,6 +167,22 @@ def test_what_an_agent_writes_is_not_taken_for_a_task(store: Corral, runner: Run
     assert 'signed "agent:eve"' in quotes_in(runner.prompt(runner.begin()))[0].source
 
 
+def test_the_title_of_a_run_is_the_text_of_its_letter(
+    store: Corral, runner: Runner, clock: SetClock
+) -> None:
+    made = daily(store)
+    store.mail.put(made.mailbox, {"undelivered": "let_1", "reason": "a notice"})
+    come(store, clock)
+    store.gateway.wake()
+    run = runner.begin()
+    assert run.title == "report", "without its source, and not that of a notice"
+    runner.end(run)
+    store.gateway.settle()
+    store.mail.put(made.mailbox, "Look at this.\nIt is urgent.", sender="user:ann")
+    store.gateway.wake()
+    assert runner.begin().title == "Look at this."
+
+
 def test_plain_schedules_say_where_their_letters_are_to_be_seen(store: Corral) -> None:
     plain = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     with refuses(store, Invalid) as caught:

@@ -141,8 +141,8 @@ def writing(top: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise Refused(
-            f"{top} cannot be written: {error.strerror or error}; make room or mend that, and try "
-            "again.",
+            f"{top} cannot be written: {error.strerror or error}; make room or correct that, and "
+            "try again.",
             dir=top,
         ) from None
 

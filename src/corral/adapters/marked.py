@@ -64,7 +64,7 @@ def read_json(text: str, file: str) -> dict[str, Any]:
         found = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
         raise Refused(
-            f"{file} is not plain JSON ({error}); mend it, and nothing was changed.", file=file
+            f"{file} is not plain JSON ({error}). Nothing was changed; correct it first.", file=file
         ) from None
     if not isinstance(found, dict) or not isinstance(found.get("hooks", {}), dict):
         raise Refused(f"{file} does not look as expected; nothing was changed.", file=file)

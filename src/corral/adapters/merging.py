@@ -176,7 +176,7 @@ def _write(checkout: Checkout, before: str, new: str, touched: set[str]) -> None
     checkout.told(*words, given=git.listed(touched - absent))
     raise Refused(
         f"{checkout.folder} could not be written ({done.said}), and is as it was; make room or "
-        "mend that, and try again.",
+        "correct that, and try again.",
         dir=checkout.folder,
     )
 

@@ -157,7 +157,7 @@ def keep_in_file(folder: Path, name: str, value: str) -> str:
         fresh.rename(path)
     except OSError as error:
         raise Refused(
-            f"The secret could not be kept in {folder} ({error.strerror}); mend the folder, or "
+            f"The secret could not be kept in {folder} ({error.strerror}); check the folder, or "
             "refer to the secret where it is.",
             path=str(folder),
         ) from None

@@ -175,8 +175,8 @@ def make(
             _add(repository, folder, branch, commit, found, own_branch, lock, pool)
         elif found is None:
             raise Refused(
-                f"{folder} is no worktree of {repository}; choose another folder, or mend it with "
-                "`git worktree repair`.",
+                f"{folder} is no worktree of {repository}; choose another folder, or repair it "
+                "with `git worktree repair`.",
                 dir=folder,
             )
     return os.path.join(folder, inside) if inside else folder

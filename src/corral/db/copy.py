@@ -34,7 +34,7 @@ def check_backup(path: Path) -> None:
     """Refuse what is no back-up of Corral's, or of a newer Corral; nothing in it may act before its
     schema is known to be ours."""
     if not path.is_file():
-        raise Invalid(f"There is no back-up at {path}; mend the path.", path=str(path))
+        raise Invalid(f"There is no back-up at {path}; check the path.", path=str(path))
     try:
         file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
@@ -70,12 +70,12 @@ def _refuse_strange(file: apsw.Connection, path: Path) -> None:
     strange = differences(without_fence(shape_of(file)), made)
     if not strange:
         return
-    mend = "mend it with a tool for SQLite if you know how that came"
+    repair = "repair it with a tool for SQLite if you know how that came"
     if (statements := undoing(strange)) is not None:
         words = shlex.join(["sqlite3", str(path), statements])
-        mend = f"take that out if you know how it came (`{words}`)"
+        repair = f"take that out if you know how it came (`{words}`)"
     raise Invalid(
-        f"{path} cannot be restored as it is ({told(strange)}); {mend}, else take another one.",
+        f"{path} cannot be restored as it is ({told(strange)}); {repair}, else take another one.",
         path=str(path),
     )
 

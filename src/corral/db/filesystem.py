@@ -44,6 +44,25 @@ REMOTE = frozenset(
 _BY_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 
 
+def _make_folder(path: Path) -> None:
+    try:
+        make_private_folder(path.parent)
+    except OSError as error:
+        raise _cannot_create(path, error) from None
+
+
+def _cannot_create(path: Path, error: OSError) -> StoreUnavailable:
+    """Name the folder in which nothing can be created: that of the store, or one above it."""
+    folder = next((each for each in path.parents if each.exists()), path.parent)
+    why = error.strerror if folder.is_dir() else os.strerror(errno.ENOTDIR)
+    return StoreUnavailable(
+        f"Cannot create the store {path}: nothing can be created in {folder} ({why}); give another "
+        "path.",
+        reason="unwritable",
+        path=str(path),
+    )
+
+
 def make_private_file(path: Path, *, create: bool) -> None:
     """Check that the file exists and is writable; a new one is readable only by its user.
 
@@ -52,7 +71,7 @@ def make_private_file(path: Path, *, create: bool) -> None:
     """
     try:
         if create and not path.exists():
-            make_private_folder(path.parent)
+            _make_folder(path)
             with suppress(FileExistsError):  # another process created it in the meantime
                 target = os.path.realpath(path)  # a symlink to a missing file: create its target
                 os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -63,7 +82,9 @@ def make_private_file(path: Path, *, create: bool) -> None:
             raise OSError(errno.EINVAL, "not a regular file")
         if not os.access(path, os.R_OK | os.W_OK, effective_ids=_BY_EFFECTIVE_IDS):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if create:
+            raise _cannot_create(path, error) from None
         raise StoreUnavailable(
             f"There is no store at {path} yet; check the path. It is made when it is first used.",
             reason="missing",

@@ -70,8 +70,8 @@ def translate(error: apsw.Error, path: Path) -> CorralError:
             return no_room(where)
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
             return StoreUnavailable(
-                f"The store {where} cannot be opened for writing ({error}); mend its permissions "
-                "or give another path with --store.",
+                f"The store {where} cannot be opened for writing ({error}); correct its "
+                "permissions or give another path with --store.",
                 reason="unwritable",
                 path=where,
             )

@@ -78,8 +78,8 @@ class Turnstile:
                 raise no_room(self._path.removesuffix("-line")) from None
             raise StoreUnavailable(
                 f"Corral cannot make its lock {error.filename or self._path} beside the store "
-                f"({error.strerror}); mend the folder's permissions, take away what stands in its "
-                "place, or give another path with --store.",
+                f"({error.strerror}); correct the folder's permissions, take away what stands in "
+                "its place, or give another path with --store.",
                 reason="unwritable",
                 path=self._path,
             ) from None

@@ -51,7 +51,9 @@ def command_words(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise Invalid(f"The command cannot be split into words: {error}; mend it.") from None
+        raise Invalid(
+            f"The command cannot be split into words: {error}. Correct its quotes."
+        ) from None
     if not words:
         raise Invalid("The command is empty; give a program.")
     return words

@@ -43,6 +43,9 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str | None = None
     told: Sequence["ToldTurn"] | None = None
     """The turns that the session records for the prompt; None: the prompt itself."""
+    title: str | None = None
+    """The text whose first line is the title, for a prompt that Corral composed; None: the
+    prompt."""
     command: Sequence[str] | None = None
     agent: str | None = None
     project: str | None = None
@@ -109,12 +112,13 @@ def ask(tx: Tx, wish: Wish) -> Run:
 
         # Another agent speaks into a conversation that others began.
         prompt, said = conversation.quote_caller(tx, prompt)
+    title = _title(tx, wish.title or (wish.told[0].text if wish.told else said or prompt))
     interactive = _is_watched(wish) and here
     mode = Mode.ACP if wish.acp else Mode.PTY if interactive else Mode.PIPE
     budget = _limit(wish, runner.agent, "budget_micros")
     require_measured(runner.program, runner.provider, mode, budget)
     if runner.agent is not None or wish.command is None:
-        session = session or _open_session(tx, runner, project, prompt)
+        session = session or _open_session(tx, runner, project, title)
     run = runs.request(
         tx,
         Order(
@@ -122,7 +126,7 @@ def ask(tx: Tx, wish: Wish) -> Run:
             args=runner.extra,
             cwd=cwd,
             name=wish.name,
-            title=_title(tx, wish.told[0].text if wish.told else said or prompt),
+            title=title,
             project_id=project.id if project else None,
             session_id=session.id if session else None,
             agent_id=runner.agent.id if runner.agent else None,
@@ -381,20 +385,21 @@ def _session(tx: Tx, typed: str) -> "Session":
     return sessions.get(tx, typed)
 
 
-def _open_session(tx: Tx, runner: Runner, project: Project | None, prompt: str | None) -> "Session":
+def _open_session(tx: Tx, runner: Runner, project: Project | None, title: str | None) -> "Session":
     from corral.rooms.sessions import ops as sessions
 
     return sessions.open_session(
         tx,
         runner.agent.id if runner.agent else None,
         project=project.id if project else None,
-        title=_title(tx, prompt),
+        title=title,
         provider=runner.provider,
     )
 
 
-def _title(tx: Tx, prompt: str | None) -> str | None:
-    first = (prompt or "").strip().partition("\n")[0]
+def _title(tx: Tx, text: str | None) -> str | None:
+    """Return the first line of a text, shortened and without secrets; None when it is empty."""
+    first = (text or "").strip().partition("\n")[0]
     return abridged(tx.without_secrets(first), MAX_TITLE) or None
 
 

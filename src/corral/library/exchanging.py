@@ -367,7 +367,7 @@ def close(database: "Database", session: str, run: Run, sandbox_by: str) -> Look
         looked = exchange(database, session, run)
     now = database.clock.now()
     if looked.busy and (run.ended_at or 0) + BUSY_MS < now:
-        looked = Looked({}, trouble="it is held, or cannot be mended")
+        looked = Looked({}, trouble="it is held, or cannot be repaired")
     if looked.busy:
         return looked
     from corral.adapters.boxed import outbound

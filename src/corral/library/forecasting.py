@@ -143,8 +143,9 @@ def _tell_all(tx: Tx, clashes: list[Clash]) -> None:
             same = [(side.folder, side.run_id) for side in (clash.one, clash.other)]
             key = sha256(msgspec.json.encode(same)).hexdigest()[:32]
             who = theirs.owner or "somebody"
-            mail.put(
+            mail.put_after(
                 tx,
+                None,
                 mine.owner,
                 {
                     "forecast": msgspec.to_builtins(clash),

@@ -29,7 +29,7 @@ _NO_DAEMON = (
 
 
 def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
-    """Check everything, also when the store cannot be opened; `fix` mends what is safe to mend."""
+    """Check everything, also when the store cannot be opened; `fix` repairs what is safe."""
     home = config.home()
     findings = [_python(), _sqlite(), _folder(home, fix)]
     if home.is_dir():

@@ -108,6 +108,7 @@ def _ask(
             tx,
             asking.Wish(
                 prompt=shown.prompt,
+                title=f"judge: {round.prompt.strip()}",
                 agent=judge,
                 project=race.project_id,
                 dir=shown.folder,

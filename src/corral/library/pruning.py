@@ -44,6 +44,9 @@ from corral.rooms.settings import ops as settings
 from corral.rooms.tasks import forgetting as forgetting_tasks
 from corral.rooms.tokens import ops as tokens
 
+PIECE = 1_000
+"""Origins that are deleted in one transaction."""
+
 
 def prune(database: Database, *, dry_run: bool) -> list[Pruned]:
     """Forget what is old, table by table; a dry run counts just what a real one would forget."""
@@ -186,6 +189,30 @@ def _prune_races(
     return Piece(len(ids), ids[-1] if ids else None)
 
 
+def _prune_origins(
+    tx: Tx, *, before: int, after: Key | None, count_only: bool, whose: Whose
+) -> Piece:
+    """Forget what the rows of one database became, when nothing of it exists any more. While
+    something does, all of them are kept: the next import would take a row without an origin for a
+    new one."""
+    from corral.library.foreign.restoration import Restoration
+
+    last = imports.Source(*str(after).split("\n", 1)) if after else imports.Source("", "")
+    source = imports.next_source(tx, last) if whose.imported is not False else None
+    if source is None:
+        return Piece(0, None)
+    key = "\n".join(source)
+    if imports.last_news(tx, source) >= before:
+        return Piece(0, key)
+    restoration = Restoration(tx)
+    if any(restoration.has_existing(known) for known in imports.known_of(tx, source)):
+        return Piece(0, key)
+    if count_only:
+        return Piece(imports.count_source(tx, source), key)
+    gone = imports.forget_source(tx, source, limit=PIECE)
+    return Piece(gone, after or "\n" if gone == PIECE else key)
+
+
 class Kept(NamedTuple):
     """Rows that take others along when they are forgotten."""
 
@@ -197,6 +224,9 @@ class Kept(NamedTuple):
 
 # What is forgotten when it is old, in this order.
 KEPT: tuple[Retention | Kept, ...] = (
+    # First: both are kept as long as what they name, and a dry run must count the same.
+    imports.KEPT,
+    Kept("origins", "imports.keep_ms", _prune_origins, by_project=False),
     mail.KEPT,
     events.KEPT,
     schedules.KEPT,
@@ -208,8 +238,6 @@ KEPT: tuple[Retention | Kept, ...] = (
     charges.KEPT,
     charges.TOTALS_KEPT,
     charges.COUNTERS_KEPT,
-    imports.KEPT,
-    imports.ORIGINS_KEPT,
     delegations.KEPT,
     *plans.KEPT,
     *checkpoints.KEPT,

@@ -86,6 +86,7 @@ def begin(tx: Tx, start: Start, dir: str) -> Run:
     run = asking.ask(
         tx,
         asking.Wish(
+            title=task.title,
             prompt=prompt_of(task),
             agent=agent.id,
             project=project.id,

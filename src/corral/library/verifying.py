@@ -91,7 +91,7 @@ def files(database: Database, told: Told) -> Iterator[Finding]:
         found = list(look(database, told))
         yield from (Finding(check, state, message) for state, message in found[:MOST])
         if len(found) > MOST:
-            more = f"{len(found) - MOST:,} more like that; mend these, and look again."
+            more = f"{len(found) - MOST:,} more like that; repair these, and check again."
             yield Finding(check, found[MOST][0], more)
         if not found:
             yield Finding(check, "ok", sound)

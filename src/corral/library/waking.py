@@ -90,8 +90,8 @@ def _make(folder: str) -> None:
         config.make_private_folder(Path(folder))
     except OSError as error:
         raise Refused(
-            f"The folder {folder} cannot be made ({error.strerror}); mend that, or give the agent "
-            "a workspace.",
+            f"The folder {folder} cannot be created ({error.strerror}). Correct that, or give the "
+            "agent a workspace.",
             folder=folder,
         ) from None
 
@@ -115,6 +115,7 @@ def begin_turn(tx: Tx, session: str, folder: str | None) -> Run | None:
     wish = asking.Wish(
         prompt=prompt.text,
         told=prompt.turns,
+        title=prompt.title,
         dir=folder,
         sandbox=wanted,
         host=_moved(tx, session),

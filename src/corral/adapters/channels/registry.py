@@ -35,7 +35,7 @@ def find(kind: str) -> type[Adapter]:
     except Exception as error:  # whatever is wrong with somebody else's package
         raise Invalid(
             f"The kind of channel {kind!r} is brought by {entry.value}, which cannot be loaded "
-            f"({type(error).__name__}: {error}); mend or remove that package.",
+            f"({type(error).__name__}: {error}); repair or remove that package.",
             kind=kind,
         ) from None
     return loaded

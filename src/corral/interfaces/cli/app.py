@@ -76,7 +76,7 @@ class App:
         render.now = store.now if store is not None else SystemClock().now
 
     def open_for_upgrade(self) -> "Corral":
-        """The store with whatever schema it has, for the command that mends that."""
+        """The store with whatever schema it has, for the command that migrates it."""
         from corral.library import open
 
         self._store = open(self.url, upgrade=True)

@@ -228,7 +228,7 @@ def _out_of_reach(error: OSError, arguments: list[str]) -> int:
         _complain("output", f"The answer could not be written ({error.strerror}).", {}, arguments)
         return 1
     file = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
-    said = f"{file} cannot be used ({error.strerror}); mend that and try again."
+    said = f"Cannot open {file}: {error.strerror}."
     _complain("refused", said, {"path": file}, arguments)
     return EXIT_CODES["refused"]
 

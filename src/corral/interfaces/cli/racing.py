@@ -162,14 +162,14 @@ def show(app: App, race: "Race") -> None:
         write_line("")
         write_line(headline(round))
         varied = any(attempt.variation for attempt in round.attempts)
-        denied = _denied(app, round)
+        denied, retry = _denied(app, round)
         column = ("DENIED", lambda attempt: denied.get(attempt.id))  # noqa: B023 used at once
         columns = [*ATTEMPTS[:3], *([WAY] if varied else []), *ATTEMPTS[3:-2]]
         app.show_all(
             round.attempts, [*columns, *([column] if denied else []), *ATTEMPTS[-2:]], empty="-"
         )
         if denied:
-            write_line("Start the race again with --yes CLASS (edit, run, all) to approve these.")
+            write_line(f"Start the race again with {retry} to approve these.")
         for verdict in round.verdicts:
             write_line(f"{verdict.judge} ({verdict.state}): {verdict.reason or 'at work'}"[:300])
         for graft in round.grafts:
@@ -179,15 +179,20 @@ def show(app: App, race: "Race") -> None:
     write_line(next_step(race))
 
 
-def _denied(app: App, round: "Round") -> dict[str, str]:
-    """Return the denied tools of each attempt, by its id."""
-    denied = {}
+def _denied(app: App, round: "Round") -> tuple[dict[str, str], str]:
+    """Return the denied tools of each attempt, by its id, and the options that approve them, as
+    `corral show` names them for a run."""
+    from corral.rooms.runs.model import approvals_for
+
+    denied: dict[str, str] = {}
+    tools: set[str] = set()
     for attempt in round.attempts:
         with suppress(NotFound):  # its run may have been deleted
             run = app.store.runs.get(attempt.run_id) if attempt.run_id else None
             if run is not None and run.denied_text:
                 denied[attempt.id] = run.denied_text
-    return denied
+                tools.update(run.denied)
+    return denied, " ".join(f"--yes {name}" for name in approvals_for(tools))
 
 
 def _money(race: "Race") -> str:

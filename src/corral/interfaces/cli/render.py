@@ -39,6 +39,14 @@ def write_line(text: str) -> None:
     sys.stdout.write(printable(text) + "\n")
 
 
+def count(number: int, things: str) -> str:
+    """A number of things, given in the plural: 1 agent, 2 agents, 1 log line."""
+    words = things.replace("_", " ")
+    if number == 1:
+        words = words.removesuffix("es" if words.endswith("ches") else "s")
+    return f"{number:,} {words}"
+
+
 def nobody_reads() -> bool:
     """Whether whoever read our output has gone: `| head` has seen enough while nothing comes."""
     try:

@@ -58,6 +58,12 @@ class Restoration:
                 by_table.setdefault(row.became, {})[key] = row.id
         return {key for table, ids in by_table.items() for key in self._missing_of(table, ids)}
 
+    def has_existing(self, known: Mapping[str, Known]) -> bool:
+        """Whether an object that one of these rows became exists. Parts exist only with their
+        parent, which is an object."""
+        named = {key for key, row in known.items() if row.id and row.became in self._named_by}
+        return bool(named - self.missing(known))
+
     def _missing_of(self, table: str, ids: Mapping[str, str]) -> Iterable[str]:
         column, prefix = self._named_by[table]
         names: dict[str, str | int] = {}

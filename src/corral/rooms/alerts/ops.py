@@ -11,6 +11,7 @@ from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
 from corral.rooms.alerts import sql
 from corral.rooms.alerts.model import Alert, Kind, Target, check_target
+from corral.rooms.mail import chains
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, check_mailbox
 from corral.rooms.settings import ops as settings
@@ -46,7 +47,7 @@ def add(
     how = _one_of(Target, target_kind)
     check_target(how, target)
     if how is Target.MAILBOX:
-        check_mailbox(target)
+        target = mail.open_mailbox(tx, check_mailbox(target))
     if secret is not None:
         settings.check_secret_name(secret)
         if how is not Target.WEBHOOK:
@@ -101,7 +102,8 @@ def raise_alert(
     """Tell everybody who asked for it that something happened to a thing; gives the letters.
 
     `edge` names this one occurrence (an attempt's number, say): however often it is told, each
-    alert tells of it once.
+    alert tells of it once. The letter to an agent continues the chain of letters that led to the
+    run, so that an alert about the runs that it starts comes to an end.
     """
     what = _one_of(Kind, kind)
     clean_text(subject, "The subject", most=MAX_EDGE)
@@ -117,8 +119,9 @@ def raise_alert(
         "data": data,
     }
     return [
-        mail.put(
+        mail.put_after(
             tx,
+            chains.of_subject(tx, subject) if chains.is_counted(alert.mailbox) else None,
             alert.mailbox,
             {"alert": alert.id, **body},
             key=f"{alert.id}:{what}:{subject}:{which}",

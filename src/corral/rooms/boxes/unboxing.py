@@ -24,6 +24,7 @@ from corral.rooms.gateway import attaching, corresponding, sending, talking
 from corral.rooms.gateway import ops as gateway
 from corral.rooms.gateway.letters import chat_of
 from corral.rooms.gateway.model import Talk
+from corral.rooms.mail import chains
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
@@ -269,7 +270,10 @@ def _act(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> None:
     if said.action != "timer_set":
         raise Refused(f"the host does nothing called {abridged(said.action or '', 60)!r} for it")
     delay_ms = (said.in_seconds or 0) * SECOND
-    schedules.set_timer(tx, talk.mailbox, {"timer": _words(said)}, delay_ms=delay_ms)
+    cause = chains.of_run(tx, run.id)
+    chains.check(tx, cause)
+    made = schedules.set_timer(tx, talk.mailbox, {"timer": _words(said)}, delay_ms=delay_ms)
+    chains.save(tx, "schedules", made.id, cause)
 
 
 def refuse(tx: Tx, session: str, run_id: str, row: Out | str, reason: str, *, tell: bool) -> bool:
@@ -283,7 +287,7 @@ def refuse(tx: Tx, session: str, run_id: str, row: Out | str, reason: str, *, te
     tx.note("session", "refuse", session, data={"message": id, "reason": abridged(reason, 500)})
     if tell:
         body = {"undelivered": id, "reason": reason}
-        mail.put(tx, f"session:{session}", body, key=f"refused:{id}")
+        mail.put_after(tx, None, f"session:{session}", body, key=f"refused:{id}")
     return True
 
 

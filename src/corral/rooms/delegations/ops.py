@@ -13,6 +13,7 @@ from corral.rooms.agents import ops as agents
 from corral.rooms.agents.model import AgentState
 from corral.rooms.delegations import sql
 from corral.rooms.delegations.model import Delegation, DelegationState
+from corral.rooms.mail import chains
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import LetterState, check_mailbox
 
@@ -100,6 +101,7 @@ def hand_over(
         note={"to": doer.name, "task": task_id},
     )
     assert made is not None
+    chains.save(tx, "delegations", made.id, chains.of_caller(tx, back))
     letter = mail.put(
         tx,
         made.to_mailbox,
@@ -273,8 +275,9 @@ def _end(
         result=None if result is None else encode_json(result, "The result"),
         reason=reason,
     )
-    mail.put(
+    mail.put_after(
         tx,
+        chains.load(tx, "delegations", ended.id),
         ended.from_mailbox,
         {
             "kind": "delegation_result",

@@ -220,7 +220,8 @@ def _hand_over(tx: Tx, talk: Talk, question: Question) -> None:
         "answer": question.answer,
         "answered_by": question.answered_by,
     }
-    mail.put(tx, talk.mailbox, body, key=f"{question.id}:ended")
+    cause = questions.chain_of(tx, question)
+    mail.put_after(tx, cause, talk.mailbox, body, key=f"{question.id}:ended")
 
 
 def answer(tx: Tx, question: str, said: str, by: str) -> tuple[bool, str]:

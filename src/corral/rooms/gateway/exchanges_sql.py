@@ -6,24 +6,6 @@ _EXCHANGE = "letter_id, correlation_id, hops, answers, agent_id, reply_to, read_
 
 EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter_id = :letter_id")
 
-READ_EXCHANGES = Query(
-    Exchange,
-    f"SELECT {_EXCHANGE} FROM exchanges WHERE read_by = :run_id ORDER BY hops DESC LIMIT 1",
-)
-
-ADD_EXCHANGE = Query(
-    Exchange,
-    "INSERT INTO exchanges"
-    " (letter_id, correlation_id, hops, answers, agent_id, reply_to, created_at)"
-    " VALUES (:letter_id, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)"
-    f" ON CONFLICT (letter_id) DO NOTHING RETURNING {_EXCHANGE}",
-)
-
-READ_EXCHANGE = Query(
-    Exchange,
-    f"UPDATE exchanges SET read_by = :run_id WHERE letter_id = :letter_id RETURNING {_EXCHANGE}",
-)
-
 # As long as its letter, which may wait for longer than a letter is kept.
 EXCHANGES_KEPT = Retention(
     "exchanges",

@@ -16,6 +16,7 @@ from corral.kernel.text import encode_json, quoted
 from corral.rooms.gateway import sql
 from corral.rooms.gateway.letters import Chat, chat_of, errand_of, is_notice
 from corral.rooms.gateway.model import Message, Talk
+from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter
 from corral.rooms.questions import ops as questions
 from corral.rooms.schedules import ops as schedules
@@ -38,6 +39,8 @@ class TurnPrompt(NamedTuple):
 
     text: str
     turns: list[ToldTurn]
+    title: str
+    """The text of the first letter, without the line that names its source."""
 
 
 def build(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> TurnPrompt:
@@ -48,7 +51,17 @@ def build(tx: Tx, talk: Talk, letters: Sequence[Letter]) -> TurnPrompt:
     if len(told) == 1 and len(letters) == 1 and (own := _own_words(tx, talk, letters[0])):
         told = [(told[0][0], [Own(own)])]
     text = render([part for _, parts in told for part in parts])
-    return TurnPrompt(text, [ToldTurn(key, transcribe(parts)) for key, parts in told])
+    turns = [ToldTurn(key, transcribe(parts)) for key, parts in told]
+    return TurnPrompt(text, turns, _title(letters, told[len(told) - len(letters) :]))
+
+
+def _title(letters: Sequence[Letter], told: Sequence[tuple[str, list[PromptPart]]]) -> str:
+    """Return the text of the first letter that is not a notice, else of the first one."""
+    if not letters:
+        return ""
+    texts = [parts[0].text for _, parts in told]
+    notices = [is_notice(letter) for letter in letters]
+    return texts[notices.index(False) if False in notices else 0]
 
 
 def _own_words(tx: Tx, talk: Talk, letter: Letter) -> str | None:
@@ -115,8 +128,16 @@ def _schedule_of(tx: Tx, talk: Talk, letter: Letter) -> Schedule | None:
     same = before == now  # except for a script's output, which the schedule does not have
     if isinstance(before, dict) and isinstance(now, dict):
         same = before == {name: value for name, value in now.items() if name != "found"}
-    put_by_it = schedule.mailbox == talk.mailbox and schedule.sender == letter.sender
+    put_by_it = _goes_to(tx, schedule.mailbox, talk) and schedule.sender == letter.sender
     return schedule if same and put_by_it else None
+
+
+def _goes_to(tx: Tx, mailbox: str, talk: Talk) -> bool:
+    """Whether letters to a mailbox go to this session, also as the successor of a closed one."""
+    try:
+        return mail.open_mailbox(tx, mailbox) == talk.mailbox
+    except CorralError:
+        return False
 
 
 def _answer_of(tx: Tx, letter: Letter) -> Quote | None:

@@ -11,7 +11,7 @@ from corral.kernel.ids import number_of
 from corral.kernel.page import MAX_LIMIT
 from corral.kernel.text import encode_json
 from corral.rooms.alerts import ops as alerts
-from corral.rooms.gateway import exchanges_sql, sending, sql
+from corral.rooms.gateway import sending, sql
 from corral.rooms.gateway.letters import Chat, asked_in, chat_of, is_notice
 from corral.rooms.gateway.model import (
     Fenced,
@@ -24,7 +24,7 @@ from corral.rooms.gateway.model import (
     Wiring,
 )
 from corral.rooms.gateway.routing import seat
-from corral.rooms.mail import looking
+from corral.rooms.mail import chains, looking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Draft, Letter, LetterState
 from corral.rooms.projects import ops as projects
@@ -74,33 +74,42 @@ def take_seat(
     tx: Tx, agent_id: str, place: Place, where: str, thread: str, *, project: str | None
 ) -> Talk:
     """The session that an agent has for a chat and thread."""
-    if found := _open_talk(tx, agent_id, where, thread):
+    found, closed = _open_talk(tx, agent_id, where, thread)
+    if found is not None:
         return found
     session = sessions.open_session(
         tx, agent_id, project=project, title=place.called[:60], reply_to=place.mailbox
     )
-    return begin_talk(tx, session, where, thread)
+    return _replace(tx, closed, begin_talk(tx, session, where, thread))
 
 
 def for_letters(tx: Tx, agent_id: str) -> Talk:
     """The session in which an agent is woken for letters that belong to no chat."""
-    if found := _open_talk(tx, agent_id, "", "desk"):
+    found, closed = _open_talk(tx, agent_id, "", "desk")
+    if found is not None:
         return found
     session = sessions.open_session(tx, agent_id, title="Letters of other agents")
-    return begin_talk(tx, session, "", "desk")
+    return _replace(tx, closed, begin_talk(tx, session, "", "desk"))
 
 
-def _open_talk(tx: Tx, agent_id: str, where: str, thread: str) -> Talk | None:
-    """The talk that is there, with nobody else beginning one meanwhile; None: one is to be begun,
-    also in the place of one whose session somebody closed."""
+def _replace(tx: Tx, closed: Talk | None, talk: Talk) -> Talk:
+    """Let a talk take the place of one whose session was closed: letters to it go there."""
+    if closed is not None:
+        sessions.set_successor(tx, closed.session_id, talk.session_id)
+    return talk
+
+
+def _open_talk(tx: Tx, agent_id: str, where: str, thread: str) -> tuple[Talk | None, Talk | None]:
+    """Return the open talk, if any, and the one that was dropped because its session is closed.
+    No other transaction begins the same talk meanwhile."""
     tx.serialize(f"talk:{agent_id}:{where}:{thread}")
     found = tx.one(sql.TALK_OF, agent_id=agent_id, place_id=where, thread=thread)
     if found is None or found.run_id or _is_open(tx, found.session_id):
-        return found
+        return found, None
     tx.run(sql.DROP_TALK, session_id=found.session_id)
     # No loop claims the letters of a session without a talk.
     mail.refuse_waiting(tx, found.mailbox, reason="its session was closed")
-    return None
+    return None, found
 
 
 def take_over(tx: Tx, session: str, run_id: str, number: int) -> Talk | None:
@@ -274,7 +283,7 @@ def note_given(tx: Tx, letters: Sequence[Letter], run_id: str) -> None:
     for letter in letters:
         occurrences.note_run(tx, letter, run_id)
         if chat_of(letter) is None:
-            tx.one(exchanges_sql.READ_EXCHANGE, letter_id=letter.id, run_id=run_id)
+            chains.read(tx, letter.id, run_id)
 
 
 def last_told(letters: Sequence[Letter]) -> int:

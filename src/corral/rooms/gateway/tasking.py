@@ -46,9 +46,9 @@ def add_task(
     keep the answers. A `script` is run first: it says whether the agent is woken, and what it
     prints is told with the text. The other options are those of a schedule.
     """
+    if sum(given is not None for given in (every_ms, cron, at, delay_ms)) != 1:
+        raise Invalid("Say when it runs, in one way: --in, --at, --every or --cron.")
     if delay_ms is not None:
-        if at is not None:
-            raise Invalid("Give a moment or a delay, not both.")
         at = tx.now + check_int(delay_ms, "The delay")
     whose = agents.get(tx, agent)
     if whose.state is not AgentState.ACTIVE:

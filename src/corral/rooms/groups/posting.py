@@ -20,7 +20,9 @@ from corral.rooms.groups.model import (
     check_open,
     letter_key,
 )
+from corral.rooms.mail import chains
 from corral.rooms.mail import ops as mail
+from corral.rooms.mail.model import Chain
 
 LETTER_MS = 30 * DAY
 """How long a member that is away finds a post in its mailbox; in the group it stays longer."""
@@ -41,7 +43,8 @@ def post(
     """Say something in a group that one is in; every other member gets it as a letter, in order.
     Secrets are taken out.
 
-    The same `key` of the same author gives back the first post.
+    The same `key` of the same author gives back the first post. A post of an agent continues the
+    chain of letters that led to it; Refused beyond `mail.max_hops`.
     """
     found = ops.get(tx, group, project=project)
     return _post(tx, found, text, author=author or tx.actor, reply_to=reply_to, key=key)
@@ -186,6 +189,8 @@ def _post(
             return _with_reactions(tx, [before])[0]
     if reply_to is not None and not 1 <= check_int(reply_to, "The reply") <= group.posts:
         raise Invalid(f"{group.name} has no post {reply_to} to reply to.", reply_to=reply_to)
+    cause = chains.of_caller(tx, author)
+    chains.check(tx, cause)
     id = tx.new_id("pst")
     post = {
         "id": id,
@@ -205,11 +210,11 @@ def _post(
     made = Post(id, group.id, number, author, kept, reply_to, named, at, {})
     tx.run(sql.MARK_OWN, group_id=group.id, member=author, number=made.number)
     tx.note("post", "post", id, project_id=group.project_id, data={"group": group.id, "by": author})
-    _tell(tx, group, made)
+    _tell(tx, group, made, cause)
     return made
 
 
-def _tell(tx: Tx, group: Group, made: Post) -> None:
+def _tell(tx: Tx, group: Group, made: Post, cause: Chain | None) -> None:
     body = {
         "kind": "post",
         "group": group.id,
@@ -225,6 +230,7 @@ def _tell(tx: Tx, group: Group, made: Post) -> None:
         [other.member for other in members if other.member != made.author],
         body,
         key=letter_key(group.id, made.number),
+        cause=cause,
         # Told when it never arrives; a group would be told of everyone who is away.
         sender=made.author if group.kind is Kind.DIRECT else None,
         due_at=made.at,  # rises with the number, as a transaction's own time may not

@@ -1,7 +1,7 @@
 """Taking in what other programs recorded, a piece at a time, each piece once."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,7 +23,6 @@ from corral.rooms.sessions import ops as sessions
 from corral.rooms.sessions.model import NewTurn, Session
 
 KEPT = sql.KEPT
-ORIGINS_KEPT = sql.ORIGINS_KEPT
 MAX_PATH = 4_096
 
 
@@ -156,6 +155,43 @@ def known(tx: Tx, part: Part, keys: Sequence[str]) -> dict[str, Known]:
     """Which of these rows were brought in before, by their keys."""
     found = tx.run(sql.KNOWN, **part._asdict(), keys_=encode_rows(keys))
     return {key: Known(id, digest, became) for key, id, digest, became in found}
+
+
+class Source(NamedTuple):
+    """One database of another tool."""
+
+    tool: str
+    source: str
+
+
+def next_source(tx: Tx, after: Source) -> Source | None:
+    """Return the next database that rows were imported from, in the order of names."""
+    rows = tx.run(sql.NEXT_SOURCE, **after._asdict())
+    return Source(*rows[0]) if rows else None
+
+
+def last_news(tx: Tx, source: Source) -> int:
+    """Return the time at which a row of a database was last imported or found changed."""
+    return int(tx.value(sql.LAST_NEWS, **source._asdict()) or 0)
+
+
+def known_of(tx: Tx, source: Source, *, limit: int = 1_000) -> Iterator[dict[str, Known]]:
+    """Yield all rows that were imported from a database, a piece at a time."""
+    part = row_id = ""
+    given = {**source._asdict(), "limit": limit}
+    while rows := tx.run(sql.OF_SOURCE, part=part, row_id=row_id, **given):
+        part, row_id = rows[-1][:2]
+        yield {f"{row[0]}:{row[1]}": Known(*row[2:]) for row in rows}
+
+
+def count_source(tx: Tx, source: Source) -> int:
+    """Return the number of rows that were imported from a database."""
+    return int(tx.value(sql.COUNT_OF_SOURCE, **source._asdict()))
+
+
+def forget_source(tx: Tx, source: Source, *, limit: int) -> int:
+    """Delete up to `limit` origins of a database; returns how many there were."""
+    return len(tx.run(sql.FORGET_SOURCE, **source._asdict(), limit=limit))
 
 
 def forget_origins(tx: Tx, part: Part, keys: Sequence[str]) -> None:

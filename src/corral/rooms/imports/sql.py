@@ -37,25 +37,41 @@ LIST = Query(
 """,
 )
 
+# As long as its session: a file that is not known would be imported a second time.
 KEPT = Retention(
     "imports",
     setting="imports.keep_ms",
     born=None,
-    over="updated_at < :before",
+    over="""updated_at < :before
+        AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.id = imports.session_id)""",
     key="path",
     imported="updated_at",
 )
 
-# Its rows know what they became, so one that was forgotten would come in a second time: they are
-# kept as long as it is known which files were read.
-ORIGINS_KEPT = Retention(
-    "origins",
-    setting="imports.keep_ms",
-    born=None,
-    over="coalesce(changed_at, imported_at) < :before",
-    key="row_id",
-    imported="imported_at",
-)
+NEXT_SOURCE = Statement("""
+    SELECT tool, source FROM origins WHERE (tool, source) > (:tool, :source)
+    ORDER BY tool, source LIMIT 1
+""")
+
+LAST_NEWS = Statement("""
+    SELECT max(coalesce(changed_at, imported_at)) FROM origins
+    WHERE tool = :tool AND source = :source
+""")
+
+OF_SOURCE = Statement("""
+    SELECT part, row_id, id, digest, became FROM origins
+    WHERE tool = :tool AND source = :source AND (part, row_id) > (:part, :row_id)
+    ORDER BY part, row_id LIMIT :limit
+""")
+
+COUNT_OF_SOURCE = Statement("SELECT count(*) FROM origins WHERE tool = :tool AND source = :source")
+
+FORGET_SOURCE = Statement("""
+    DELETE FROM origins WHERE (tool, source, part, row_id) IN (
+        SELECT tool, source, part, row_id FROM origins
+        WHERE tool = :tool AND source = :source ORDER BY part, row_id LIMIT :limit
+    ) RETURNING row_id
+""")
 
 # -- rows of other programs' databases -------------------------------------------------------------
 

@@ -338,8 +338,9 @@ def _live(tx: Tx, project_id: str, *, lapsed_too: bool = False) -> list[Lock]:
 def _tell(tx: Tx, lock: Lock, what: str) -> None:
     """A letter to a lock's owner, once for each state that the lock reaches."""
     if lock.owner.startswith(_MAILBOXES):
-        mail.put(
+        mail.put_after(
             tx,
+            None,
             lock.owner,
             {
                 "lock": lock.id,

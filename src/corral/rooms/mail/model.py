@@ -94,6 +94,17 @@ class Stalled(msgspec.Struct, frozen=True):
     due_at: int
 
 
+class Chain(msgspec.Struct, frozen=True):
+    """The letters between agents that led to a run, or to what it made."""
+
+    correlation_id: str
+    hops: int
+    """The length of the longest way; 0: no letter of an agent led to it."""
+    agent_id: str | None = None
+    agent: str | None = None
+    """The name of the agent whose letter continues it, if known."""
+
+
 class Exchange(msgspec.Struct, frozen=True):
     """What a letter that an agent wrote to an agent belongs to."""
 

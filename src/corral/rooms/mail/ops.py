@@ -7,14 +7,15 @@ from corral.db.moves import create, create_each, move
 from corral.db.moves_many import create_many, encode_rows, move_many
 from corral.db.tx import Tx
 from corral.kernel.clock import YEAR
-from corral.kernel.errors import Held, IllegalMove, Invalid
+from corral.kernel.errors import CorralError, Held, IllegalMove, Invalid
 from corral.kernel.ids import number_of
 from corral.kernel.lease import lease_end, taken_over
 from corral.kernel.page import check_limit
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
-from corral.rooms.mail import sql
+from corral.rooms.mail import chains, sql
 from corral.rooms.mail.backoff import pause_ms as ladder_pause
 from corral.rooms.mail.model import (
+    Chain,
     Draft,
     Letter,
     LetterState,
@@ -29,6 +30,8 @@ KEPT = sql.KEPT
 LEASE_MS = 30_000
 MAX_ERROR = 8_192
 MOST_BEHIND_MS = 10_000
+MOST_SUCCESSORS = 100
+"""How many sessions in a row may have replaced one another."""
 _UNLESS_KEYED = "(mailbox, key) WHERE key IS NOT NULL"
 
 
@@ -47,11 +50,109 @@ def put(
     """Put a letter into a mailbox. A key that the mailbox has seen gives back that first letter.
 
     It is claimed from `due_at` on and not delivered after `expires_at`. `sender` is the mailbox
-    that is told should the letter never arrive.
+    that is told should the letter never arrive. A letter that a run or an agent puts for an agent
+    continues a chain (see `chains`); beyond `mail.max_hops` a session gets a notice instead. A
+    session must be open; a letter to one that was replaced goes to its successor.
     """
-    check_mailbox(mailbox)
+    if check_mailbox(mailbox).startswith("session:"):
+        mailbox = open_mailbox(tx, mailbox)
     values = _values(tx, body, key, due_at, priority, sender, expires_at, project)
     values["mailbox"] = mailbox
+    if (tx.origin is not None or tx.actor.startswith("agent:")) and chains.is_counted(mailbox):
+        tx.several()
+        cause = chains.of_caller(tx)
+        if cause is not None:
+            return _put_counted(tx, values, cause, is_limited=mailbox.startswith("session:"))
+    return _put(tx, values)
+
+
+def put_after(tx: Tx, cause: Chain | None, mailbox: str, body: Any, **options: Any) -> Letter:
+    """Put a letter that continues a chain, or that of the caller where it is longer. The options
+    are those of `put`. Beyond `mail.max_hops` the mailbox gets a notice, which wakes no agent. A
+    letter to a session that takes no letters is refused, and its sender notified."""
+    values = {**_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
+    if not chains.is_counted(mailbox):
+        return _put(tx, values)
+    try:
+        values["mailbox"] = open_mailbox(tx, mailbox)
+    except CorralError as error:
+        letter = _put(tx, values)
+        return letter if letter.ended_at else _end(tx, "refuse", _number(letter), error.message)
+    cause = chains.longest(cause, chains.of_caller(tx))
+    if cause is None:
+        return _put(tx, values)
+    return _put_counted(tx, values, cause, is_limited=True)
+
+
+def open_mailbox(tx: Tx, mailbox: str) -> str:
+    """Return the mailbox that takes letters for this address: for a session that was closed and
+    replaced, that of its successor. Raises NotFound for a session that does not exist, and
+    IllegalMove for one that is closed. Other mailboxes need no row to exist."""
+    kind, _, name = mailbox.partition(":")
+    if kind != "session":
+        return mailbox
+    tx.several()
+    try:
+        id = first = sql.SESSION_IDS.resolve(tx, name)
+    except Invalid:
+        raise sql.SESSION_IDS.missing(name) from None
+    for _ in range(MOST_SUCCESSORS):
+        rows = tx.run(sql.SESSION, id=id)
+        if not rows:
+            raise sql.SESSION_IDS.missing(id)
+        ((state, successor),) = rows
+        if state == "open":
+            return f"session:{id}"
+        if successor is None:
+            break
+        id = successor
+    raise IllegalMove(
+        f"{first} is closed and takes no letters; `corral session reopen {first}` opens it.",
+        id=first,
+        found="closed",
+        allowed=["reopen"],
+    )
+
+
+def put_in_chain(
+    tx: Tx,
+    cause: Chain,
+    mailbox: str,
+    body: Any,
+    *,
+    answers: str | None,
+    reply_to: str,
+    **options: Any,
+) -> Letter:
+    """Put a letter that continues a chain and may be answered at `reply_to`; the caller checks the
+    limit. The options are those of `put`."""
+    values = {**_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
+    letter = _put(tx, values)
+    chains.record(tx, letter.id, cause, answers=answers, reply_to=reply_to)
+    return letter
+
+
+def _put_counted(tx: Tx, values: dict[str, Any], cause: Chain, *, is_limited: bool) -> Letter:
+    most = chains.limit_of(tx, cause) if is_limited else None
+    if most is not None:
+        return cut_off(tx, cause, values["mailbox"], values.get("sender") or tx.actor, most)
+    letter = _put(tx, values)
+    chains.record(tx, letter.id, cause)
+    return letter
+
+
+def cut_off(tx: Tx, chain: Chain, mailbox: str, sender: str, most: int) -> Letter:
+    """Notify a mailbox that a chain exceeded the hop limit, once; the notice wakes no agent."""
+    reason = f"{sender} wanted to write once more: {chains.too_long(most)}"
+    body = {"kind": "notice", "undelivered": chain.correlation_id, "reason": reason}
+    told = {"to": mailbox, "correlation": chain.correlation_id}
+    tx.note("agent", "cut_off", sender, data=told)
+    key = f"cut_off:{chain.correlation_id}"
+    return _put(tx, {**_values(tx, body, key), "mailbox": mailbox})
+
+
+def _put(tx: Tx, values: dict[str, Any]) -> Letter:
+    mailbox, key = values["mailbox"], values.get("key")
     letter = create(tx, sql.LETTERS, values) if key is None else None
     while letter is None:
         # Found neither free nor taken: the first one was forgotten (pruned) in between.
@@ -78,12 +179,24 @@ def put_each(tx: Tx, drafts: Sequence[Draft]) -> list[str]:
     ]
 
 
-def put_all(tx: Tx, mailboxes: Sequence[str], body: Any, *, key: str, **how: Any) -> None:
-    """Put the same letter into several mailboxes, at the price of a statement or two; the options
-    are those of `put`. A mailbox that has seen the key keeps its first letter."""
+def put_all(
+    tx: Tx,
+    mailboxes: Sequence[str],
+    body: Any,
+    *,
+    key: str,
+    cause: Chain | None = None,
+    **how: Any,
+) -> None:
+    """Put the same letter into several mailboxes of agents and people, at the price of a statement
+    or two; the options are those of `put`. A mailbox that has seen the key keeps its first letter.
+    The letters continue the chain `cause`, else that of the caller; the caller checks its limit."""
     values = _values(tx, body, key=key, **how)
     if rows := [{"mailbox": check_mailbox(mailbox)} for mailbox in mailboxes]:
         create_many(tx, sql.LETTERS, rows, {"mailbox": "text"}, unless=_UNLESS_KEYED, **values)
+    counted = [each for each in mailboxes if chains.is_counted(each)]
+    if counted and (cause := cause or chains.of_caller(tx)) is not None:
+        chains.record_all(tx, counted, key, cause)
 
 
 def _values(
@@ -147,6 +260,9 @@ def claim(
     """
     check_mailbox(mailbox)
     clean_text(owner, "The owner", most=MAX_NAME)
+    is_read = tx.origin is not None and chains.is_counted(mailbox)
+    if is_read:
+        tx.several()
     statement = sql.CLAIM_ONE if limit == 1 else sql.CLAIM
     if keeps_order(mailbox):
         tx.serialize(f"mailbox:{mailbox}")
@@ -164,6 +280,8 @@ def claim(
     )
     if len(taken) > 1:
         taken.sort(key=lambda letter: (letter.line_at, number_of("let", letter.id)))
+    if is_read:
+        chains.read_all(tx, [letter.id for letter in taken])
     return taken
 
 
@@ -365,6 +483,7 @@ def close_unread(tx: Tx, mailbox: str, keys: Sequence[str]) -> int:
     Gives back how many there were."""
     found = tx.run(sql.UNREAD, mailbox=mailbox, keys_=encode_rows(keys), now=tx.now)
     move_many(tx, sql.LETTERS, "ack", [seq for (seq,) in found], ended_at=tx.now)
+    chains.read_all(tx, [f"let_{seq}" for (seq,) in found])
     return len(found)
 
 
@@ -423,6 +542,10 @@ def _end(tx: Tx, verb: str, number: int, reason: str, *, guard: int | None = Non
             project=ended.project_id,
         )
     return ended
+
+
+def _number(letter: Letter) -> int:
+    return number_of("let", letter.id)
 
 
 def _anew(tx: Tx, verb: str, number: int, **columns: Any) -> Letter:

@@ -1,3 +1,4 @@
+from corral.db.lookup import IdColumn
 from corral.db.moves import StateTable
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
@@ -357,6 +358,11 @@ EXPIRED = Statement("""
       AND (owner IS NULL OR due_at <= :now)
     ORDER BY expires_at LIMIT :limit {skip_locked}
 """)
+
+SESSION_IDS = IdColumn("session", "ses", "sessions")
+
+# Locked, so that no letter is put while the session is closed or replaced.
+SESSION = Statement("SELECT state, replaced_by FROM sessions WHERE id = :id {locked}")
 
 KEPT = Retention(
     "letters",

@@ -10,8 +10,9 @@ from corral.kernel.deadline import is_late
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.rooms.mail import chains
 from corral.rooms.mail import ops as mail
-from corral.rooms.mail.model import agent_of, check_mailbox
+from corral.rooms.mail.model import Chain, agent_of, check_mailbox
 from corral.rooms.questions import sql
 from corral.rooms.questions.model import (
     Question,
@@ -86,6 +87,8 @@ def ask(
     _check_room(tx, whose, project)
     made = create(tx, sql.QUESTIONS, values, note={"asker": whose})
     assert made is not None
+    cause = chains.of_run(tx, run) if run else chains.of_caller(tx, whose)
+    chains.save(tx, "questions", made.id, cause)
     call_on(tx, made.id, made.answerers, _told(made), until=made.deadline_at)
     return made
 
@@ -275,11 +278,14 @@ def report(
     body: dict[str, object],
     *,
     project: str | None,
+    cause: Chain | None = None,
 ) -> None:
-    """Tell whoever asked how it ended, once; whoever was called on need not look any more."""
+    """Tell whoever asked how it ended, once; whoever was called on need not look any more. The
+    letter continues the chain `cause`."""
     for answerer in answerers:
         mail.close_unread(tx, answerer, [id])
-    mail.put(tx, to, body, key=_letter_key(id), expires_at=tx.now + LETTER_MS, project=project)
+    until = tx.now + LETTER_MS
+    mail.put_after(tx, cause, to, body, key=_letter_key(id), expires_at=until, project=project)
 
 
 def close_report(tx: Tx, id: str, to: str) -> None:
@@ -288,8 +294,23 @@ def close_report(tx: Tx, id: str, to: str) -> None:
 
 
 def _tell(tx: Tx, ended: Question) -> Question:
-    report(tx, ended.id, ended.asker, ended.answerers, _told(ended), project=ended.project_id)
+    report(
+        tx,
+        ended.id,
+        ended.asker,
+        ended.answerers,
+        _told(ended),
+        project=ended.project_id,
+        cause=chain_of(tx, ended),
+    )
     return ended
+
+
+def chain_of(tx: Tx, ended: Question) -> Chain | None:
+    """Return the chain that the letter with an answer continues: that of the question, unless
+    people answered it."""
+    by_people = ended.answered_by and all(map(is_person, ended.answered_by.split(", ")))
+    return None if by_people else chains.load(tx, "questions", ended.id)
 
 
 def _told(question: Question) -> dict[str, object]:

@@ -23,9 +23,10 @@ from corral.rooms.agents.tools import allows
 from corral.rooms.gateway import ops as gateway
 from corral.rooms.gateway import talking
 from corral.rooms.gateway.model import HOST
+from corral.rooms.mail import chains
 from corral.rooms.mail import ops as mail
 from corral.rooms.questions import ops as questions
-from corral.rooms.questions.model import Question, QuestionState
+from corral.rooms.questions.model import Question, QuestionState, is_person
 from corral.rooms.requests import sql
 from corral.rooms.requests.actions import ACTIONS, Action, Asking
 from corral.rooms.requests.model import Arguments, Request, RequestState, words_of
@@ -249,7 +250,9 @@ def tell(tx: Tx, ended: Request) -> Request:
         "result": ended.result,
         "text": words_of(ended),
     }
-    mail.put(tx, mailbox, body, key=f"{ended.id}:ended")
+    by_person = ended.decided_by is not None and is_person(ended.decided_by)
+    cause = chains.of_run(tx, ended.run_id) if ended.run_id and not by_person else None
+    mail.put_after(tx, cause, mailbox, body, key=f"{ended.id}:ended")
     return ended
 
 

@@ -47,6 +47,7 @@ def edit(
         clean_text(columns["name"], "The name", most=MAX_NAME)
     edited = tx.one(sql.EDIT, id=found.id, **columns)
     assert edited is not None
+    ops.continue_chain(tx, edited)
     tx.note("schedule", "edit", edited.id, project_id=edited.project_id, data={"rule": edited.rule})
     return edited
 

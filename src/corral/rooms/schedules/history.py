@@ -17,7 +17,7 @@ from corral.kernel.errors import Invalid
 from corral.kernel.ids import number_of
 from corral.kernel.page import Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text
-from corral.rooms.mail import looking
+from corral.rooms.mail import chains, looking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Letter, LetterState, agent_of
 from corral.rooms.schedules import sql
@@ -85,8 +85,9 @@ def _create(
 
 
 def _put(tx: Tx, schedule: Schedule, body: Any, key: str | None) -> Letter:
-    return mail.put(
+    return mail.put_after(
         tx,
+        chains.load(tx, "schedules", schedule.id),
         schedule.mailbox,
         body,
         key=key,

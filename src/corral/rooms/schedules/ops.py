@@ -11,6 +11,7 @@ from corral.kernel.errors import IllegalMove, Invalid, Refused
 from corral.kernel.ids import number_of
 from corral.kernel.page import LAST_ID, Page, check_limit, decode_cursor, page_of
 from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
+from corral.rooms.mail import chains
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import (
     Letter,
@@ -165,6 +166,8 @@ def run(tx: Tx, id: str) -> Letter:
             verb="run",
             allowed=[],
         )
+    if chains.is_counted(schedule.mailbox):
+        chains.check(tx, chains.of_caller(tx))
     letter = history.put(tx, schedule, None)
     tx.note(
         "schedule", "run", schedule.id, project_id=schedule.project_id, data={"letter": letter.id}
@@ -180,6 +183,7 @@ def pause(tx: Tx, id: str) -> Schedule:
 def resume(tx: Tx, id: str) -> Schedule:
     """Go on with the next moment from now."""
     schedule = get(tx, id)
+    continue_chain(tx, schedule)
     upcoming = _rule(schedule).next(tx.now)
     if upcoming is None and schedule.state is ScheduleState.PAUSED:
         # A timer whose moment passed while it was paused: nobody asked that it be lost.
@@ -266,7 +270,7 @@ def _create(
         sql.SCHEDULES,
         {
             "id": tx.new_id("sch"),
-            "mailbox": check_mailbox(mailbox),
+            "mailbox": mail.open_mailbox(tx, check_mailbox(mailbox)),
             "body": encode_json(body, "The body"),
             "kind": kind,
             "rule": rule,
@@ -277,7 +281,16 @@ def _create(
         },
     )
     assert made is not None
+    continue_chain(tx, made)
     return made
+
+
+def continue_chain(tx: Tx, schedule: Schedule) -> None:
+    """Let the letters of a schedule continue the chain of the caller, who made or changed it.
+    Raises Refused beyond `mail.max_hops`."""
+    cause = chains.of_caller(tx) if chains.is_counted(schedule.mailbox) else None
+    chains.check(tx, cause)
+    chains.save(tx, "schedules", schedule.id, cause)
 
 
 def _fire(tx: Tx, schedule: Schedule, moments: list[int], upcoming: int | None) -> list[Letter]:

@@ -104,6 +104,11 @@ def reopen(tx: Tx, session: Session | str) -> Session:
     return again
 
 
+def set_successor(tx: Tx, closed: str, successor: str) -> None:
+    """Let letters to a closed session go to the one that took its place."""
+    tx.run(sql.SET_SUCCESSOR, id=closed, successor=successor)
+
+
 def by_provider(tx: Tx, provider: str, id: str) -> Session | None:
     """The latest session that a provider knows by this id of its own, if there is one."""
     return tx.one(

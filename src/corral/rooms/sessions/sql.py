@@ -361,3 +361,5 @@ MAKE_ROOM_IN_PAST = Statement("""
         updated_at = CASE WHEN updated_at < :at THEN :at ELSE updated_at END
     WHERE id = :id RETURNING turns
 """)
+
+SET_SUCCESSOR = Statement("UPDATE sessions SET replaced_by = :successor WHERE id = :id")

@@ -397,8 +397,9 @@ def tell(tx: Tx, mailbox: str | None, task: Task, what: str, reason: str | None 
     """Tell somebody once what became of a task, of this taking of it."""
     if mailbox is None:
         return
-    mail.put(
+    mail.put_after(
         tx,
+        None,
         mailbox,
         {
             "kind": "task",

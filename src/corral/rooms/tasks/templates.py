@@ -68,7 +68,7 @@ _ALL = (
     ),
     Template(
         "bugfix",
-        "A fault: see it fail, mend it, review.",
+        "A fault: see it fail, fix it, review.",
         [
             Part(
                 "reproduce",

@@ -1,3 +1,5 @@
+import os
+
 import click
 
 from corral.interfaces.cli.app import App, Verb, pass_app
@@ -8,7 +10,11 @@ from corral.kernel.errors import Conflict
 @click.argument("run")
 @pass_app
 def command(app: App, run: str) -> int:
-    """Take over a run's terminal; Ctrl-\\ takes your hands off again, and the run goes on."""
+    """Take over a run's terminal; Ctrl-\\ takes your hands off again, and the run goes on.
+
+    Standard input must be a terminal. In scripts, use `corral logs -f RUN` to follow the output
+    and `corral send RUN TEXT` to type a line.
+    """
     from corral.adapters import process
     from corral.interfaces.cli import staying
     from corral.rooms.runs.model import Mode
@@ -20,4 +26,9 @@ def command(app: App, run: str) -> int:
         raise Conflict(f"{found.id} runs on {found.host}; attach to it there.")
     if found.mode is not Mode.PTY:
         raise Conflict(f"{found.id} has no terminal; `corral logs -f {found.id}` shows its output.")
+    if not os.isatty(0):
+        raise Conflict(
+            f"Cannot attach to {found.id}: standard input is not a terminal. Use `corral logs -f "
+            f"{found.id}` to follow its output, or `corral send {found.id} TEXT` to type a line."
+        )
     return staying.stay(app, found, split=False)

@@ -5,7 +5,7 @@ from corral.interfaces.cli.commands.db import FINDINGS
 
 
 @click.command("doctor", cls=Verb)
-@click.option("--fix", is_flag=True, help="Mend what can be mended safely.")
+@click.option("--fix", is_flag=True, help="Repair what can be repaired safely.")
 @pass_app
 def command(app: App, fix: bool) -> int:
     """Look at everything that Corral needs, and say what is wrong and what to do."""

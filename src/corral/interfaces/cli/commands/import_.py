@@ -16,8 +16,8 @@ def _bring(app: App, source: str, folder: str | None) -> None:
         brought = app.store.imports.bring(source, folder, on_file=tell)
     own = f" {brought.own} were run by Corral itself and are known." if brought.own else ""
     told = (
-        f"{brought.turns:,} turns and {brought.charges:,} charges from {brought.sessions:,} of "
-        f"{brought.files:,} transcripts.{own}"
+        f"{render.count(brought.turns, 'turns')} and {render.count(brought.charges, 'charges')} "
+        f"from {brought.sessions:,} of {render.count(brought.files, 'transcripts')}.{own}"
     )
     if brought.left_out:
         counts = ", ".join(f"{rows:,} {kind}" for kind, rows in sorted(brought.left_out.items()))
@@ -68,7 +68,10 @@ def _show_tables(app: App, taken: Any) -> None:
             ("KNOWN", lambda row: row.known),
             ("CHANGED", lambda row: row.changed),
             ("KEPT AS IT WAS", lambda row: row.kept),
-            ("BECAME", lambda row: ", ".join(f"{n} {what}" for what, n in row.became.items())),
+            (
+                "BECAME",
+                lambda row: ", ".join(render.count(n, what) for what, n in row.became.items()),
+            ),
         ],
         empty="",
     )
@@ -102,7 +105,7 @@ def _retention(taken: Any) -> list[str]:
     """Report the effect of retention on imported rows, and the setting that changes it."""
     if not taken.retention:
         return []
-    counts = ", ".join(f"{each.rows:,} {each.table}" for each in taken.retention)
+    counts = ", ".join(render.count(each.rows, each.table) for each in taken.retention)
     if taken.exempt:
         return [
             f"Imported data is exempt from retention, which would otherwise delete {counts}. "
