@@ -6,10 +6,11 @@ import pytest
 
 from corral import config
 from corral.daemon.delivery import Delivery
+from corral.db.tx import Tx
 from corral.kernel.clock import MINUTE, SECOND, SetClock
 from corral.kernel.end import End
 from corral.kernel.errors import Refused
-from corral.library import Corral
+from corral.library import Corral, waking
 from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Draft
 from corral.rooms.runs.model import Run
@@ -60,6 +61,34 @@ def test_a_folder_that_cannot_be_made_holds_up_no_other_agent(store: Corral) -> 
     assert (workspaces / str(run.agent_id)).is_dir()
     missed = [letter for letter in store.mail.list().items if letter.last_error]
     assert ["cannot be created" in str(letter.last_error) for letter in missed] == [True]
+
+
+def test_a_defect_in_one_session_holds_up_no_other_session(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The letters of the failing session are retried and become dead letters."""
+    chat = chat_with(store)
+    store.agents.create("ben", provider="scripted")
+    store.wirings.add("ben", channel=chat.channel.name)
+    chat.says("hello")
+    broken = next(
+        session.id
+        for session in store.sessions.list().items
+        if session.agent_id == store.agents.get("ada").id
+    )
+    begin_turn = waking.begin_turn
+
+    def fail(tx: Tx, session: str, folder: str | None) -> Run | None:
+        if session == broken:
+            raise KeyError("text")
+        return begin_turn(tx, session, folder)
+
+    monkeypatch.setattr(waking, "begin_turn", fail)
+    (run,) = store.gateway.wake()
+    assert run.agent_id == store.agents.get("ben").id
+    (missed,) = [letter for letter in store.mail.list().items if letter.last_error]
+    assert missed.mailbox == f"session:{broken}"
+    assert missed.last_error == "KeyError: 'text'"
 
 
 def test_what_came_from_different_threads_is_answered_in_each(

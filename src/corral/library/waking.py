@@ -52,9 +52,9 @@ def wake(database: "Database") -> list[Run]:
             run = _begin(database, talk)
         except StoreUnavailable:
             raise
-        except CorralError as error:
+        except Exception as error:
             # Skip a session that cannot be woken, so that it does not hold up the others.
-            log.error("session %s cannot be woken: %s", talk.session_id, error.message)
+            log.error("session %s cannot be woken: %s", talk.session_id, _reason(error))
             continue
         if run is not None:
             begun.append(run)
@@ -69,11 +69,20 @@ def _begin(database: "Database", talk: Talk) -> Run | None:
         return database.write(partial(begin_turn, session=talk.session_id, folder=folder))
     except StoreUnavailable:
         raise
-    except CorralError as error:
-        # A turn that cannot be requested is a failed attempt, like any other.
-        lost = partial(cannot_begin, session=talk.session_id, reason=error.message)
+    except Exception as error:
+        # A turn that cannot be requested is a failed attempt, like any other. Poison messages that
+        # meet a defect of the program become dead letters too, instead of blocking every session.
+        lost = partial(cannot_begin, session=talk.session_id, reason=_reason(error))
         database.write(lost)
         return None
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of an error; the traceback of an unexpected one goes to the log."""
+    if isinstance(error, CorralError):
+        return error.message
+    log.error("unexpected error in a turn", exc_info=error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _folder(tx: Tx, talk: Talk) -> str | None:
@@ -179,9 +188,9 @@ def settle(
                 done = _settle(database, talk, outputs, here)
             except StoreUnavailable:
                 raise
-            except CorralError as error:
+            except Exception as error:
                 # Skip a turn that cannot be ended, so that it does not hold up the others.
-                log.error("the turn of %s cannot be ended: %s", talk.run_id, error.message)
+                log.error("the turn of %s cannot be ended: %s", talk.run_id, _reason(error))
                 continue
             if done is not None:
                 settled.append(done)
