@@ -96,8 +96,8 @@ def test_the_figures_of_stats_are_explained(cli: Cli, url: str) -> None:
 def test_resume_takes_what_run_takes() -> None:
     given = [{option.name for option in each.params} for each in (run.command, resume.command)]
     assert given[0] - given[1] == {"words", "session"}
-    # Only the chat gives `told`: the turns that the session keeps of its prompt.
-    assert set(Wishes.__annotations__) == set(Wish.__struct_fields__) - {"told"}
+    # Callers inside Corral give `told` (the turns that the session keeps) and `title` (of a task).
+    assert set(Wishes.__annotations__) == set(Wish.__struct_fields__) - {"told", "title"}
 
 
 def test_a_narrow_table_does_without_the_lesser_columns_and_never_the_first() -> None:
