@@ -41,3 +41,29 @@ def test_a_prompt_that_is_yielded_again_is_not_recorded() -> None:
     record.next_look = 0.0
     record.look(None)
     assert recorder.taken == ["do it"], "a person says the same again"
+
+
+def test_an_item_that_is_yielded_again_is_not_activity() -> None:
+    """An idle run is ended after a time without activity, so an old item must not count as new."""
+    items = [Item(5, Said("assistant", "done"), 7, "prt_1")]
+    place: Any = SimpleNamespace(
+        started_at=0,
+        refresh=lambda: None,
+        files=lambda session: [(Path("record"), True)],
+        read=lambda path, offset: [item for item in items if item.offset >= offset],
+    )
+    recorder: Any = Recorder()
+    record = FollowedRecord(place, recorder, use=RecordUse.ALL, session="ses_1", prompt=None)
+
+    def look() -> bool:
+        record.next_look = 0.0
+        return record.look(None)
+
+    assert [look(), look(), look()] == [True, False, False]
+    items.append(Item(6, Said("assistant", "one more"), 7, "prt_2"))
+    assert [look(), look()] == [True, False], "a new item of the same time"
+    items[1] = Item(6, Said("assistant", "one more, changed"), 7, "prt_2")
+    assert [look(), look()] == [True, False], "an item that changed at the same time"
+    items.append(Item(9, Said("assistant", "later"), 9, "prt_3"))
+    assert [look(), look()] == [True, False]
+    assert recorder.taken == ["done", "one more", "one more, changed", "later"]

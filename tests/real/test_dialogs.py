@@ -91,8 +91,7 @@ def test_yes_allows_the_command_once(home: RealHome, cli: str) -> None:
 
 
 def test_sent_text_is_submitted_and_an_idle_cli_quits(home: RealHome, cli: str) -> None:
-    # Longer than the slowest of them shows nothing while it starts.
-    run = begin(home, cli, {"text": "the first answer"}, options=("--idle-exit", "45s"))
+    run = begin(home, cli, {"text": "the first answer"}, options=("--idle-exit", "20s"))
     until(home.asked_for, "the prompt reached the model")
     sent = home.corral("send", run.id, steps({"text": "the second answer"}))
     assert sent.returncode == 0, (sent, home.get(run.id))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 LONGEST_LOOK = 5.0
 WATCHER_SECONDS = 2.0
 TRIM_SECONDS = 2.0
+LONGEST_START = 120.0  # seconds until an interface that is not recognized counts as started
 
 
 class Keeper:
@@ -383,6 +384,8 @@ class Keeper:
     def _look_for_idleness(self, now: float, patience: float) -> None:
         if self._streams is None or self._streams.source is None:
             self._active = max(self._active, now - self._output.age())
+        if self._voice.is_starting and now < self._began + LONGEST_START:
+            self._active = now
         if now >= self._active + patience and not self._voice.is_working:
             self._idle = True
             self._is_unanswered = self._voice.attention is Attention.NEEDS_INPUT

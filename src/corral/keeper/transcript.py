@@ -6,6 +6,7 @@ Every item keeps its own time. Reading a record again, after a supervisor took o
 twice: the key of a turn is its place in the record.
 """
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -144,6 +145,8 @@ class FollowedRecord:
         self._has_stream_charged = has_stream_charged
         self._sessions: list[str] = [session] if session else []
         self._offsets: dict[Path, int] = {}
+        self._newest: dict[Path, set[bytes]] = {}
+        """The digests of the items at the offset: a reader may yield those again."""
         self._named: str | None = session
         self._searches = session is None or use is RecordUse.ALL
         self._next_search = 0.0
@@ -242,17 +245,24 @@ class FollowedRecord:
             self.recorder.link(SessionNamed(session), title=self._place.title(path))
 
     def _read_file(self, session: str, path: Path, *, is_main: bool) -> bool:
+        """Take in the new items of a file; returns whether there were any."""
         offset = self._offsets.get(path, 0)
         items = self._place.read(path, offset)
         if not items:
             return False
-        self._offsets[path] = max(offset, *(item.offset for item in items))
+        before = self._newest.get(path, set())
+        newest = self._offsets[path] = max(offset, *(item.offset for item in items))
+        self._newest[path] = {_digest(item) for item in items if item.offset == newest}
+        found = False
         numbers: dict[str, int] = {}
         for item in items:
             at = item.place or str(item.offset)
             nth = numbers[at] = numbers.get(at, -1) + 1
+            if item.offset == offset and _digest(item) in before:
+                continue
+            found = True
             self._take(item, f"record:{session}:{path.name[-40:]}:{at}.{nth}", is_main=is_main)
-        return True
+        return found
 
     def _take(self, item: Item, place: str, *, is_main: bool) -> None:
         fact = item.fact
@@ -301,6 +311,10 @@ class FollowedRecord:
             return False
         self._prompt, self._prompt_place = None, place  # only the first time
         return True
+
+
+def _digest(item: Item) -> bytes:
+    return hashlib.blake2b(repr(item).encode(errors="replace"), digest_size=16).digest()
 
 
 def follow_record(

@@ -71,6 +71,8 @@ class Voice:
         """The recorder of its stream, if it has one."""
         self.is_working = False
         """Whether it shows that it works, though nothing moves."""
+        self.is_starting = False
+        """Whether its interface has not appeared yet: silence is then not idleness."""
         self.is_done = False
         """Whether it has done what it was told and only waits to be let go."""
 
