@@ -99,10 +99,11 @@ def test_its_budget_is_kept(home: RealHome, name: str) -> None:
     _, run = race(home, prompt, "--yes", "all", "--budget", "0.05")
     ended = home.ended(run.id)
     assert ended.state is RunState.CANCELLED, trouble(home, ended)
-    # The supervisor of the run and the driver of the race look at the same budget.
-    expected = ("its budget is spent: $", "its attempt was cancelled")
-    assert str(ended.reason).startswith(expected), ended.reason
+    # The supervisor of the run and the driver of the race compare the cost with the same budget.
+    spent = ("its budget is spent: $", "its attempt was cancelled: the money of its round is spent")
+    assert str(ended.reason).startswith(spent), ended.reason
     assert (ended.cost_micros or 0) >= 50_000
+    assert len(home.asked_for()) <= 3
     home.nobody_left()
 
 
