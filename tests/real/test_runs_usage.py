@@ -49,7 +49,7 @@ def name(request: pytest.FixtureRequest, home: RealHome) -> str:
 
 
 def approvals(name: str) -> tuple[str, ...]:
-    """At a terminal, claude asks first whether everything may be approved."""
+    """At a terminal, claude asks first whether everything may be approved; as root it refuses."""
     return ("--yes", "edit") if name == "claude" else ("--yes", "all")
 
 
@@ -73,7 +73,7 @@ def test_a_spent_budget_stops_the_run(home: RealHome, name: str, mode: tuple[str
 def test_a_project_budget_stops_a_run_that_has_none_of_its_own(home: RealHome, name: str) -> None:
     home.corral("budget", "set", "all", "0.05")
     prompt = steps(tool(name, home) | {"usage": DEAR}, {"text": "never said", "gate": "never"})
-    ended = home.ended(begin(home, prompt, "--yes", "all", "--grace", "2s").id)
+    ended = home.ended(begin(home, prompt, *approvals(name), "--grace", "2s").id)
     assert ended.state is RunState.CANCELLED, home.log(ended)
     assert str(ended.reason).startswith("the budget of everything is spent: $"), ended.reason
 
@@ -156,8 +156,6 @@ def used(home: RealHome, run: Run) -> Run | None:
 
 
 def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
-    # codex has its sandbox only where its home is not below the folder for temporary files.
-    home.machine.env["TMPDIR"] = str(home.machine.home.parent / "tmp")
     call = tool(name, home) | {"force": True}
     if name == "opencode":  # it allows what it is not told to ask
         config = home.machine.home / ".config/opencode/opencode.json"
