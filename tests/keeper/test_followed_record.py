@@ -4,7 +4,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from corral.adapters.providers.facts import Said
+import pytest
+
+from corral.adapters.providers.facts import Said, Used
 from corral.adapters.transcripts.transcript import Item
 from corral.keeper.transcript import FollowedRecord, RecordUse
 
@@ -14,10 +16,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.taken: list[str] = []
+        self.charged: list[int] = []
         self.budget = SimpleNamespace(is_measured=False)
 
     def take(self, facts: list[Any], **place: Any) -> None:
         self.taken += [fact.content for fact in facts if isinstance(fact, Said)]
+        self.charged += [fact.input for fact in facts if isinstance(fact, Used)]
+
+    def finish(self) -> None: ...
 
     def pass_on(self) -> None: ...
 
@@ -67,3 +73,39 @@ def test_an_item_that_is_yielded_again_is_not_activity() -> None:
     items.append(Item(9, Said("assistant", "later"), 9, "prt_3"))
     assert [look(), look()] == [True, False]
     assert recorder.taken == ["done", "one more", "one more, changed", "later"]
+
+
+@pytest.mark.parametrize("counter", [None, "thread"])
+def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: str | None) -> None:
+    """The stream reports the first prompt; the second is cancelled, and only in the record."""
+
+    def item(at: int, tokens: int) -> Item:
+        return Item(
+            at, Used("m", input=tokens, counter=counter, key=None if counter else str(at)), at
+        )
+
+    items = [item(1_000, 100)]
+    place: Any = SimpleNamespace(
+        started_at=0,
+        refresh=lambda: None,
+        close=lambda: None,
+        files=lambda session: [(Path("record"), True)],
+        read=lambda path, offset: [item for item in items if item.offset > offset],
+    )
+    recorder: Any = Recorder()
+    record = FollowedRecord(place, recorder, use=RecordUse.ESTIMATE, session="ses_1", prompt=None)
+
+    def pending() -> list[int]:
+        record.next_look = 0.0
+        record.look(None)
+        return [used.input for used in record.pending]
+
+    assert pending() == [100]
+    record.settle(2_000)
+    assert pending() == [], "it is charged by the stream's report"
+    items.append(item(1_900, 150 if counter else 50))
+    assert pending() == [], "the record is behind the report"
+    items.append(item(3_000, 180 if counter else 30))
+    assert pending() == [30]
+    record.close()
+    assert recorder.charged == [30]

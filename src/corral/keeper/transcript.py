@@ -135,14 +135,12 @@ class FollowedRecord:
         session: str | None,
         prompt: str | None,
         is_screened: bool = False,
-        has_stream_charged: Callable[[], bool] = lambda: False,
     ) -> None:
         self._place, self.recorder, self._use_of = place, recorder, use
         self.is_screened = is_screened
         """Whether a screen shows that the agent works."""
         self._prompt = prompt
         self._prompt_place: str | None = None
-        self._has_stream_charged = has_stream_charged
         self._sessions: list[str] = [session] if session else []
         self._offsets: dict[Path, int] = {}
         self._newest: dict[Path, set[bytes]] = {}
@@ -153,6 +151,8 @@ class FollowedRecord:
         self.next_look = 0.0
         self._before: dict[str, Used] = {}
         self._estimate: dict[str, Used] = {}
+        self._settled_at = 0
+        """When the stream last reported usage; its report covers all requests until then."""
 
     @property
     def is_found(self) -> bool:
@@ -190,13 +190,21 @@ class FollowedRecord:
         self._read()
         return bool(self._offsets)
 
+    def settle(self, now_ms: int) -> None:
+        """Drop the estimate: the stream has reported all usage until now, and it is charged."""
+        if self._use_of is RecordUse.ESTIMATE:
+            self._before |= {key: used for key, used in self._estimate.items() if used.counter}
+            self._estimate.clear()
+            self._settled_at = now_ms
+
     def close(self) -> None:
-        """Read the rest after the agent has ended; charge an estimate that nothing replaced."""
+        """Read the rest after the agent has ended; charge the usage that no stream reported."""
         if not self._sessions:
             self._search(None, time.monotonic())
         self._read()
-        if self._estimate and not self._has_stream_charged():
-            self.recorder.take(list(self._estimate.values()), place="record:estimate")
+        if self._estimate:
+            rest = self.pending if self._settled_at else list(self._estimate.values())
+            self.recorder.take(rest, place="record:estimate")
         self._estimate.clear()
         self.recorder.finish()
         self._place.close()
@@ -268,7 +276,8 @@ class FollowedRecord:
         fact = item.fact
         is_new = item.at is None or item.at >= self._place.started_at
         if isinstance(fact, Used):
-            self._use(fact, item.at, place, is_new=is_new)
+            is_open = item.at is None or item.at > self._settled_at
+            self._use(fact, item.at, place, is_new=is_new and is_open)
         elif not is_new or not is_main:
             return
         elif isinstance(fact, Denied) or (
@@ -294,6 +303,7 @@ class FollowedRecord:
             return used
         return replace(
             used,
+            counter=None,
             input=max(0, used.input - before.input),
             output=max(0, used.output - before.output),
             cache_read=max(0, used.cache_read - before.cache_read),
@@ -358,7 +368,6 @@ def follow_record(
         patterns = [f"{below}/{pattern}" for pattern in reader.RECORD_FILES]
         copy = RecordCopy(confinement.home, patterns, confinement.records_folder)
         root = confinement.records_folder / below
-    stream = voice.recorder
     voice.record = FollowedRecord(
         RecordLocator(
             reader,
@@ -374,7 +383,6 @@ def follow_record(
         session=session,
         prompt=prompt,
         is_screened=run.mode is Mode.PTY and provider.screen is not None,
-        has_stream_charged=lambda: stream is not None and stream.has_charged,
     )
 
 

@@ -149,8 +149,6 @@ class Recorder:
         self._next_try = 0.0
         self._charged: Used | None = None
         self._charge_added: Charge | None = None
-        self.has_charged = False
-        """Whether usage was reported."""
         self._session: str | None = None
         self._model: str | None = run.model
         self.budget = budget or BudgetWatch(store, run, voice)
@@ -226,11 +224,19 @@ class Recorder:
         elif isinstance(fact, Finished):
             self._voice.finished = fact
         elif isinstance(fact, Used):
-            self.has_charged = self.budget.is_measured = True
+            self._notice_usage(fact)
         elif isinstance(fact, Said):
             self.budget.notice_activity()
         elif isinstance(fact, SessionNamed) and self._voice.record is not None:
             self._voice.record.name(fact.id)
+
+    def _notice_usage(self, used: Used) -> None:
+        """A cancelled prompt reports zero tokens, which says nothing of its requests."""
+        tokens = used.input + used.output + used.cache_read + used.cache_write
+        if tokens or used.cost_micros:
+            self.budget.is_measured = True
+            if self._voice.record is not None:
+                self._voice.record.settle(int(time.time() * 1_000))
 
     def look_at_budget(self, pending: Sequence[Used]) -> None:
         """Stop the run when a budget that covers it is spent, counting usage that is `pending`."""
