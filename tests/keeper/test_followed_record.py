@@ -89,6 +89,7 @@ def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: st
         started_at=0,
         refresh=lambda: None,
         close=lambda: None,
+        model=lambda session: None,
         files=lambda session: [(Path("record"), True)],
         read=lambda path, offset: [item for item in items if item.offset > offset],
     )
@@ -100,7 +101,9 @@ def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: st
         record.look(None)
         return [used.input for used in record.pending]
 
+    assert record.model("ses_1") is None
     assert pending() == [100]
+    assert record.model("ses_1") == "m", "a report of the stream without a model has a price"
     record.settle(2_000)
     assert pending() == [], "it is charged by the stream's report"
     items.append(item(1_900, 150 if counter else 50))

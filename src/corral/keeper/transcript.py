@@ -151,6 +151,8 @@ class FollowedRecord:
         self.next_look = 0.0
         self._before: dict[str, Used] = {}
         self._estimate: dict[str, Used] = {}
+        self._newest_model: str | None = None
+        """The model of the newest usage that was read."""
         self._settled_at = 0
         """When the stream last reported usage; its report covers all requests until then."""
 
@@ -213,9 +215,9 @@ class FollowedRecord:
         """The model of a session, for a stream that does not report it."""
         try:
             self._place.refresh()
-            return self._place.model(session)
+            return self._place.model(session) or self._newest_model
         except OSError:
-            return None
+            return self._newest_model
 
     def _search(self, agent: int | None, now: float) -> None:
         try:
@@ -287,6 +289,7 @@ class FollowedRecord:
 
     def _use(self, used: Used, at: int | None, place: str, *, is_new: bool) -> None:
         key = used.counter or used.key or place
+        self._newest_model = used.model or self._newest_model
         if not is_new:
             if used.counter:
                 self._before[key] = used
