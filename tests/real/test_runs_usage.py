@@ -123,7 +123,8 @@ def begin_command(home: RealHome, name: str, prompt: str) -> Run:
 
 
 def test_a_headless_command_is_recorded_with_its_session(home: RealHome, name: str) -> None:
-    prompt = steps({"text": "the only answer", "usage": SMALL})
+    # Without spaces: opencode quotes an argument that has some, and the stub cannot read that.
+    prompt = steps({"text": "the-only-answer", "usage": SMALL}).replace(" ", "")
     words = {
         "claude": ["-p", "--model", MODELS[name], prompt],
         "codex": ["exec", "--skip-git-repo-check", "-m", MODELS[name], prompt],
@@ -135,10 +136,7 @@ def test_a_headless_command_is_recorded_with_its_session(home: RealHome, name: s
     told = home.json("run", "-d", "--json", "--", name, *words)
     ended = home.ended(told["id"])
     assert ended.state is RunState.COMPLETED, home.output(ended)
-    if name == "opencode":  # it quotes a prompt that is an argument, and the stub cannot read that
-        assert home.said(ended), home.log(ended)
-        return
-    assert home.said(ended) == ["the only answer"], home.log(ended)
+    assert home.said(ended) == ["the-only-answer"], home.log(ended)
     assert (ended.cost_micros or 0) > 0
     assert home.session_of(ended).provider == name
 
