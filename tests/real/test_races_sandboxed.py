@@ -1,6 +1,7 @@
 """A sandboxed race with each agent CLI: it works in its private home, and its record is kept."""
 
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -31,6 +32,8 @@ def shell(name: str, command: str, **more: Any) -> dict[str, Any]:
 def name(request: pytest.FixtureRequest, home: RealHome) -> str:
     """The user's CLI is set up in his home folder, and has a model with a price."""
     name: str = request.param
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not here: make test-real installs it where root may")
     home.install(name)
     machine = home.machine
     machine.env |= {"COPILOT_MODEL": MODELS["copilot"], "OPENAI_MODEL": MODELS["qwen"]}
