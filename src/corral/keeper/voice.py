@@ -32,6 +32,7 @@ from corral.adapters.providers.facts import (
 from corral.adapters.redaction import without_secrets
 from corral.keeper.budget import MOMENT, BudgetWatch
 from corral.keeper.insisting import insist
+from corral.kernel.clock import SystemClock
 from corral.kernel.errors import CorralError, StoreUnavailable
 from corral.rooms.runs.model import Attention, Dialog, Run
 
@@ -236,7 +237,7 @@ class Recorder:
         if tokens or used.cost_micros:
             self.budget.is_measured = True
             if self._voice.record is not None:
-                self._voice.record.settle(int(time.time() * 1_000))
+                self._voice.record.settle(SystemClock().now())
 
     def look_at_budget(self, pending: Sequence[Used]) -> None:
         """Stop the run when a budget that covers it is spent, counting usage that is `pending`."""
