@@ -60,7 +60,11 @@ test-real: .venv-real/ready ## the tests with real agent CLIs and a real chat se
 	@$(OFFLINE) .venv-real/bin/pytest tests/real
 	@$(OFFLINE) env CORRAL_FUZZ=100 .venv-real/bin/pytest --timeout 3600 tests/interfaces/test_http_fuzz.py
 
-.venv-real/ready: pyproject.toml
+# The Makefile names the versions of the CLIs. Without npm the next call tries again.
+.venv-real/ready: pyproject.toml Makefile
+	@command -v bwrap >/dev/null \
+		|| $(call apt_get,bubblewrap) \
+		|| echo "no bubblewrap could be installed: the tests of sandboxed races are skipped"
 	@test -x .venv-real/bin/python || $(PYTHON) -m venv .venv-real
 	@.venv-real/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@.venv-real/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[real]'
@@ -69,8 +73,8 @@ test-real: .venv-real/ready ## the tests with real agent CLIs and a real chat se
 	@ln -sf ../../nodejs/bin/node .venv-real/npm/node/node
 	@PATH="$(CURDIR)/.venv-real/npm/node:$$PATH" node .venv-real/nodejs/lib/node_modules/npm/bin/npm-cli.js \
 		install --silent --prefix .venv-real/npm $(NPM_AGENTS) \
+		&& touch $@ \
 		|| echo "npm could not install $(NPM_AGENTS): their tests are skipped"
-	@touch $@
 
 up: setup ## the daemon and the dashboard, until stopped; prints the link to open
 	@env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(BIN)/corral up --foreground

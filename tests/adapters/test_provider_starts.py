@@ -264,6 +264,16 @@ def test_codex_at_a_terminal_runs_without_its_shared_server_where_it_can(tmp_pat
     assert "--no-daemon" not in codex.start(Ask("x"), new).args  # `exec` has no server
 
 
+def test_claude_as_root_gets_all_approvals_only_in_a_sandbox() -> None:
+    claude = registry.find("claude")
+    with pytest.raises(Refused, match="--yes edit"):
+        claude.start(Ask("x", approvals=("all",), is_root=True))
+    assert claude.start(Ask("x", approvals=("edit", "run"), is_root=True)).env == {}
+    sandboxed = claude.start(Ask("x", approvals=("all",), is_root=True, is_sandboxed=True))
+    assert sandboxed.env == {"IS_SANDBOX": "1"}
+    assert "--dangerously-skip-permissions" in sandboxed.args
+
+
 @pytest.mark.parametrize(
     ("ask", "trusted"),
     [

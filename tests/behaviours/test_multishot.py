@@ -60,6 +60,22 @@ def test_1_four_variations_are_four_attempts_from_one_base_and_a_fifth_is_refuse
     assert not (repository / "prompt").exists(), "the user's own directory is left alone"
 
 
+def test_the_run_of_a_cancelled_attempt_tells_why_it_was_stopped(
+    live: Corral, repository: Path, tmp_path: Path
+) -> None:
+    agent(live, tmp_path, "good", WRITES)
+    agent(live, tmp_path, "slow", "exec sleep 600")
+    race = live.races.start(
+        "Do it", agents="good,slow", checks=["test -f made"], enough=1, project=str(repository)
+    )
+    race = live.races.wait(race.id, timeout_ms=WAIT_MS)
+    assert states(race) == ["completed", "cancelled"]
+    lost = attempts(race)[1]
+    assert lost.reason == "it had lost: 1 others passed before it"
+    run = live.runs.wait(lost.run_id or "", timeout_ms=WAIT_MS)
+    assert run.reason == f"its attempt was cancelled: {lost.reason}"
+
+
 def test_2_what_failed_cannot_be_chosen_and_when_all_failed_there_is_nothing_to_select(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """What a person sends to a run that asks something, and to one that does not."""
 
+import os
 from typing import Any
 
 import pytest
@@ -93,6 +94,31 @@ def test_an_idle_run_that_does_not_quit_is_not_called_completed(home: Home) -> N
     ended = home.ended(run.id)
     assert (ended.state, ended.signal) == (RunState.CANCELLED, 9)
     assert "ended with SIGKILL" in str(ended.reason)
+
+
+def test_a_slow_start_is_not_idleness(home: Home) -> None:
+    """A run that is ended before its interface appears would look completed."""
+    gate, programs = home.folder / "gate", home.folder / "programs"
+    os.mkfifo(gate)
+    programs.mkdir()
+    program = programs / "claude"
+    program.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = --version ]; then echo 2.1.326; exit; fi\n'
+        f"cat {gate} {SCREEN_FILES / 'claude-ready.txt'}\n"
+        "sleep 600\n"
+    )
+    program.chmod(0o755)
+    home.env["PATH"] = f"{programs}:{home.env['PATH']}"
+    limits = ("--pty", "--idle-exit", "1s", "--grace", "100ms")
+    slow = home.asked("claude", "hello", *limits)
+    for _ in range(2):  # their interface appears, and they idle as long
+        home.ended(home.asked("scripted", "say so", *limits).id)
+    assert home.get(slow.id).is_live, home.get(slow.id)
+    gate.write_text("")  # returns when the program opens it
+    ended = home.ended(slow.id)
+    assert str(ended.reason).startswith("nothing happened any more"), ended
+    assert b"shortcuts" in home.output(ended), "it was idle after its interface appeared"
 
 
 class Interface:

@@ -4,7 +4,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from corral.adapters.providers.facts import Said
+import pytest
+
+from corral.adapters.providers.facts import Said, Used
 from corral.adapters.transcripts.transcript import Item
 from corral.keeper.transcript import FollowedRecord, RecordUse
 
@@ -14,10 +16,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.taken: list[str] = []
+        self.charged: list[int] = []
         self.budget = SimpleNamespace(is_measured=False)
 
     def take(self, facts: list[Any], **place: Any) -> None:
         self.taken += [fact.content for fact in facts if isinstance(fact, Said)]
+        self.charged += [fact.input for fact in facts if isinstance(fact, Used)]
+
+    def finish(self) -> None: ...
 
     def pass_on(self) -> None: ...
 
@@ -41,3 +47,68 @@ def test_a_prompt_that_is_yielded_again_is_not_recorded() -> None:
     record.next_look = 0.0
     record.look(None)
     assert recorder.taken == ["do it"], "a person says the same again"
+
+
+def test_an_item_that_is_yielded_again_is_not_activity() -> None:
+    """An idle run is ended after a time without activity, so an old item must not count as new."""
+    items = [Item(5, Said("assistant", "done"), 7, "prt_1")]
+    place: Any = SimpleNamespace(
+        started_at=0,
+        refresh=lambda: None,
+        files=lambda session: [(Path("record"), True)],
+        read=lambda path, offset: [item for item in items if item.offset >= offset],
+    )
+    recorder: Any = Recorder()
+    record = FollowedRecord(place, recorder, use=RecordUse.ALL, session="ses_1", prompt=None)
+
+    def look() -> bool:
+        record.next_look = 0.0
+        return record.look(None)
+
+    assert [look(), look(), look()] == [True, False, False]
+    items.append(Item(6, Said("assistant", "one more"), 7, "prt_2"))
+    assert [look(), look()] == [True, False], "a new item of the same time"
+    items[1] = Item(6, Said("assistant", "one more, changed"), 7, "prt_2")
+    assert [look(), look()] == [True, False], "an item that changed at the same time"
+    items.append(Item(9, Said("assistant", "later"), 9, "prt_3"))
+    assert [look(), look()] == [True, False]
+    assert recorder.taken == ["done", "one more", "one more, changed", "later"]
+
+
+@pytest.mark.parametrize("counter", [None, "thread"])
+def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: str | None) -> None:
+    """The stream reports the first prompt; the second is cancelled, and only in the record."""
+
+    def item(at: int, tokens: int) -> Item:
+        return Item(
+            at, Used("m", input=tokens, counter=counter, key=None if counter else str(at)), at
+        )
+
+    items = [item(1_000, 100)]
+    place: Any = SimpleNamespace(
+        started_at=0,
+        refresh=lambda: None,
+        close=lambda: None,
+        model=lambda session: None,
+        files=lambda session: [(Path("record"), True)],
+        read=lambda path, offset: [item for item in items if item.offset > offset],
+    )
+    recorder: Any = Recorder()
+    record = FollowedRecord(place, recorder, use=RecordUse.ESTIMATE, session="ses_1", prompt=None)
+
+    def pending() -> list[int]:
+        record.next_look = 0.0
+        record.look(None)
+        return [used.input for used in record.pending]
+
+    assert record.model("ses_1") is None
+    assert pending() == [100]
+    assert record.model("ses_1") == "m", "a report of the stream without a model has a price"
+    record.settle(2_000)
+    assert pending() == [], "it is charged by the stream's report"
+    items.append(item(1_900, 150 if counter else 50))
+    assert pending() == [], "the record is behind the report"
+    items.append(item(3_000, 180 if counter else 30))
+    assert pending() == [30]
+    record.close()
+    assert recorder.charged == [30]

@@ -83,12 +83,11 @@ class Machine:
             "ANTHROPIC_API_KEY": "dummy",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
-            "IS_SANDBOX": "1",  # or it refuses root
             "CLAUDE_CODE_MAX_RETRIES": "1",
             "CLAUDE_CODE_TMPDIR": str(folder / "tmp"),
-            # codex: it refuses a home below the folder for temporary files
+            # codex: it has no sandbox when its home is below the folder for temporary files
             "STUB_KEY": "dummy",
-            "TMPDIR": "/var/tmp",
+            "TMPDIR": str(folder / "tmp"),
             # gemini, qwen, opencode, copilot
             "GEMINI_API_KEY": "dummy",
             "GOOGLE_GEMINI_BASE_URL": stub.url,

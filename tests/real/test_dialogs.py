@@ -5,9 +5,13 @@ from typing import Any
 
 import pytest
 
+from corral.adapters.providers import registry
+from corral.adapters.providers.provider import Ask, Start
 from corral.rooms.runs.model import Attention, Run, RunState
-from tests.real.keeping import RealHome, until
-from tests.real.machine import steps
+from tests.real.keeping import SECONDS, RealHome, until
+from tests.real.machine import program, steps
+from tests.real.test_terminals import Terminal
+from tests.support.keeping import with_variable
 
 SHELL: dict[str, tuple[str, dict[str, Any]]] = {
     "claude": ("Bash", {"command": "touch zz"}),
@@ -24,6 +28,9 @@ SHELL: dict[str, tuple[str, dict[str, Any]]] = {
     "opencode": ("bash", {"command": "touch zz", "description": "x"}),
     "copilot": ("bash", {"command": "touch zz", "description": "x"}),
 }
+
+
+LASTS = "tail -f /dev/null"
 
 
 @pytest.fixture(params=sorted(SHELL))
@@ -51,8 +58,9 @@ def begin(home: RealHome, name: str, *script: dict[str, Any], options: tuple[str
     return home.asked(name, steps(*script), "--pty", "--yes", "trust", *options)
 
 
-def asking(home: RealHome, name: str) -> Run:
+def asking(home: RealHome, name: str, command: str = "touch zz") -> Run:
     tool, args = SHELL[name]
+    args = {key: command if value == "touch zz" else value for key, value in args.items()}
     run = begin(home, name, {"text": "I run it.", "tool": tool, "args": args}, {"text": "done"})
 
     def asks() -> bool:
@@ -81,18 +89,27 @@ def test_no_declines_and_other_text_is_rejected(home: RealHome, cli: str) -> Non
     home.nobody_left()
 
 
-def test_yes_allows_the_command_once(home: RealHome, cli: str) -> None:
-    run = asking(home, cli)
+def test_yes_allows_the_command_once_and_stop_ends_it(home: RealHome, cli: str) -> None:
+    run = asking(home, cli, f"touch zz && {LASTS}")
     allowed = home.corral("send", run.id, "yes")
     assert allowed.returncode == 0, allowed
     until((home.work / "zz").exists, "the command has run")
+    lasting = until(lambda: lasting_commands(home), "the command goes on")
+    assert set(lasting) <= set(home.of_run(run)), "no other process of the user does the work"
     home.corral("stop", run.id, "--grace", "3s")
-    home.ended(run.id)
+    assert home.ended(run.id).state is RunState.CANCELLED
+    assert lasting_commands(home) == []
+    home.nobody_left()
+
+
+def lasting_commands(home: RealHome) -> list[int]:
+    """The processes of the machine's user that run the lasting command, wherever they belong."""
+    found = with_variable(f"HOME={home.machine.home}")
+    return [pid for pid in found if command_of(pid) == LASTS.replace(" ", "\0").encode() + b"\0"]
 
 
 def test_sent_text_is_submitted_and_an_idle_cli_quits(home: RealHome, cli: str) -> None:
-    # Longer than the slowest of them shows nothing while it starts.
-    run = begin(home, cli, {"text": "the first answer"}, options=("--idle-exit", "45s"))
+    run = begin(home, cli, {"text": "the first answer"}, options=("--idle-exit", "20s"))
     until(home.asked_for, "the prompt reached the model")
     sent = home.corral("send", run.id, steps({"text": "the second answer"}))
     assert sent.returncode == 0, (sent, home.get(run.id))
@@ -125,6 +142,31 @@ def test_nothing_of_codex_runs_outside_its_run(home: RealHome) -> None:
     home.corral("stop", second.id, "--grace", "3s")
     home.ended(second.id)
     home.nobody_left()
+
+
+def test_stop_ends_a_codex_run_while_another_codex_is_open(home: RealHome) -> None:
+    """The one outside of Corral starts the server that codex shares between its terminals."""
+    home.install("codex")
+    codex = registry.find("codex")
+    start = codex.start(Ask(None, interactive=True), program("codex"))
+    assert "--no-daemon" in start.args
+    own = Start([word for word in start.args if word != "--no-daemon"])
+    assert codex.screen
+    outside = Terminal(own, home.machine, codex.screen, set())
+    try:
+        outside.until("ready", seconds=SECONDS)
+        waits = {"tool": "exec_command", "args": {"cmd": LASTS, "yield_time_ms": 60_000}}
+        run = begin(home, "codex", waits, {"text": "done"}, options=("--yes", "all"))
+        lasting = until(lambda: lasting_commands(home), "it runs its command")
+        assert set(lasting) <= set(home.of_run(run))
+        home.corral("stop", run.id, "--grace", "3s")
+        assert home.ended(run.id).state is RunState.CANCELLED
+        assert lasting_commands(home) == []
+        asked = len(home.asked_for())
+        outside.until("ready", seconds=SECONDS)
+        assert len(home.asked_for()) == asked, "nothing of the run goes on"
+    finally:
+        outside.close()
 
 
 def command_of(pid: int) -> bytes:

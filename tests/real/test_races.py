@@ -39,7 +39,7 @@ def test_claude_and_codex_race_and_what_pytest_passed_goes_on(home: RealHome) ->
         *("--agents", "claude,codex,claude"),
         *(word for way in ways for word in ("--variation", way)),
         *("--check", f"{sys.executable} -m pytest -q -p no:cacheprovider"),
-        *("--yes", "all", "--wait", "--json"),
+        *("--yes", "edit", "--yes", "run", "--wait", "--json"),
     )
     (round,) = told["rounds"]
     claude, codex, wrong = round["attempts"]

@@ -7,6 +7,7 @@ import pytest
 from corral.rooms.runs.model import Attention, Mode, RunState
 from tests.real.keeping import RealHome, until
 from tests.real.machine import program, steps
+from tests.real.test_runs_usage import DEAR, MODELS
 
 PROGRAMS = {
     "claude": "claude-agent-acp",
@@ -14,6 +15,7 @@ PROGRAMS = {
     "gemini": "gemini",
     "qwen": "qwen",
     "opencode": "opencode",
+    "copilot": "copilot",
 }
 
 
@@ -32,10 +34,32 @@ def write_step(home: RealHome, agent: str, name: str) -> dict[str, Any]:
     if agent == "codex":
         return {"tool": "~exec_command|shell", "args": {"cmd": f"printf hi > {name}"}}
     file = f"{home.work}/{name}"
+    if agent == "copilot":
+        return {"tool": "create", "args": {"path": file, "file_text": "hi"}}
     args = {"file_path": file, "filePath": file, "content": "hi"}
     if agent == "claude":
         del args["filePath"]
     return {"tool": "~^(.*__)?write(_file)?$", "args": args}
+
+
+def test_a_spent_budget_stops_the_run(home: RealHome, agent: str) -> None:
+    home.machine.env |= {"COPILOT_MODEL": MODELS["copilot"], "OPENAI_MODEL": MODELS["qwen"]}
+    config = home.machine.home / ".config/opencode/opencode.json"
+    config.write_text(config.read_text().replace('"stub": {"name"', '"gpt-5": {"name"'))
+    config.write_text(config.read_text().replace("stub/stub", "stub/gpt-5"))
+    # The protocol does not pass the agent's model to codex.
+    config = home.machine.home / ".codex/config.toml"
+    config.write_text(config.read_text().replace('model = "stub"', f'model = "{MODELS["codex"]}"'))
+    home.corral("agent", "create", "ada", "--provider", agent, "--model", MODELS[agent])
+    first = write_step(home, agent, "a.txt") | {"usage": DEAR}
+    prompt = steps(first, {"text": "never said", "gate": "never"})
+    limits = ("--budget", "0.05", "--grace", "2s")
+    ended = home.ended(home.asked("ada", prompt, "--acp", "--yes", "all", *limits).id)
+    assert ended.state is RunState.CANCELLED, (ended, home.log(ended))
+    assert str(ended.reason).startswith("its budget is spent: $"), ended.reason
+    assert (ended.cost_micros or 0) >= 50_000, ended
+    assert len(home.asked_for()) <= 5  # qwen shortens a long conversation by requests of its own
+    home.nobody_left()
 
 
 def test_it_uses_a_tool_and_its_session_goes_on(home: RealHome, agent: str) -> None:

@@ -10,7 +10,8 @@ from tests.real.machine import program, steps
 def talk(home: RealHome, kind: Kind, *those: dict[str, object]) -> None:
     """The person calls the CLI himself."""
     provider = registry.find(kind.name)
-    ask = Ask(steps(*those), approvals=("all",))
+    approvals = ("all",) if kind.name == "codex" else ("edit", "run")
+    ask = Ask(steps(*those), approvals=approvals)
     done = home.machine.run(provider, provider.start(ask, program(kind.name)))
     assert done.code == 0, done
 

@@ -1,7 +1,10 @@
 """Whole runs of Claude Code and Codex at their limits: quotas, budgets, denied tools."""
 
+import os
 import time
 from typing import Any
+
+import pytest
 
 from corral.rooms.runs.model import Attention, Run, RunState
 from tests.real.keeping import Kind, RealHome, until
@@ -169,6 +172,22 @@ def test_what_nobody_allowed_is_denied_and_logged(home: RealHome, kind: Kind) ->
     else:
         assert [turn.is_error for turn in home.turns(run) if turn.role == "tool"] == [True]
         assert "Write" in home.corral("logs", "--log", run.id).stdout.decode()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="claude refuses this only as root")
+@pytest.mark.parametrize("mode", [(), ("--pty",)], ids=["headless", "terminal"])
+def test_claude_as_root_is_not_started_with_all_approvals(
+    home: RealHome, mode: tuple[str, ...]
+) -> None:
+    home.install("claude")
+    done = home.corral("run", "-d", "--agent", "claude", "--yes", "all", *mode, "hello")
+    assert done.returncode != 0
+    assert b"--yes edit" in done.stderr
+    assert home.only().state is RunState.FAILED
+    home.env["IS_SANDBOX"] = "1"  # what a user sets in a container
+    if not mode:
+        run = home.ended(home.asked("claude", steps({"text": "ok"}), "--yes", "all").id)
+        assert run.state is RunState.COMPLETED, home.log(run)
 
 
 def test_codex_is_not_started_with_a_denial_that_it_cannot_keep(home: RealHome) -> None:

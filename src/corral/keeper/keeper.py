@@ -40,6 +40,7 @@ WATCHER_SECONDS = 2.0
 TRIM_SECONDS = 2.0
 MOST_PARENTS = 50
 """How many parents of a run are checked."""
+LONGEST_START = 120.0  # seconds until an interface that is not recognized counts as started
 
 
 class Keeper:
@@ -386,6 +387,8 @@ class Keeper:
     def _look_for_idleness(self, now: float, patience: float) -> None:
         if self._streams is None or self._streams.source is None:
             self._active = max(self._active, now - self._output.age())
+        if self._voice.is_starting and now < self._began + LONGEST_START:
+            self._active = now
         if now >= self._active + patience and not self._voice.is_working:
             self._idle = True
             self._is_unanswered = self._voice.attention is Attention.NEEDS_INPUT

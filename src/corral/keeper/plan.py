@@ -219,12 +219,18 @@ class Plan:
             approvals=tuple(launch.approvals),
             allow=self._told.allow,
             deny=self._told.deny,
+            is_sandboxed=launch.is_boxed or self.confinement is not None,
+            is_root=os.geteuid() == 0 and not self._is_root_allowed(),
             own_folder=_is_made_by_corral(run.cwd),
             tools=self._told.tools,
             # Lock hooks need the store, which is not visible in a sandbox.
             hooks=run.agent_id is not None and self.confinement is None and _is_apart(run.cwd),
             extra=tuple(run.args),
         )
+
+    def _is_root_allowed(self) -> bool:
+        name = getattr(self.provider, "root_variable", None)
+        return name is not None and bool((os.environ | self._launch.env).get(name))
 
     def _acp_start(self, ask: Ask) -> Start:
         """Any program may speak the protocol: one that is not known for it is started as it is."""

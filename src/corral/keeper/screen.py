@@ -46,6 +46,7 @@ class ScreenVoice(Voice):
         self._type_in = type_in
         self._log = log
         self._reading = Reading("unknown")
+        self.is_starting = True
         self._changed = False
         self._answered: dict[str, Any] | None = None
         self._seen: list[str] = []
@@ -93,6 +94,7 @@ class ScreenVoice(Voice):
         if not is_new:  # only the mark of a dialog may have moved
             return
         self._answered = None
+        self.is_starting = self.is_starting and reading.state == "unknown"
         self.is_working = reading.state == "working"
         is_asked = reading.state == "needs_input"
         self.attention = Attention.NEEDS_INPUT if is_asked else None

@@ -6,6 +6,7 @@ Every item keeps its own time. Reading a record again, after a supervisor took o
 twice: the key of a turn is its place in the record.
 """
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -134,22 +135,26 @@ class FollowedRecord:
         session: str | None,
         prompt: str | None,
         is_screened: bool = False,
-        has_stream_charged: Callable[[], bool] = lambda: False,
     ) -> None:
         self._place, self.recorder, self._use_of = place, recorder, use
         self.is_screened = is_screened
         """Whether a screen shows that the agent works."""
         self._prompt = prompt
         self._prompt_place: str | None = None
-        self._has_stream_charged = has_stream_charged
         self._sessions: list[str] = [session] if session else []
         self._offsets: dict[Path, int] = {}
+        self._newest: dict[Path, set[bytes]] = {}
+        """The digests of the items at the offset: a reader may yield those again."""
         self._named: str | None = session
         self._searches = session is None or use is RecordUse.ALL
         self._next_search = 0.0
         self.next_look = 0.0
         self._before: dict[str, Used] = {}
         self._estimate: dict[str, Used] = {}
+        self._newest_model: str | None = None
+        """The model of the newest usage that was read."""
+        self._settled_at = 0
+        """When the stream last reported usage; its report covers all requests until then."""
 
     @property
     def is_found(self) -> bool:
@@ -187,13 +192,21 @@ class FollowedRecord:
         self._read()
         return bool(self._offsets)
 
+    def settle(self, now_ms: int) -> None:
+        """Drop the estimate: the stream has reported all usage until now, and it is charged."""
+        if self._use_of is RecordUse.ESTIMATE:
+            self._before |= {key: used for key, used in self._estimate.items() if used.counter}
+            self._estimate.clear()
+            self._settled_at = now_ms
+
     def close(self) -> None:
-        """Read the rest after the agent has ended; charge an estimate that nothing replaced."""
+        """Read the rest after the agent has ended; charge the usage that no stream reported."""
         if not self._sessions:
             self._search(None, time.monotonic())
         self._read()
-        if self._estimate and not self._has_stream_charged():
-            self.recorder.take(list(self._estimate.values()), place="record:estimate")
+        if self._estimate:
+            rest = self.pending if self._settled_at else list(self._estimate.values())
+            self.recorder.take(rest, place="record:estimate")
         self._estimate.clear()
         self.recorder.finish()
         self._place.close()
@@ -202,9 +215,9 @@ class FollowedRecord:
         """The model of a session, for a stream that does not report it."""
         try:
             self._place.refresh()
-            return self._place.model(session)
+            return self._place.model(session) or self._newest_model
         except OSError:
-            return None
+            return self._newest_model
 
     def _search(self, agent: int | None, now: float) -> None:
         try:
@@ -242,23 +255,31 @@ class FollowedRecord:
             self.recorder.link(SessionNamed(session), title=self._place.title(path))
 
     def _read_file(self, session: str, path: Path, *, is_main: bool) -> bool:
+        """Take in the new items of a file; returns whether there were any."""
         offset = self._offsets.get(path, 0)
         items = self._place.read(path, offset)
         if not items:
             return False
-        self._offsets[path] = max(offset, *(item.offset for item in items))
+        before = self._newest.get(path, set())
+        newest = self._offsets[path] = max(offset, *(item.offset for item in items))
+        self._newest[path] = {_digest(item) for item in items if item.offset == newest}
+        found = False
         numbers: dict[str, int] = {}
         for item in items:
             at = item.place or str(item.offset)
             nth = numbers[at] = numbers.get(at, -1) + 1
+            if item.offset == offset and _digest(item) in before:
+                continue
+            found = True
             self._take(item, f"record:{session}:{path.name[-40:]}:{at}.{nth}", is_main=is_main)
-        return True
+        return found
 
     def _take(self, item: Item, place: str, *, is_main: bool) -> None:
         fact = item.fact
         is_new = item.at is None or item.at >= self._place.started_at
         if isinstance(fact, Used):
-            self._use(fact, item.at, place, is_new=is_new)
+            is_open = item.at is None or item.at > self._settled_at
+            self._use(fact, item.at, place, is_new=is_new and is_open)
         elif not is_new or not is_main:
             return
         elif isinstance(fact, Denied) or (
@@ -268,6 +289,7 @@ class FollowedRecord:
 
     def _use(self, used: Used, at: int | None, place: str, *, is_new: bool) -> None:
         key = used.counter or used.key or place
+        self._newest_model = used.model or self._newest_model
         if not is_new:
             if used.counter:
                 self._before[key] = used
@@ -284,6 +306,7 @@ class FollowedRecord:
             return used
         return replace(
             used,
+            counter=None,
             input=max(0, used.input - before.input),
             output=max(0, used.output - before.output),
             cache_read=max(0, used.cache_read - before.cache_read),
@@ -301,6 +324,10 @@ class FollowedRecord:
             return False
         self._prompt, self._prompt_place = None, place  # only the first time
         return True
+
+
+def _digest(item: Item) -> bytes:
+    return hashlib.blake2b(repr(item).encode(errors="replace"), digest_size=16).digest()
 
 
 def follow_record(
@@ -344,7 +371,6 @@ def follow_record(
         patterns = [f"{below}/{pattern}" for pattern in reader.RECORD_FILES]
         copy = RecordCopy(confinement.home, patterns, confinement.records_folder)
         root = confinement.records_folder / below
-    stream = voice.recorder
     voice.record = FollowedRecord(
         RecordLocator(
             reader,
@@ -360,7 +386,6 @@ def follow_record(
         session=session,
         prompt=prompt,
         is_screened=run.mode is Mode.PTY and provider.screen is not None,
-        has_stream_charged=lambda: stream is not None and stream.has_charged,
     )
 
 

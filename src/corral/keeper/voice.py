@@ -32,6 +32,7 @@ from corral.adapters.providers.facts import (
 from corral.adapters.redaction import without_secrets
 from corral.keeper.budget import MOMENT, BudgetWatch
 from corral.keeper.insisting import insist
+from corral.kernel.clock import SystemClock
 from corral.kernel.errors import CorralError, StoreUnavailable
 from corral.rooms.runs.model import Attention, Dialog, Run
 
@@ -71,6 +72,8 @@ class Voice:
         """The recorder of its stream, if it has one."""
         self.is_working = False
         """Whether it shows that it works, though nothing moves."""
+        self.is_starting = False
+        """Whether its interface has not appeared yet: silence is then not idleness."""
         self.is_done = False
         """Whether it has done what it was told and only waits to be let go."""
 
@@ -147,8 +150,6 @@ class Recorder:
         self._next_try = 0.0
         self._charged: Used | None = None
         self._charge_added: Charge | None = None
-        self.has_charged = False
-        """Whether usage was reported."""
         self._session: str | None = None
         self._model: str | None = run.model
         self.budget = budget or BudgetWatch(store, run, voice)
@@ -224,11 +225,19 @@ class Recorder:
         elif isinstance(fact, Finished):
             self._voice.finished = fact
         elif isinstance(fact, Used):
-            self.has_charged = self.budget.is_measured = True
+            self._notice_usage(fact)
         elif isinstance(fact, Said):
             self.budget.notice_activity()
         elif isinstance(fact, SessionNamed) and self._voice.record is not None:
             self._voice.record.name(fact.id)
+
+    def _notice_usage(self, used: Used) -> None:
+        """A cancelled prompt reports zero tokens, which says nothing of its requests."""
+        tokens = used.input + used.output + used.cache_read + used.cache_write
+        if tokens or used.cost_micros:
+            self.budget.is_measured = True
+            if self._voice.record is not None:
+                self._voice.record.settle(SystemClock().now())
 
     def look_at_budget(self, pending: Sequence[Used]) -> None:
         """Stop the run when a budget that covers it is spent, counting usage that is `pending`."""

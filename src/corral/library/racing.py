@@ -191,19 +191,22 @@ class Driver:
             self._write(lambda tx: doing.cancelled(tx, held, attempt, why))
 
     def _stop(self, race: Race, held: Round, round: Round) -> bool:
-        """The runs of attempts that were cancelled end; asked again, that does no harm."""
-        for run in self._going(round):
-            self._runs.stop(run.id, reason="its attempt was cancelled")
+        """Stop the runs of cancelled attempts, for the reason of the attempt. Idempotent."""
+        for run, why in self._going(round):
+            told = f"its attempt was cancelled: {why}" if why else "its attempt was cancelled"
+            self._runs.stop(run.id, reason=told[: doing.MAX_REASON])
         return False
 
-    def _going(self, round: Round) -> list[Run]:
-        """Runs of cancelled attempts that have not ended, and have not been asked to."""
-        found = []
+    def _going(self, round: Round) -> list[tuple[Run, str | None]]:
+        """List the runs of cancelled attempts that are live and were not asked to stop, each with
+        the reason of its attempt."""
+        found: list[tuple[Run, str | None]] = []
         for attempt in round.attempts:
             if attempt.state is AttemptState.CANCELLED and attempt.run_id is not None:
                 with suppress(NotFound):
                     run = self._runs.get(attempt.run_id)
-                    found += [run] if run.is_live and run.stop_kind is None else []
+                    if run.is_live and run.stop_kind is None:
+                        found.append((run, attempt.reason))
         return found
 
     # -- preparing -------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from corral.adapters.providers.lines import (
 )
 from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
 from corral.kernel.clock import SECOND, Clock
+from corral.kernel.errors import Refused
 
 
 class Claude(Cli):
@@ -48,6 +49,7 @@ class Claude(Cli):
     acp_args = ()
     acp_program = "claude-agent-acp"
     chooses_session = True
+    root_variable = "IS_SANDBOX"
     transcript_files = ".claude/projects/*/{}.jsonl"
 
     def start(self, ask: Ask, program: str | None = None) -> Start:
@@ -70,7 +72,10 @@ class Claude(Cli):
         args += permissions(ask) + list(ask.extra)
         prompt, stdin = told(ask)
         args += ["--", prompt] if prompt else []
-        return started(args, ask, stdin, session)
+        start = started(args, ask, stdin, session)
+        if ask.is_sandboxed:
+            start = replace(start, env=start.env | {self.root_variable: "1"})
+        return start
 
     def parser(self, clock: Clock | None = None) -> "ClaudeParser":
         return ClaudeParser(clock)
@@ -86,6 +91,12 @@ GRANTS = {"edit": ("Edit", "Write", "NotebookEdit"), "run": ("Bash",)}
 
 
 def permissions(ask: Ask) -> list[str]:
+    if "all" in ask.approvals and ask.is_root and not ask.is_sandboxed:
+        raise Refused(
+            "claude does not accept --yes all as root. Use --yes edit and --yes run, run it as "
+            "another user or in a sandbox, or set IS_SANDBOX=1 on a machine made for it.",
+            provider="claude",
+        )
     args = ["--dangerously-skip-permissions"] if "all" in ask.approvals else []
     allowed = [*ask.allow, *([f"mcp__{tools.NAME}"] if ask.tools else [])]
     # At a terminal it asks, and its questions are answered one by one.

@@ -43,6 +43,9 @@ class Ask(msgspec.Struct, frozen=True):
     """What is answered with yes: `edit`, `run`, `trust`, `all`."""
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    is_sandboxed: bool = False
+    is_root: bool = False
+    """Whether the CLI runs as root, and the provider's `root_variable` is not set."""
     own_folder: bool = False
     """Whether the run works in a worktree that Corral created."""
     tools: bool = False
@@ -126,6 +129,8 @@ class Cli:
     quit_command: ClassVar[str | None] = None
     chooses_session: ClassVar[bool] = False
     """Whether a new conversation takes an id that is given."""
+    root_variable: ClassVar[str | None] = None
+    """With this variable set, the CLI skips all permission checks also as root."""
     version_args: ClassVar[tuple[str, ...]] = ("--version",)
     transcript_files: ClassVar[str | None] = None
     """Where the records are, below the user's home; `{}` is the session's id where it is in the
