@@ -8,7 +8,7 @@ import pytest
 
 from corral.adapters.providers.facts import Said, Used
 from corral.adapters.transcripts.transcript import Item
-from corral.keeper.transcript import FollowedRecord, RecordUse
+from corral.keeper.transcript import FollowedRecord, RecordLocator, RecordUse
 
 
 class Recorder:
@@ -112,3 +112,24 @@ def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: st
     assert pending() == [30]
     record.close()
     assert recorder.charged == [30]
+
+
+def test_the_model_is_found_in_a_record_that_was_not_followed_yet() -> None:
+    """The stream can report usage without a model before the first look at the record."""
+    items = [Item(1, Used("first", input=1), 1), Item(2, Said("assistant", "hi"), 2)]
+    reader: Any = SimpleNamespace(
+        find=lambda folder, session: Path("record") if session == "ses_1" else None,
+        read=lambda path, offset: items,
+    )
+    place = RecordLocator(
+        reader,
+        Path("folder"),
+        cwd="/",
+        started_at=0,
+        is_alone=lambda: True,
+        is_taken=lambda session: False,
+    )
+    recorder: Any = Recorder()
+    record = FollowedRecord(place, recorder, use=RecordUse.ESTIMATE, session="ses_1", prompt=None)
+    assert record.model("ses_2") is None
+    assert record.model("ses_1") == "first"

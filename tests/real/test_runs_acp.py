@@ -58,7 +58,7 @@ def test_a_spent_budget_stops_the_run(home: RealHome, agent: str) -> None:
     assert ended.state is RunState.CANCELLED, (ended, home.log(ended))
     assert str(ended.reason).startswith("its budget is spent: $"), ended.reason
     assert (ended.cost_micros or 0) >= 50_000, ended
-    assert len(home.asked_for()) <= 5  # qwen shortens a long conversation by requests of its own
+    assert len(home.asked_for()) <= 3
     home.nobody_left()
 
 

@@ -18,7 +18,8 @@ MODELS = {
     "opencode": "stub/gpt-5",
     "qwen": "gpt-5",
 }
-DEAR = {"input": 2_000_000, "output": 10}
+# More than the budgets here, and less than makes a CLI shorten or end the conversation.
+DEAR = {"input": 100_000, "output": 10}
 SMALL = {"input": 1_000, "output": 50}
 
 

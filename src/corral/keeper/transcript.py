@@ -115,9 +115,15 @@ class RecordLocator:
 
     def model(self, session: str) -> str | None:
         """The model that the conversation was last asked with, where the record tells it."""
+        path = self._reader.find(self._folder, session)
+        if path is None:
+            return None
         find_model = getattr(self._reader, "model", None)
-        path = self._reader.find(self._folder, session) if find_model is not None else None
-        return find_model(path) if find_model is not None and path is not None else None
+        if find_model is not None:
+            return str(found) if (found := find_model(path)) else None
+        facts = (item.fact for item in self._reader.read(path, offset=0))
+        models = [fact.model for fact in facts if isinstance(fact, Used) and fact.model]
+        return models[-1] if models else None
 
     def read(self, path: Path, offset: int) -> list[Item]:
         return list(self._reader.read(path, offset=offset))
@@ -214,10 +220,12 @@ class FollowedRecord:
     def model(self, session: str) -> str | None:
         """The model of a session, for a stream that does not report it."""
         try:
-            self._place.refresh()
-            return self._place.model(session) or self._newest_model
+            if self._newest_model is None:
+                self._place.refresh()
+                self._newest_model = self._place.model(session)
         except OSError:
-            return self._newest_model
+            pass  # no record yet; the next call looks again
+        return self._newest_model
 
     def _search(self, agent: int | None, now: float) -> None:
         try:
