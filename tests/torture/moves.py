@@ -48,7 +48,8 @@ SETTLED_REASONS = ("moved", "arriving", "missing")
 
 class Writer:
     """One process that uses the store. Lines of its record: `put BODY`, `ack BODY`, `no BODY`
-    (rejected, must be absent), `maybe-put BODY`, `maybe-ack BODY` (outcome unknown)."""
+    (rejected, must be absent), `maybe-put BODY`, `maybe-ack BODY` (outcome unknown), `claim BODY
+    FENCE ADDRESS`."""
 
     def __init__(self, number: int, seed: int, folder: Path, urls: list[str]) -> None:
         self.number = number
@@ -101,7 +102,13 @@ class Writer:
         elif self.claimed and chance < 0.8:
             self.acknowledge(handle)
         else:
-            self.claimed += handle.mail.claim(MAILBOX, owner=f"writer-{self.number}")
+            self.claim(handle)
+
+    def claim(self, handle: Corral) -> None:
+        letters = handle.mail.claim(MAILBOX, owner=f"writer-{self.number}")
+        self.claimed += letters
+        for letter in letters:
+            self.record.write(f"claim {letter.body} {letter.fence} {handle.address}\n")
 
     def put(self, handle: Corral) -> None:
         self.count += 1
@@ -275,13 +282,15 @@ class Storm:
                 self.check_shut(url)
         letters: Counter[str] = Counter()
         states: dict[str, str] = {}
-        for body, state in read_letters(self.current):
+        fences: dict[str, int] = {}
+        for body, state, fence in read_letters(self.current):
             letters[body] += 1
-            states[body] = state
+            states[body], fences[body] = state, fence
         with corral.open(self.current, actor="storm") as store:
             found = [finding for finding in store.db.verify() if finding.state == "broken"]
             self.wrong += [f"verify: {finding.check}: {finding.message}" for finding in found]
         self.check_letters(letters, states)
+        self.check_claims(fences)
 
     def check_shut(self, url: str) -> None:
         try:
@@ -322,18 +331,41 @@ class Storm:
         ]
         self.wrong += [f"nobody put {body}" for body in letters if body not in known]
 
+    def check_claims(self, fences: dict[str, int]) -> None:
+        """An accepted claim raised the fence of its letter, and no other claim got that fence."""
+        claimed: Counter[tuple[str, int]] = Counter()
+        for number in range(len(self.writers)):
+            for line in (self.folder / f"writer-{number}").read_text().splitlines():
+                what, _, rest = line.partition(" ")
+                if what != "claim":
+                    continue
+                body, fence, address = rest.split(maxsplit=2)
+                claimed[body, int(fence)] += 1
+                if fences.get(body, 0) < int(fence):
+                    self.wrong.append(
+                        f"claim {fence} of {body} at {address} is lost (fence {fences.get(body)})"
+                    )
+        self.wrong += [
+            f"{body} was claimed {n} times with fence {fence}"
+            for (body, fence), n in claimed.items()
+            if n > 1
+        ]
 
-def read_letters(url: str) -> list[tuple[str, str]]:
-    """Body and state of every letter, read without Corral's code."""
-    query = "SELECT body, state FROM letters"
+
+def read_letters(url: str) -> list[tuple[str, str, int]]:
+    """Body, state and fence of every letter, read without Corral's code."""
+    query = "SELECT body, state, fence FROM letters"
     if url.startswith("sqlite"):
         file = apsw.Connection(url.removeprefix("sqlite:///"))
         try:
-            return [(json.loads(str(body)), str(state)) for body, state in file.execute(query)]
+            return [
+                (json.loads(str(body)), str(state), int(str(fence)))
+                for body, state, fence in file.execute(query)
+            ]
         finally:
             file.close()
     with psycopg.connect(url) as server:
-        return [(str(body), str(state)) for body, state in server.execute(query)]
+        return [(str(body), str(state), int(fence)) for body, state, fence in server.execute(query)]
 
 
 def _engine(url: str) -> str:
