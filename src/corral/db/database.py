@@ -129,6 +129,10 @@ class Database(ABC):
     keeps_output = False
     """Whether the store keeps sealed outputs: where machines share it, a file is not enough."""
 
+    refuses_moved = False
+    """Whether calls raise StoreUnavailable once the content was moved away or is being replaced.
+    Set for every handle that was opened for use. A mover reads and writes in every phase."""
+
     redaction: Redaction | None = None
     """Takes secrets out of what is kept; None where rows are only moved from store to store."""
 
@@ -141,6 +145,15 @@ class Database(ABC):
         """Upkeep that reads have started and not finished; see `library/upkeep.py`."""
         self.hurried = False
         _open.add(self)
+
+    @contextmanager
+    def seeing_every_phase(self) -> Iterator[None]:
+        """Let this handle see the store in every phase of its move."""
+        before, self.refuses_moved = self.refuses_moved, False
+        try:
+            yield
+        finally:
+            self.refuses_moved = before
 
     def hurry(self) -> None:
         """This process is about to end: from now on a server that went away is not waited for."""

@@ -15,6 +15,7 @@ import psycopg
 from psycopg import errors as pg
 
 from corral.db.database import Finding, RowsOf, Table, Work
+from corral.db.fencing import AWAY
 from corral.db.notices import CHANNEL
 from corral.db.postgres_care import (
     ADOPT_EVENTS,
@@ -41,10 +42,14 @@ MIGRATION_LOCK = 0x436F7272
 MOVE_LOCK = MIGRATION_LOCK + 1
 MIGRATION_SECONDS = 60  # maximum wait for a migration by another process
 MAX_CLASHES = 10  # how often a transaction that met another is run again
+PRESENCE_TRUST_S = 1.0
+"""How old the last check may be that the store was not moved; each check is one round trip."""
+IS_AWAY = f"SELECT EXISTS (SELECT 1 FROM migrations WHERE number > {AWAY})"
 
 
 class PostgresDatabase(PostgresConnections):
     keeps_output = True
+    _present_until = 0.0  # until when the last check that the content is here counts
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -55,6 +60,7 @@ class PostgresDatabase(PostgresConnections):
         def once(link: Link) -> R:
             if begin:
                 link.run(begin)
+            self._require_present(link)
             result = work(self._tx(link, mode))
             if begin:
                 link.run("COMMIT")
@@ -78,10 +84,14 @@ class PostgresDatabase(PostgresConnections):
         def once(link: Link) -> R:
             if mode == "many":
                 link.begin()
+            self._require_present(link)
             tx = self._tx(link, mode)
             working.here = True
             try:
                 result = work(tx)
+            except CorralError as error:
+                self._refuse_stale(error, link)
+                raise
             except psycopg.OperationalError as error:
                 # In mode "one" the work's own statement is what commits.
                 raise_if_gone(link, error, asked_to_commit=mode == "one")
@@ -103,6 +113,8 @@ class PostgresDatabase(PostgresConnections):
         try:
             link = self._take_begun()
             try:
+                self._present_until = 0.0
+                self._require_present(link)
                 tx = self._tx(link, "many")
                 self.working.here = True
                 yield tx
@@ -120,6 +132,33 @@ class PostgresDatabase(PostgresConnections):
             self._places.put(None)
         if tx.noted:
             self._bell.ring()
+
+    def _require_present(self, link: Link) -> None:
+        """Raise StoreUnavailable if the content was moved away, or is being replaced."""
+        if not self.refuses_moved or (now := time.monotonic()) < self._present_until:
+            return
+        self._present_until = now + PRESENCE_TRUST_S
+        if link.run(IS_AWAY)[0][0]:
+            self._present_until = 0.0
+            raise self._moved()
+
+    def _refuse_stale(self, error: CorralError, link: Link) -> None:
+        """Raise StoreUnavailable if work found its error in content that was moved away.
+
+        The fence rejects writes, but work that fails before it writes has only read. Its
+        transaction still holds locks on the tables it read, so no mover has emptied them since.
+        """
+        if not self.refuses_moved or isinstance(error, StoreUnavailable):
+            return
+        with suppress(psycopg.Error):  # the transaction may have failed already
+            if link.run(IS_AWAY)[0][0]:
+                raise self._moved() from None
+
+    def _moved(self) -> StoreUnavailable:
+        from corral.db.relocation import sign
+
+        with self.seeing_every_phase():
+            return sign(self)
 
     def _take_begun(self) -> Link:
         """A connection in a transaction; one that broke while it lay on the shelf is replaced."""

@@ -10,6 +10,7 @@ import apsw
 
 from corral.db import sqlite_connections, sqlite_log
 from corral.db.database import Database, Finding, Listener, Probe, RowsOf, Table, Work
+from corral.db.fencing import AWAY
 from corral.db.group import MAX_BATCH, Job, Spoilt
 from corral.db.lockfile import LockFile
 from corral.db.sqlite_care import (
@@ -28,6 +29,7 @@ from corral.db.sqlite_link import Link
 from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
 from corral.kernel.clock import Clock
+from corral.kernel.errors import CorralError, StoreUnavailable
 
 R = TypeVar("R")
 
@@ -53,6 +55,7 @@ class SqliteDatabase(Database):
         """
         require_current_sqlite()
         super().__init__()
+        self._present_until = 0.0  # until when the last check that the content is here counts
         self.path = path
         self.url = self.address = self.pointer = f"sqlite:///{path}"
         self.actor = actor
@@ -86,9 +89,12 @@ class SqliteDatabase(Database):
         except IndexError:
             link = shared.connect_reader()
         try:
-            if monotonic() > shared.stale_at:
+            now = monotonic()
+            if now > shared.stale_at:
                 shared.require_in_place()
-                shared.stale_at = monotonic() + READS_TRUST_S
+                shared.stale_at = now + READS_TRUST_S
+            if now > self._present_until:
+                self._require_present(link, now)
             if mode == "many":
                 link.run("BEGIN")
             return work(Tx(link, self.clock.now(), self.actor, mode, self.redaction, self.origin))
@@ -139,6 +145,7 @@ class SqliteDatabase(Database):
             writer = self._take_turn(False, job.since)
             try:
                 writer.begin()
+                self._require_present(writer, monotonic())
                 self.working.here = True
                 yield self._tx(writer, "many")
                 self._commit(writer)
@@ -188,11 +195,8 @@ class SqliteDatabase(Database):
                 break
             self._shared.require_in_place()
         except BaseException as error:
-            if isinstance(error, apsw.Error) or writer.connection.in_transaction:
-                # None of the others is at fault, and nothing of theirs was kept: they run again.
-                line.put_back(followers)
-            self._refuse_if_lost(followers)
-            writer.roll_back()
+            if (refusal := self._abandon(error, writer, followers)) is not None:
+                raise refusal from None
             raise
         finally:
             working.here = False
@@ -200,6 +204,42 @@ class SqliteDatabase(Database):
         if interrupt is not None:
             raise interrupt
         return result
+
+    def _abandon(
+        self, error: BaseException, writer: Link, followers: list[Job]
+    ) -> StoreUnavailable | None:
+        """Roll back after an error, and return the error to raise instead, if there is one."""
+        refusal = self._refusal_of_stale(error, writer)
+        if isinstance(error, apsw.Error) or writer.connection.in_transaction:
+            # None of the others is at fault, and nothing of theirs was kept: they run again.
+            self._line.put_back(followers)
+        self._refuse_if_lost(followers)
+        writer.roll_back()
+        return refusal
+
+    def _require_present(self, link: Link, now: float) -> None:
+        """Raise StoreUnavailable if the content was moved away, or is being replaced."""
+        self._present_until = now + READS_TRUST_S
+        if self.refuses_moved and _is_away(link):
+            raise self._moved()
+
+    def _refusal_of_stale(self, error: BaseException, writer: Link) -> StoreUnavailable | None:
+        """Return the error to raise instead of one that work found in content that was moved away.
+
+        The fence rejects writes, but work that fails before it writes has only read. The caller
+        still has the turn, so the phase cannot have changed since.
+        """
+        if not self.refuses_moved or not isinstance(error, CorralError):
+            return None
+        if isinstance(error, StoreUnavailable) or not _is_away(writer):
+            return None
+        return self._moved()
+
+    def _moved(self) -> StoreUnavailable:
+        from corral.db.relocation import sign
+
+        with self.seeing_every_phase():
+            return sign(self)
 
     def _refuse_if_lost(self, followers: list[Job]) -> None:
         """Fail the followers' jobs if their shared commit is not in the store."""
@@ -231,7 +271,7 @@ class SqliteDatabase(Database):
                 if not isinstance(error, Exception) or written() != before:
                     self._line.leave_to_itself(job)
                     raise Spoilt(error if isinstance(error, KeyboardInterrupt) else None) from error
-                job.error = error
+                job.error = handle._refusal_of_stale(error, writer) or error
             followers.append(job)
 
     def _take_turn(self, durable: bool, since: float | None) -> Link:
@@ -245,6 +285,8 @@ class SqliteDatabase(Database):
             shared.require_room(writer)
             if not shared.full and durable is not shared.syncs:
                 shared.wait_for_disk(writer, durable)
+            if (now := monotonic()) > self._present_until:
+                self._require_present(writer, now)
         except BaseException:  # also Ctrl-C at the moment in which the turn came
             self._turnstile.leave()
             raise
@@ -414,3 +456,7 @@ class SqliteDatabase(Database):
 
     def _raise(self, error: apsw.Error, path: Path | None = None) -> NoReturn:
         raise translate(error, path or self.path) from error
+
+
+def _is_away(link: Link) -> bool:
+    return int(link.connection.pragma("user_version")) > AWAY

@@ -147,6 +147,7 @@ def _open(
         try:
             if not upgrade:
                 open_schema(database, change=may_create)
+                database.refuses_moved = True
             database.redaction = Redaction(_known_here)
             return Corral(database)
         except StoreUnavailable as error:

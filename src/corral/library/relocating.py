@@ -29,6 +29,11 @@ class Moved(msgspec.Struct, frozen=True):
 
 def move(database: Database, url: str, told: Told | None) -> Moved:
     """Fence the store, copy and compare it, and switch; or go on with a move that was begun."""
+    with database.seeing_every_phase():
+        return _move(database, url, told)
+
+
+def _move(database: Database, url: str, told: Told | None) -> Moved:
     if config.is_afar(url):
         raise Invalid("A store moves to a database; give sqlite:////path or postgresql://….")
 
@@ -78,7 +83,7 @@ def _bring_outputs(database: Database) -> None:
 
 def stay(database: Database) -> bool:
     """Take down the fence, unless the other place is in use already; False: there is none."""
-    with alone(database):
+    with database.seeing_every_phase(), alone(database):
         return _stay(database)
 
 
