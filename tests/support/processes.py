@@ -13,7 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
 
-SECONDS = 60.0
+SECONDS = 120.0  # only a guard against hanging
 
 
 class Gate:
