@@ -94,7 +94,7 @@ def test_a_waiting_process_is_woken_by_a_release_within_a_moment(
     with Child(wait) as waiting, corral.open(url) as store:
         asleep.wait()
         store.locks.release(held)
-        assert waiting.result() == "y"
+        assert waiting.result() == "agent:y"
 
 
 def test_readers_and_writers_of_many_processes_exclude_each_other(url: str, tmp_path: Path) -> None:
