@@ -1,9 +1,7 @@
 """Many processes write one SQLite file: none starves, none is held up by the dead."""
 
-import mmap
 import os
 import signal
-import struct
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -23,7 +21,7 @@ from corral.rooms.mail import ops as mail
 from tests.support.invariants import check_store
 from tests.support.keeping import until
 from tests.support.kernel_locks import holds_lock, requests_lock, waits_for_lock
-from tests.support.processes import Child, Signal, at_once
+from tests.support.processes import Child, Counters, Signal, at_once
 
 PROCESSES = 16
 ROUNDS = 20
@@ -40,20 +38,6 @@ def file_url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/corral.db"
     corral.open(url).close()
     return url
-
-
-class Counters:
-    """One number for each of several forked processes, which all of them see."""
-
-    def __init__(self, count: int) -> None:
-        self._format = f"{count}Q"
-        self._memory = mmap.mmap(-1, struct.calcsize(self._format))
-
-    def set(self, place: int, value: int) -> None:
-        struct.pack_into("Q", self._memory, 8 * place, value)
-
-    def all(self) -> tuple[int, ...]:
-        return struct.unpack_from(self._format, self._memory)
 
 
 class Overtaking:
