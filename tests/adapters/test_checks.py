@@ -4,16 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from corral.adapters import sandbox
+from corral.adapters import checks, sandbox
 from corral.adapters.checks import TIMED_OUT, run_check
 from corral.adapters.sandbox import Kind
 from tests.support.keeping import lives, until
 
-FAR = 60_000
+FAR = 3_600_000
 # One that leaves its parent, its session and its environment, and ignores whoever asks it to end.
 ESCAPES = (
     "setsid env -i /bin/sh -c "
@@ -47,10 +48,19 @@ def test_a_check_is_told_as_a_shell_tells_it(
     assert printed in ended.output
 
 
-def test_a_check_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    escaped = tmp_path / "escaped"
+def test_a_check_that_hangs_is_ended_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time begins when it has started them, however long that takes here."""
+    escaped, began, last = tmp_path / "escaped", tmp_path / "began", checks._last
+
+    def last_from_then_on(pipe: int, child: "subprocess.Popen[bytes]", _: float) -> str:
+        until(began.exists, "it has begun")
+        return last(pipe, child, time.monotonic() + 0.7)
+
+    monkeypatch.setattr(checks, "_last", last_from_then_on)
     ended = run_check(
-        f"trap '' TERM; {ESCAPES.format(file=escaped)}; echo began; sleep 600 & wait",
+        f"trap '' TERM; {ESCAPES.format(file=escaped)}; echo began; : > {began}; sleep 600 & wait",
         str(tmp_path),
         timeout_ms=700,
     )

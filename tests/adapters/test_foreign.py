@@ -94,8 +94,22 @@ def test_a_transaction_that_was_never_finished_is_not_read(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def moving_money(tmp_path: Path) -> Iterator[Path]:
-    """A database in which somebody moves a sum from row to row, all the time."""
+def moving_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A database in which somebody moves a sum from row to row, all the time.
+
+    Its writer pauses now and then, for longer the more often a copy failed: also on a slow machine
+    a copy fits into a pause.
+    """
+    failed_copies = 0
+    copied = copying._copied
+
+    def copied_and_counted(*paths: Path) -> bool:
+        nonlocal failed_copies
+        done = copied(*paths)
+        failed_copies = 0 if done else failed_copies + 1
+        return done
+
+    monkeypatch.setattr(copying, "_copied", copied_and_counted)
     path = tmp_path / "s.db"
     writer = apsw.Connection(str(path))
     writer.execute(
@@ -115,7 +129,7 @@ def moving_money(tmp_path: Path) -> Iterator[Path]:
                 other = (number * 7 + 1) % 300
                 writer.execute("UPDATE runs SET amount = amount + 1 WHERE id = ?", (other,))
             number += 1
-            stop.wait(0.004 if number % 40 else 0.08)
+            stop.wait(0.004 if number % 40 else 0.08 * 2 ** (failed_copies // 5))
 
     thread = threading.Thread(target=move)
     thread.start()

@@ -16,6 +16,7 @@ from corral.adapters.providers.facts import Fact, Finished, LimitReached, Said, 
 from corral.adapters.providers.limits import limit_in
 from corral.adapters.providers.provider import Ask
 from corral.kernel.prompt import Quote, render
+from tests.support.threads import SECONDS
 
 AGENT = [sys.executable, "-m", "corral.demo.agent"]
 SRC = str(Path(__file__).parents[2] / "src")
@@ -35,7 +36,7 @@ def run(*args: str, given: str = "", env: dict[str, str] | None = None) -> Any:
         env=os.environ | (env or {}),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=SECONDS,
         check=False,
     )
 
@@ -44,7 +45,11 @@ def stream(ask: Ask) -> tuple[list[Fact], int]:
     provider = registry.find("scripted")
     start = provider.start(ask)
     done = subprocess.run(
-        start.args, input=(start.stdin or "").encode(), capture_output=True, timeout=30, check=False
+        start.args,
+        input=(start.stdin or "").encode(),
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
     )
     parser = provider.parser()
     facts = [fact for line in done.stdout.splitlines() for fact in parser.feed(line)]
@@ -91,12 +96,10 @@ def test_it_asks_and_reads_the_answer() -> None:
 
 
 def test_it_leaves_a_child_behind() -> None:
-    begun = time.monotonic()
     child = subprocess.Popen(
-        [*AGENT, "fork 60; say gone"], stdout=subprocess.DEVNULL, start_new_session=True
+        [*AGENT, "fork 3600; say gone"], stdout=subprocess.DEVNULL, start_new_session=True
     )
-    assert child.wait(20) == 0
-    assert time.monotonic() - begun < 20
+    assert child.wait(SECONDS) == 0
     os.killpg(child.pid, signal.SIGKILL)  # the one left behind
 
 
@@ -164,7 +167,7 @@ def test_it_talks_at_a_terminal() -> None:
         read_until(ours, "Answered: yes")
         os.write(ours, b"say bye\nexit\n")
         read_until(ours, "bye\r\n❯")  # noqa: RUF001
-        assert agent.wait(30) == 0
+        assert agent.wait(SECONDS) == 0
     os.close(ours)
 
 

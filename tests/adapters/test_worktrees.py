@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from corral.adapters import checkouts, leftovers, worktrees
 from corral.kernel.errors import Refused
+from tests.support.keeping import until
 from tests.support.repositories import commit, git, new_repository, write
 
 pytestmark = pytest.mark.usefixtures("plain_git")
@@ -141,14 +141,19 @@ def test_what_a_killed_git_left_half_made_is_made_whole(repository: Path) -> Non
     files: dict[str, str | bytes] = {f"many/{number}": f"{number}\n" for number in range(3_000)}
     commit(repository, files)
     folder = repository.parent / "worktrees/one"
+    # A filter that never ends holds git up in the middle of its work.
+    (repository / ".git/info").mkdir(exist_ok=True)
+    (repository / ".git/info/attributes").write_text("many/1500 filter=hang\n")
+    reached = repository.parent / "reached"
+    hang = f"filter.hang.smudge=touch {reached}; sleep 3600"
+    add = ["worktree", "add", "-q", "-b", "corral/one", str(folder)]
     child = subprocess.Popen(
-        ["git", "-C", str(repository), "worktree", "add", "-q", "-b", "corral/one", str(folder)],
-        start_new_session=True,
+        ["git", "-C", str(repository), "-c", hang, *add], start_new_session=True
     )
-    while not (folder / "many").exists() and child.poll() is None:
-        time.sleep(0.0005)
+    until(reached.exists, "git is in the middle of its work")
     os.killpg(child.pid, signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL, "it was done before it could be killed"
+    assert child.wait() == -signal.SIGKILL
+    assert 0 < len(list((folder / "many").iterdir())) < 3_000
     made(repository)
     state = worktrees.state(str(repository), str(folder))
     assert (state.uncommitted, state.locked, state.branch) == ([], None, "corral/one")

@@ -1,7 +1,6 @@
 """A server with few connections: none is held unused, and a full server is retried."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -9,11 +8,11 @@ import pytest
 import corral
 from corral.db import postgres_pool
 from corral.kernel.errors import StoreUnavailable
+from tests.support.keeping import until
 from tests.support.postgres import PostgresServer
 from tests.support.threads import Racer
 
 MOST = 6
-SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +22,6 @@ def small_server() -> Iterator[PostgresServer]:
         yield server
     finally:
         server.close()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def connections(server: PostgresServer, url: str) -> int:
@@ -62,9 +54,9 @@ def test_unused_connections_and_listeners_are_closed(
     url = small_server.new_database()
     with corral.open(url) as store:
         assert store.mail.claim("agent:ada", owner="me", wait_ms=10) == []
-        until(lambda: connections(small_server, url) == 0)
+        until(lambda: connections(small_server, url) == 0, "no connection is open")
         store.mail.put("agent:ada", "after")
-        until(lambda: connections(small_server, url) == 0)
+        until(lambda: connections(small_server, url) == 0, "no connection is open")
         assert [letter.body for letter in store.mail.list().items] == ["after"]
 
 
@@ -77,7 +69,7 @@ def test_process_that_spares_connections_gives_up_one_that_it_uses_all_the_time(
         store.spare_connections()
         for number in range(3):
             store.mail.put("agent:ada", number)
-        until(lambda: connections(small_server, url) == 0)
+        until(lambda: connections(small_server, url) == 0, "no connection is open")
 
 
 def test_full_server_is_waited_for_when_a_store_is_opened_and_used(
@@ -98,14 +90,14 @@ def test_full_server_is_waited_for_when_a_store_is_opened_and_used(
     monkeypatch.setattr(postgres_pool, "LINGER", 0.05)
     held = fill(small_server)
     opening = Racer(lambda: corral.open(url))
-    until(lambda: len(refused) >= 2)
+    until(lambda: len(refused) >= 2, "it was refused twice")
     release(held)
     with opening.result() as store:
-        until(lambda: connections(small_server, url) == 0)
+        until(lambda: connections(small_server, url) == 0, "no connection is open")
         held = fill(small_server)
         before = len(refused)
         putting = Racer(lambda: store.mail.put("agent:ada", "kept"))
-        until(lambda: len(refused) >= before + 2)
+        until(lambda: len(refused) >= before + 2, "it was refused twice")
         release(held)
         assert putting.result().body == "kept"
     assert set(refused) == {postgres_pool.TOO_MANY_CLIENTS}

@@ -15,10 +15,9 @@ from corral.kernel.errors import Refused
 from corral.rooms.mail import ops as mail
 from tests.support.fresh import wait_until_alone
 from tests.support.postgres import PostgresServer
-from tests.support.threads import Racer
+from tests.support.threads import SECONDS, Racer
 
 
-@pytest.mark.timeout(60)
 def test_as_many_transactions_as_there_are_connections_may_each_read_through_the_library(
     url: str,
 ) -> None:
@@ -30,7 +29,7 @@ def test_as_many_transactions_as_there_are_connections_may_each_read_through_the
         def put_and_read(number: int) -> None:
             with store.transaction() as tx:
                 mail.put(tx, f"queue:{number}", number)
-                all_inside.wait(30)
+                all_inside.wait(SECONDS)
                 read.append(len(store.mail.list(mailbox=f"queue:{number}").items))
 
         threads = [
@@ -40,7 +39,7 @@ def test_as_many_transactions_as_there_are_connections_may_each_read_through_the
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(40)
+            thread.join(SECONDS)
         assert read == [0] * MAX_CONNECTIONS
         assert store.mail.put("queue:after", 1).state == "waiting"
 
@@ -66,7 +65,7 @@ def test_the_limit_of_timers_holds_whatever_isolation_the_server_gives_by_defaul
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(SECONDS)
         assert len(store.timers.list(limit=100).items) == 20
         assert len(refused) == 20
     postgres_server.drop_database(url)
@@ -81,10 +80,10 @@ def test_a_connection_that_is_out_when_the_store_is_closed_is_closed_behind_it(
 
     def look(tx: Tx) -> None:
         out.set()
-        assert closed.wait(30)
+        assert closed.wait(SECONDS)
 
     reader = Racer(lambda: store._database.read(look))
-    assert out.wait(30)
+    assert out.wait(SECONDS)
     store.close()
     closed.set()
     reader.join()
@@ -99,10 +98,10 @@ def test_a_store_is_closed_behind_whoever_writes_and_who_waits_is_told(url: str)
     def put(tx: Tx) -> None:
         mail.put(tx, "queue:work", "kept")
         inside.set()
-        assert go.wait(30)
+        assert go.wait(SECONDS)
 
     writer = Racer(lambda: store._database.write(put))
-    assert inside.wait(30)
+    assert inside.wait(SECONDS)
     closing = Racer(store.close)
     while store._database.unusable is None:
         assert closing.is_running
@@ -120,13 +119,13 @@ def test_who_waits_to_write_when_the_store_is_closed_opens_no_file_again(tmp_pat
 
     def wait(tx: Tx) -> None:
         inside.set()
-        assert go.wait(30)
+        assert go.wait(SECONDS)
 
     reader = Racer(lambda: store._database.read(wait))
-    assert inside.wait(30)
+    assert inside.wait(SECONDS)
     inside.clear()
     writer = Racer(lambda: store._database.write(wait))
-    assert inside.wait(30)
+    assert inside.wait(SECONDS)
     closing = Racer(store.close)
     while store._database.unusable is None:
         assert closing.is_running

@@ -4,13 +4,16 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 import corral
+from corral.db.group import Job
 from corral.db.tx import Tx
 from corral.kernel.clock import SetClock
 from corral.kernel.errors import CorralError, Held, Invalid
@@ -19,7 +22,7 @@ from corral.library.operation import Room, write
 from corral.rooms.mail import ops as mail
 from tests.support.invariants import check_store
 from tests.support.keeping import until
-from tests.support.threads import Racer
+from tests.support.threads import SECONDS, Racer
 
 BOX = "queue:work"
 THREADS = 64
@@ -38,6 +41,12 @@ class Odd(Room):
     fail = write(_put_then_raise)
 
 
+def line_length(store: Corral) -> int | None:
+    """How many threads wait to write; None for PostgreSQL, where none has to wait."""
+    line = getattr(store._database, "_line", None)
+    return None if line is None else len(line.waiting)
+
+
 @contextmanager
 def crowd(store: Corral, works: list[Callable[[], object]]) -> Iterator[list[Racer[object]]]:
     """Threads that all stand in line, in this order, when the way becomes free.
@@ -48,8 +57,8 @@ def crowd(store: Corral, works: list[Callable[[], object]]) -> Iterator[list[Rac
     racers: list[Racer[object]] = []
 
     def stand_in_line() -> bool:
-        line = getattr(store._database, "_line", None)
-        return line is None or len(line.waiting) >= sum(racer.is_running for racer in racers)
+        length = line_length(store)
+        return length is None or length >= sum(racer.is_running for racer in racers)
 
     with store.transaction():
         for work in works:
@@ -177,10 +186,10 @@ def held(store: Corral) -> Iterator[threading.Event]:
     def hold() -> None:
         with store.transaction():
             begun.set()
-            free.wait(10)
+            assert free.wait(SECONDS)
 
     holder = Racer(hold)
-    assert begun.wait(10)
+    assert begun.wait(SECONDS)
     try:
         yield free
     finally:
@@ -191,18 +200,48 @@ def held(store: Corral) -> Iterator[threading.Event]:
 def test_a_thread_that_is_interrupted_while_it_waits_does_not_stop_the_others(
     store: Corral, interrupting: Callable[[], None]
 ) -> None:
+    put, waits = threading.Event(), threading.Event()
+
     def wait_in_line() -> None:
+        waits.set()
         store.mail.put(BOX, "interrupted")
-        time.sleep(10)  # on PostgreSQL nobody has to wait
+        put.set()  # on PostgreSQL no write has to wait
+        time.sleep(SECONDS)
+
+    def interrupt_when_it_waits() -> None:
+        assert waits.wait(SECONDS)
+        until(lambda: put.is_set() or line_length(store) == 1, "the main thread waits")
+        interrupting()
 
     with held(store):
-        threading.Timer(0.1, interrupting).start()
+        interrupter = Racer(interrupt_when_it_waits)
         with pytest.raises(Stop):
             wait_in_line()
+        interrupter.result()
     others = [Racer(partial(store.mail.put, BOX, number)) for number in range(3)]
     for other in others:
-        other.result(5)
+        other.result()
     assert set(bodies(store)) - {"interrupted"} == {0, 1, 2}
+
+
+def test_an_interruption_at_the_moment_of_joining_the_line_does_not_stop_the_others(
+    tmp_path: Path,
+) -> None:
+    class InterruptedAtAppend(deque[Job]):
+        def append(self, job: Job) -> None:
+            super().append(job)
+            raise Stop
+
+    with corral.open(tmp_path / "corral.db") as store:
+        line = store._database._line
+        with held(store):
+            line.waiting = InterruptedAtAppend()
+            with pytest.raises(Stop):
+                store.mail.put(BOX, "interrupted")
+            assert not line.waiting
+            line.waiting = deque()
+        Racer(partial(store.mail.put, BOX, "after")).result()
+        assert bodies(store) == ["after"]
 
 
 def test_an_interruption_while_it_works_for_another_thread_costs_that_one_nothing(
@@ -216,17 +255,20 @@ def test_an_interruption_while_it_works_for_another_thread_costs_that_one_nothin
     class Other(Room):
         put = write(put_and_interrupt_the_main_thread)
 
-    followers: list[Racer[None]] = []
+    def follow_and_free(free: threading.Event) -> "Racer[None]":
+        if line_length(store) is not None:
+            until(lambda: line_length(store) == 1, "the main thread waits")
+        follower = Racer(Other(store._database).put)
+        if line_length(store) is not None:
+            until(lambda: line_length(store) == 2, "the other thread waits behind it")
+        free.set()
+        return follower
+
     with held(store) as free:
-        for after, step in (
-            (0.1, lambda: followers.append(Racer(Other(store._database).put))),
-            (0.2, free.set),
-        ):
-            threading.Timer(after, step).start()
+        following = Racer(lambda: follow_and_free(free))
         with suppress(Stop):
             store.mail.put(BOX, "of the main thread")
-        time.sleep(0.2)  # on PostgreSQL nobody has to wait
-    followers[0].result(5)
+        following.result().result()
     assert bodies(store).count("of the other") == 1
     store.mail.put(BOX, "the way is free")
     check_store(store)
@@ -238,12 +280,12 @@ def test_sixty_four_threads_on_a_store_just_opened_do_not_wait_for_each_other(ur
         together = threading.Barrier(THREADS)
 
         def put(number: int) -> None:
-            together.wait(10)
+            together.wait(SECONDS)
             store.mail.put(BOX, number)
 
         racers = [Racer(partial(put, number)) for number in range(THREADS)]
         for racer in racers:
-            racer.result(15)
+            racer.result()
         assert bodies(store) == numbers(THREADS)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from corral.adapters.output.capped import punch, read_cut
 from corral.adapters.output.read import Output
 from corral.adapters.output.seal import remove_plain, seal
+from tests.support.threads import SECONDS
 
 LINES = 400_000
 WRITE = f"""
@@ -46,7 +47,7 @@ def test_every_byte_of_a_child_is_kept_or_counted_while_it_is_cut_and_followed(
     index = seal(tmp_path)
     remove_plain(tmp_path, index)
     over.set()
-    reader.join(60)
+    reader.join(SECONDS)
     assert not reader.is_alive()
     assert child.returncode == 0
     assert index.bytes == LINES * LENGTH

@@ -43,7 +43,7 @@ def test_many_drive_a_race_and_each_step_is_done_once(url: str, tmp_path: Path) 
 
     def drive(number: int) -> str:
         with corral.open(url) as store:
-            return str(store.races.wait(id, timeout_ms=60_000).latest.state)
+            return str(store.races.wait(id, timeout_ms=600_000).latest.state)
 
     assert at_once([lambda n=n: drive(n) for n in range(DRIVERS)]) == ["selecting"] * DRIVERS
     with corral.open(url) as store:
@@ -58,7 +58,7 @@ def test_many_drive_a_race_and_each_step_is_done_once(url: str, tmp_path: Path) 
 def test_of_many_who_choose_one_does(url: str, tmp_path: Path) -> None:
     with corral.open(url) as store:
         id = begin(store, tmp_path / "repository")
-        store.races.wait(id, timeout_ms=60_000)
+        store.races.wait(id, timeout_ms=600_000)
 
     def choose(number: int) -> str | None:
         with corral.open(url, actor=f"user:{number}") as store:

@@ -11,7 +11,7 @@ from corral.library.operation import Room, write
 from corral.rooms.mail import ops as mail
 from corral.rooms.settings import ops as settings
 from tests.support.invariants import check_store
-from tests.support.threads import Racer
+from tests.support.threads import SECONDS, Racer
 
 NAME = "mail.max_attempts"
 
@@ -96,7 +96,7 @@ def test_an_operation_that_calls_the_library_is_told_so_instead_of_waiting_for_i
     class Wrong(Room):
         put_twice = write(put_and_put)
 
-    caller = Racer(Wrong(store._database).put_twice).join(10)
+    caller = Racer(Wrong(store._database).put_twice).join()
     assert isinstance(caller.error, RuntimeError)
     assert "open transaction" in str(caller.error)
     assert store.mail.list().items == []
@@ -114,9 +114,9 @@ def test_another_thread_may_write_while_one_is_told_of_its_mistake(store: Corral
             refused.set()
 
     first = Racer(wrong)
-    assert entered.wait(10)
+    assert entered.wait(SECONDS)
     second = Racer(lambda: store.mail.put("agent:ada", "from outside"))
-    assert refused.wait(10)
+    assert refused.wait(SECONDS)
     first.result()
     second.result()
     assert [letter.body for letter in store.mail.list().items] == ["from outside"]

@@ -6,20 +6,31 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Self
 from unittest.mock import patch
 
 import apsw
 import pytest
 
 import corral
+from corral.db import turnstile
 from corral.db.turnstile import Door
 from corral.kernel.ids import number_of
+from corral.library import Corral
 from corral.rooms.mail import ops as mail
 from tests.support.invariants import check_store
 from tests.support.keeping import until
-from tests.support.processes import Child, Signal, at_once
+from tests.support.kernel_locks import holds_lock, requests_lock, waits_for_lock
+from tests.support.processes import Child, Counters, Signal, at_once
 
-SECONDS = 3.0
+PROCESSES = 16
+ROUNDS = 20
+
+
+@pytest.fixture(autouse=True)
+def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that waits in vain fails by the test's own limit, not by a slow machine."""
+    monkeypatch.setattr(turnstile, "PATIENCE", 3_600.0)
 
 
 @pytest.fixture
@@ -29,27 +40,64 @@ def file_url(tmp_path: Path) -> str:
     return url
 
 
-def test_sixteen_processes_on_one_file_are_all_served_and_lose_nothing(file_url: str) -> None:
-    """The bench measures this against its bar; here only what no noise explains."""
+class Overtaking:
+    """Counts the letters of other processes that go in while a put of this one is the next in line.
 
-    def put_and_ack() -> tuple[int, float]:
-        served, longest = 0, 0.0
-        mailbox = f"queue:{os.getpid()}"
-        with corral.open(file_url) as store:
-            end = time.monotonic() + SECONDS
-            while (start := time.monotonic()) < end:
-                store.mail.put(mailbox, served)
+    Where this process is not the next, but behind another one, the kernel decides.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.counts: list[int] = []
+        self._file = apsw.Connection(url.removeprefix("sqlite:///"))
+        self._newest = 0
+        try_lock = Door.try_lock
+
+        def try_lock_and_look(door: Door) -> bool:
+            locked = try_lock(door)
+            if locked:
+                self._newest = self._file.execute("SELECT max(seq) FROM letters").get or 0
+            return locked
+
+        self._patch = patch.object(Door, "try_lock", try_lock_and_look)
+
+    def __enter__(self) -> Self:
+        self._patch.start()
+        return self
+
+    def put(self, store: Corral, mailbox: str, body: object) -> None:
+        self._newest = 0
+        mine = store.mail.put(mailbox, body)
+        if self._newest:  # else it was not the next in line, or there was no line
+            self.counts.append(number_of("let", mine.id) - self._newest - 1)
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.stop()
+        self._file.close()
+
+
+def test_sixteen_processes_on_one_file_are_all_served_and_lose_nothing(file_url: str) -> None:
+    """All of them go on until the slowest one has done its rounds. The bench measures how evenly
+    they are served; that depends on the machine."""
+    rounds = Counters(PROCESSES)
+
+    def put_and_ack(me: int) -> tuple[int, int]:
+        served = 0
+        mailbox = f"queue:{me}"
+        with Overtaking(file_url) as overtaking, corral.open(file_url) as store:
+            while min(rounds.all()) < ROUNDS:
+                overtaking.put(store, mailbox, served)
                 (letter,) = store.mail.claim(mailbox, owner="me")
                 store.mail.ack(letter)
-                longest = max(longest, time.monotonic() - start)
                 served += 1
-        return served, longest
+                rounds.set(me, served)
+        return served, max(overtaking.counts, default=0)
 
-    results = at_once([put_and_ack] * 16)
+    results = at_once([partial(put_and_ack, number) for number in range(PROCESSES)])
     counts = sorted(served for served, _ in results)
-    print(f"served: least {counts[0]}, most {counts[-1]}, ratio {counts[0] / counts[-1]:.2f};")
-    print(f"longest round of three writes: {max(longest for _, longest in results):.3f} s")
-    assert counts[0] >= 0.2 * counts[-1]
+    overtaken = max(most for _, most in results)
+    print(f"served: least {counts[0]}, most {counts[-1]}; overtaken by {overtaken} at the most")
+    # Each of the others may be past the look at the line when ours becomes the next.
+    assert overtaken < PROCESSES
     with corral.open(file_url) as store:
         done = store.db.sql("SELECT state, count(*) FROM letters GROUP BY state").rows
         assert done == [["done", sum(counts)]]
@@ -57,11 +105,9 @@ def test_sixteen_processes_on_one_file_are_all_served_and_lose_nothing(file_url:
         check_store(store)
 
 
-def stand_in_line(url: str, count: int) -> bool:
-    """Whether so many processes have the door of the store's line or wait before it."""
-    door = os.stat(url.removeprefix("sqlite:///") + "-line-door")
-    locks = Path("/proc/locks").read_text().splitlines()
-    return sum(line.split()[-3].endswith(f":{door.st_ino}") for line in locks) == count
+def door_of(url: str) -> str:
+    """The lock of the next process in line; those behind that process wait for it."""
+    return url.removeprefix("sqlite:///") + "-line-door"
 
 
 def test_who_comes_first_is_served_first(file_url: str) -> None:
@@ -76,9 +122,10 @@ def test_who_comes_first_is_served_first(file_url: str) -> None:
         children = [stack.enter_context(Child(partial(put_my_number, n))) for n in range(6)]
         with corral.open(file_url) as store:
             with store.transaction():
-                for number, go in enumerate(signals):
+                for child, go in zip(children, signals, strict=True):
                     go.send()
-                    until(partial(stand_in_line, file_url, number + 1), "it stands in line")
+                    stands_in_line = partial(requests_lock, door_of(file_url), child.pid)
+                    until(stands_in_line, "it stands in line")
             for child in children:
                 child.result()
             served = store.db.sql("SELECT body FROM letters ORDER BY seq").rows
@@ -89,7 +136,7 @@ def test_one_who_died_with_the_door_of_the_line_holds_up_nobody(file_url: str) -
     """Its lock was freed by the kernel, and the sign that it showed is taken down by the next."""
     with corral.open(file_url) as store, corral.open(file_url) as other:
         store.mail.put("queue:work", 1)
-        door = Path(file_url.removeprefix("sqlite:///") + "-line-door")
+        door = Path(door_of(file_url))
         assert door.read_bytes()[0] == 0
         with door.open("r+b") as sign:
             sign.write(b"\1")
@@ -110,47 +157,28 @@ def test_one_who_writes_all_the_time_lets_in_whoever_waits(file_url: str) -> Non
             while True:
                 store.mail.put("queue:work", "greedy")
 
-    def put_now_and_then() -> list[int]:
-        """How many letters of the other one went in while each of ours was the next in line."""
-        overtaken, newest = [], 0
-        try_lock, file = Door.try_lock, apsw.Connection(file_url.removeprefix("sqlite:///"))
-
-        def try_lock_and_look(door: Door) -> bool:
-            nonlocal newest
-            locked = try_lock(door)
-            newest = file.execute("SELECT max(seq) FROM letters").get
-            return locked
-
-        with (
-            patch.object(Door, "try_lock", try_lock_and_look),
-            corral.open(file_url) as store,
-        ):
-            while len(overtaken) < 60:
+    def put_now_and_then() -> int:
+        with Overtaking(file_url) as overtaking, corral.open(file_url) as store:
+            while len(overtaking.counts) < 60:
                 time.sleep(0.005)
-                newest = 0
-                mine = store.mail.put("queue:work", "patient")
-                if newest:  # else nobody wrote, and there was no line
-                    overtaken.append(number_of("let", mine.id) - newest - 1)
-        return sorted(overtaken)
+                overtaking.put(store, "queue:work", "patient")
+        return max(overtaking.counts)
 
     with Child(put_for_ever) as greedy:
         writing.wait()
         with Child(put_now_and_then) as patient:
             overtaken = patient.result()
         greedy.kill()
-    mostly = overtaken[len(overtaken) * 4 // 5]
-    print(f"overtaken by {mostly} letters in four cases of five, by {overtaken[-1]} at the most")
-    # One is under way when we come; the fifth case is a machine that had something else to do.
-    assert mostly <= 2
+    # One is under way when ours becomes the next.
+    assert overtaken <= 1
 
 
-def put_one(url: str, go: Signal | None = None) -> float:
-    """Put a letter, after a word; gives back when it was accepted."""
+def put_one(url: str, go: Signal | None = None) -> None:
+    """Put a letter, after a word."""
     with corral.open(url) as store:
         if go is not None:
             go.wait()
         store.mail.put("queue:work", "after the death")
-        return time.monotonic()
 
 
 def test_a_process_that_is_killed_while_it_has_the_turn_frees_it(file_url: str) -> None:
@@ -160,7 +188,7 @@ def test_a_process_that_is_killed_while_it_has_the_turn_frees_it(file_url: str) 
         with corral.open(file_url) as store, store.transaction() as tx:
             mail.put(tx, "queue:work", "half done")
             taken.send()
-            time.sleep(60)
+            signal.pause()
 
     with (
         Child(take_the_turn_and_stay) as first,
@@ -168,12 +196,9 @@ def test_a_process_that_is_killed_while_it_has_the_turn_frees_it(file_url: str) 
     ):
         taken.wait()
         go.send()
-        time.sleep(0.05)  # it stands in line behind the one that dies
+        until(partial(holds_lock, door_of(file_url), second.pid), "it is the next in line")
         first.kill()
-        killed = time.monotonic()
-        waited = second.result(10) - killed
-    print(f"the next one wrote {waited * 1_000:.1f} ms after the death")
-    assert 0 < waited < 2
+        second.result()
     with corral.open(file_url) as store:
         assert [letter.body for letter in store.mail.list().items] == ["after the death"]
         check_store(store)
@@ -188,11 +213,11 @@ def test_a_process_that_is_killed_while_it_stands_in_line_holds_nobody_up(file_u
     ):
         with store.transaction():
             first_go.send()
-            time.sleep(0.1)  # it holds the door now, and waits for the turn
+            until(partial(holds_lock, door_of(file_url), first.pid), "it is the next in line")
             second_go.send()
-            time.sleep(0.1)  # it waits for the door
+            until(partial(waits_for_lock, door_of(file_url), second.pid), "it is behind the first")
             first.kill()
-        second.result(10)
+        second.result()
         store.mail.put("queue:work", "mine")
         assert [letter.body for letter in store.mail.list().items] == ["after the death", "mine"]
 
@@ -208,16 +233,16 @@ def test_a_child_forked_in_the_middle_of_a_write_does_not_keep_the_turn_of_its_d
             mail.put(tx, "queue:work", "half done")
             keeper = os.fork()
             if keeper == 0:
-                time.sleep(30)
+                signal.pause()
                 os._exit(0)
             os.write(tell, f"{keeper}\n".encode())
-            time.sleep(60)
+            signal.pause()
 
     with Child(fork_while_writing_and_stay) as parent:
         keeper = int(os.read(told, 100))
         try:
             parent.kill()
             with Child(lambda: put_one(file_url)) as next_one:
-                next_one.result(5)
+                next_one.result()
         finally:
             os.kill(keeper, signal.SIGKILL)

@@ -25,7 +25,8 @@ from corral.rooms.mail.sql import LETTERS
 from tests.support.keeping import until
 
 BLOCKED = Statement("SELECT 1 FROM pg_locks WHERE NOT granted")
-SLEEP = Statement("SELECT pg_sleep(30)")
+SLEEP = Statement("SELECT pg_sleep(3600)")
+ASLEEP = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def own_process(tx: Tx) -> int:
 
 def end(url: str, process: int) -> None:
     with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute("SELECT pg_terminate_backend(%s, 5000)", (process,))
+        admin.execute("SELECT pg_terminate_backend(%s, 120000)", (process,))
 
 
 def cut(link: Link) -> None:
@@ -61,10 +62,16 @@ def await_all_places(database: PostgresDatabase) -> None:
 
 
 @pytest.fixture
-def interrupt_soon() -> Iterator[Callable[[], None]]:
-    """Ctrl-C a moment later, also where whoever started the tests ignores it."""
+def interrupt_sleep(own_url: str) -> Iterator[Callable[[], None]]:
+    """Ctrl-C once the server runs SLEEP, also where the parent process ignores it."""
+
+    def interrupt() -> None:
+        with psycopg.connect(own_url, autocommit=True) as watcher:
+            until(lambda: watcher.execute(ASLEEP).fetchone(), "the server runs the statement")
+        os.kill(os.getpid(), signal.SIGINT)
+
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield lambda: threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    yield lambda: threading.Thread(target=interrupt).start()
     signal.signal(signal.SIGINT, before)
 
 
@@ -90,12 +97,13 @@ def test_transactions_that_meet_are_told_to_try_again(own_url: str, store: Corra
     hold = "SELECT 1 FROM letters WHERE seq = %s FOR UPDATE"
     first, second = (int(letter.id.removeprefix("let_")) for letter in (one, two))
     with psycopg.connect(own_url) as other:
+        other.execute("SET deadlock_timeout = '1h'")
         other.execute(hold, (first,))
         waits = threading.Thread(target=lambda: other.execute(hold, (second,)))
 
         def meet() -> None:
             with store.transaction() as tx:
-                # Whoever waits for less long is the one that finds out.
+                # The one that waits for less long is the one that finds out.
                 tx.run(Statement("SET LOCAL deadlock_timeout = '10ms'"))
                 LETTERS.get(tx, second, held=True)
                 waits.start()
@@ -104,7 +112,7 @@ def test_transactions_that_meet_are_told_to_try_again(own_url: str, store: Corra
 
         with pytest.raises(StoreUnavailable) as caught:
             meet()
-        waits.join(10)
+        waits.join()
     assert caught.value.reason == "locked"
     assert "try again" in caught.value.message
 
@@ -146,7 +154,7 @@ def test_a_connection_that_still_works_for_whoever_left_it_is_given_to_nobody(
     store: Corral,
     database: PostgresDatabase,
     monkeypatch: pytest.MonkeyPatch,
-    interrupt_soon: Callable[[], None],
+    interrupt_sleep: Callable[[], None],
 ) -> None:
     """Ctrl-C, and once more while the statement is being called off."""
 
@@ -154,7 +162,7 @@ def test_a_connection_that_still_works_for_whoever_left_it_is_given_to_nobody(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(psycopg.Connection, "_try_cancel", interrupted_again)
-    interrupt_soon()
+    interrupt_sleep()
     with pytest.raises(KeyboardInterrupt):
         database.read(lambda tx: tx.run(SLEEP))
     await_all_places(database)
@@ -164,7 +172,7 @@ def test_a_connection_that_still_works_for_whoever_left_it_is_given_to_nobody(
 
 
 def test_a_statement_that_is_called_off_leaves_its_connection_and_its_place(
-    store: Corral, database: PostgresDatabase, interrupt_soon: Callable[[], None]
+    store: Corral, database: PostgresDatabase, interrupt_sleep: Callable[[], None]
 ) -> None:
     def put_slowly() -> None:
         with store.transaction() as tx:
@@ -172,7 +180,7 @@ def test_a_statement_that_is_called_off_leaves_its_connection_and_its_place(
             tx.run(SLEEP)
 
     for _ in range(3):
-        interrupt_soon()
+        interrupt_sleep()
         with pytest.raises(KeyboardInterrupt):
             put_slowly()
     await_all_places(database)

@@ -29,6 +29,7 @@ with corral.open(sys.argv[1]) as store:
     except StoreUnavailable as error:
         print(error.reason, flush=True)
     sys.stdin.readline()
+    postgres_pool.PATIENCE = 3_600.0  # the line needs a moment until it carries packets again
     store.mail.put("queue:work", 2, key="k")
     print(len(store.mail.list().items), flush=True)
 """

@@ -88,7 +88,7 @@ def test_a_sign_that_was_copied_without_its_empty_bytes_kills_nobody_on_a_full_d
     os.truncate(small_disk / "line-door", 1)
     fill(small_disk / "ballast")
     with Child(lambda: write_to_the_sign(str(small_disk / "line"))) as child:
-        child.result(10)
+        child.result()
 
 
 def test_one_who_is_interrupted_as_its_turn_comes_does_not_keep_it(

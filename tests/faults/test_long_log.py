@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +11,11 @@ import pytest
 import corral
 from corral.db import sqlite_log
 from corral.db.statement import Statement
+from corral.db.turnstile import is_stopped
 from corral.db.tx import Tx
 from corral.kernel.errors import StoreUnavailable
 from corral.library.health import examine
+from tests.support.keeping import until
 from tests.support.processes import Child, Signal
 
 BODY = "x" * 10_000
@@ -40,7 +41,7 @@ def reader_of(path: Path, *, empty_log: bool = False) -> Iterator["Child[None]"]
     def stay(tx: Tx) -> None:
         tx.run(Statement("SELECT count(*) FROM letters"))
         reads.send()
-        time.sleep(60)
+        signal.pause()
 
     def read() -> None:
         with corral.open(path) as store:
@@ -67,6 +68,7 @@ def put_until_refused(path: Path, most: int) -> tuple[StoreUnavailable, int]:
 def test_a_stopped_reader_bounds_the_log_and_is_named(file: Path, empty_log: bool) -> None:
     with reader_of(file, empty_log=empty_log) as child:
         os.kill(child.pid, signal.SIGSTOP)
+        until(lambda: is_stopped(child.pid), "it is stopped")
         error, size = put_until_refused(file, 500)
         assert error.reason == "log_full"
         assert error.details["holder"] == child.pid

@@ -202,7 +202,7 @@ def test_other_processes_see_it_and_the_next_who_opens(system: Moved, tmp_path: 
 
     system.now += 20 * SECOND
     with Child(ahead) as child:
-        child.result(30)
+        child.result()
     system.now -= 20 * SECOND
     with corral.open(path) as store:
         store.mail.put("agent:a", "second")

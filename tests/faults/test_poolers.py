@@ -7,10 +7,12 @@ import psycopg
 import pytest
 
 import corral
+from corral.kernel.clock import HOUR
 from corral.kernel.errors import StoreUnavailable
 from corral.library.health import examine
 from tests.support.pgbouncer import Pgbouncer, find_pgbouncer
 from tests.support.postgres import PostgresServer
+from tests.support.threads import SECONDS
 
 Through = Callable[..., str]
 
@@ -53,13 +55,13 @@ def test_pooler_in_session_mode_is_used(through: Through) -> None:
         store.mail.put("agent:ada", "first")
 
         def wait() -> None:
-            letters = store.mail.claim("agent:bob", owner="bob", wait_ms=20_000)
+            letters = store.mail.claim("agent:bob", owner="bob", wait_ms=HOUR)
             heard.extend(letter.body for letter in letters)
 
         waiter = threading.Thread(target=wait)
         waiter.start()
         store.mail.put("agent:bob", "second")
-        waiter.join(30)
+        waiter.join(SECONDS)
         assert heard == ["second"]
         assert store.db.migrate() == []
         assert [event.subject for event in store.events.after().items] == ["let_1", "let_2"]
@@ -94,7 +96,7 @@ def test_more_threads_than_a_pooler_has_connections(through: Through) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(SECONDS)
         assert not any(thread.is_alive() for thread in threads)
         assert errors == []
         assert len(store.mail.list(limit=100).items) == 40

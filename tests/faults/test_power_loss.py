@@ -1,6 +1,5 @@
 """What Corral promises about power cuts follows the settings of the PostgreSQL server."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ from corral.db.database import Finding
 from corral.kernel.errors import Invalid
 from corral.library import Corral
 from corral.library.health import examine
+from tests.support.keeping import until
 from tests.support.postgres import PostgresServer
 
 
@@ -35,9 +35,7 @@ def change(server: PostgresServer, setting: str) -> None:
 
 def wait_for(store: Corral, durability: str) -> None:
     """The server obeys its new settings a moment after the reload."""
-    deadline = time.monotonic() + 10
-    while store.db.durability() != durability:
-        assert time.monotonic() < deadline
+    until(lambda: store.db.durability() == durability, f"the server's durability is {durability}")
 
 
 def test_power_loss_is_promised_only_by_a_server_that_waits_for_its_disk(

@@ -2,8 +2,8 @@
 
 import signal
 import threading
-import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -17,7 +17,11 @@ from corral.kernel.clock import HOUR, SetClock
 from corral.kernel.errors import StoreUnavailable
 from corral.library import Corral
 from tests.support.invariants import check_store
+from tests.support.keeping import until
+from tests.support.listeners import HOUR as HOUR_IN_SECONDS
+from tests.support.listeners import call_before_waits
 from tests.support.postgres import PostgresServer
+from tests.support.processes import Signal
 from tests.support.runs import running
 from tests.support.threads import Racer
 
@@ -25,15 +29,45 @@ WORKERS = 4
 RESTARTS = {"stopped": signal.SIGINT, "killed": signal.SIGQUIT}
 
 
+@pytest.fixture(autouse=True)
+def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server is waited for until it is back, however long it takes to start on this machine."""
+    monkeypatch.setattr(postgres_pool, "PATIENCE", HOUR_IN_SECONDS)
+
+
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> Signal:
+    """Sent each time that a listener is to wait."""
+    made = Signal()
+    call_before_waits(monkeypatch, made.send)
+    return made
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why connections could not be opened, one entry each."""
+    reasons: list[str] = []
+    connect_once = postgres_pool.PostgresConnections._connect_once
+
+    def seen(self: postgres_pool.PostgresConnections, **options: bool) -> object:
+        try:
+            return connect_once(self, **options)
+        except StoreUnavailable as error:
+            reasons.append(error.reason)
+            raise
+
+    monkeypatch.setattr(postgres_pool.PostgresConnections, "_connect_once", seen)
+    return reasons
+
+
 def restart(server: PostgresServer, how: signal.Signals) -> None:
     server.stop(how)
     server.start()
 
 
-def put_and_work(store: Corral, me: int, stop: threading.Event) -> tuple[list[str], int]:
-    """A worker's round, over and over: the keys whose letters were accepted, and how often
-    the outcome of a put was unknown."""
-    accepted: list[str] = []
+def put_and_work(store: Corral, me: int, stop: threading.Event, accepted: list[str]) -> int:
+    """A worker's round, over and over: `accepted` gets the keys whose letters were accepted. Gives
+    back how often the outcome of a put was unknown."""
     unknown = 0
     number = 0
     while not stop.is_set():
@@ -49,7 +83,7 @@ def put_and_work(store: Corral, me: int, stop: threading.Event) -> tuple[list[st
         for letter in store.mail.claim("queue:work", owner=f"worker {me}"):
             store.mail.renew(letter)
             store.mail.ack(letter)
-    return accepted, unknown
+    return unknown
 
 
 @pytest.mark.parametrize("how", RESTARTS)
@@ -58,17 +92,28 @@ def test_a_restart_in_the_middle_of_work_loses_and_doubles_nothing(
 ) -> None:
     clock = SetClock()
     stop = threading.Event()
+    keys: list[list[str]] = [[] for _ in range(WORKERS)]
+
+    def await_progress() -> None:
+        """Each worker has put letters since now."""
+        wanted = [len(own) + 5 for own in keys]
+        until(
+            lambda: all(len(own) >= count for own, count in zip(keys, wanted, strict=True)),
+            "all workers go on",
+        )
+
     with corral.open(own_url, clock=clock) as store:
-        workers = [Racer(partial(put_and_work, store, me, stop)) for me in range(WORKERS)]
+        workers = [
+            Racer(partial(put_and_work, store, me, stop, own)) for me, own in enumerate(keys)
+        ]
         for _ in range(2):
-            time.sleep(0.3)
+            await_progress()
             restart(own_server, RESTARTS[how])
-        time.sleep(0.3)
+        await_progress()
         stop.set()
-        results = [worker.result() for worker in workers]
-        accepted = [key for keys, _ in results for key in keys]
-        print(f"{len(accepted)} accepted, {sum(unknown for _, unknown in results)} unknown")
-        assert len(accepted) > 50
+        unknown = sum(worker.result() for worker in workers)
+        accepted = [key for own in keys for key in own]
+        print(f"{len(accepted)} accepted, {unknown} unknown")
 
         # A claim whose answer was lost holds its letter until the lease is over.
         clock.advance(HOUR)
@@ -97,69 +142,68 @@ def test_a_restart_while_nobody_used_the_store_is_not_noticed(
 
 
 def test_a_claim_that_waits_goes_on_waiting_through_a_restart(
-    own_server: PostgresServer, own_url: str
+    own_server: PostgresServer, own_url: str, asleep: Signal
 ) -> None:
     with corral.open(own_url) as store, corral.open(own_url) as other:
-        waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=20_000))
-        time.sleep(0.2)
+        waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=HOUR))
+        asleep.wait()
         restart(own_server, signal.SIGINT)
         other.mail.put("agent:ada", "hello", key="k")
-        put = time.monotonic()
-        (letter,) = waiting.result(20)
-        print(f"woken {time.monotonic() - put:.3f} s after the commit")
-        assert letter.body == "hello"
-        assert time.monotonic() - put < 3
+        assert [letter.body for letter in waiting.result()] == ["hello"]
 
 
 def test_a_follower_goes_on_following_through_a_restart(
-    own_server: PostgresServer, own_url: str
+    own_server: PostgresServer, own_url: str, asleep: Signal
 ) -> None:
     with corral.open(own_url) as store, corral.open(own_url) as other:
         other.mail.put("agent:ada", 1, key="1")
 
         def follow() -> list[str]:
-            seen = []
-            for event in store.events.follow("0-0", timeout_ms=15_000):
-                seen.append(event.subject)
-                if len(seen) == 3:
-                    break
+            events = store.events.follow("0-0", timeout_ms=HOUR)
+            seen = [next(events).subject for _ in range(3)]
+            events.close()
             return seen
 
         following = Racer(follow)
-        time.sleep(0.2)
+        asleep.wait()
         restart(own_server, signal.SIGQUIT)
         for number in (2, 3):
             other.mail.put("agent:ada", number, key=str(number))
-        seen = following.result(20)
+        seen = following.result()
         assert len(seen) == len(set(seen)) == 3
 
 
 def test_a_claim_that_begins_to_wait_during_a_restart_is_as_patient_as_any_other(
-    own_server: PostgresServer, own_url: str
+    own_server: PostgresServer, own_url: str, refused: list[str]
 ) -> None:
     with corral.open(own_url) as store:
         own_server.stop()
-        waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=10_000))
-        time.sleep(0.3)
+        waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=HOUR))
+        until(lambda: refused, "it has met no server")
         own_server.start()
         with corral.open(own_url) as other:
             other.mail.put("agent:ada", "hello")
-        assert [letter.body for letter in waiting.result(20)] == ["hello"]
+        assert [letter.body for letter in waiting.result()] == ["hello"]
 
 
 def test_whoever_says_how_long_waits_for_a_server_no_longer_than_that(
-    own_server: PostgresServer, own_url: str
+    own_server: PostgresServer, own_url: str, refused: list[str]
 ) -> None:
+    """Without that, a call waits for as long as PATIENCE says: longer than this test may take."""
     with corral.open(own_url) as store:
         own_server.stop()
-        began = time.monotonic()
-        with store.waiting_at_most(0.1), pytest.raises(StoreUnavailable):
-            store.mail.list()
-        assert time.monotonic() - began < postgres_pool.PATIENCE / 2
+
+        def list_within_a_moment() -> None:
+            with store.waiting_at_most(0.1):
+                store.mail.list()
+
+        with pytest.raises(StoreUnavailable):
+            Racer(list_within_a_moment).result()
+        refused.clear()
         later = Racer(lambda: store.mail.list().items)  # who does not say waits as usual
-        time.sleep(0.3)
+        until(lambda: refused, "it has met no server")
         own_server.start()
-        assert later.result(20) == []
+        assert later.result() == []
 
 
 def test_a_keeper_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it_has_to_say(
@@ -172,12 +216,14 @@ def test_a_keeper_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it
         hold.renew(None, 0, Meter())
         assert hold.is_heard
         own_server.stop()  # between one heartbeat and the next
-        began = time.monotonic()
-        hold.keep_usage(Usage(cpu_ms=1, memory_bytes=1, processes=1))
-        hold.log("info", "still there")
-        while hold.stop_wanted is None:
-            assert time.monotonic() - began < postgres_pool.PATIENCE / 2
-            hold.renew(None, 0, Meter())
+
+        def speak_until_it_is_cut_off() -> None:
+            hold.keep_usage(Usage(cpu_ms=1, memory_bytes=1, processes=1))
+            hold.log("info", "still there")
+            while hold.stop_wanted is None:
+                hold.renew(None, 0, Meter())
+
+        Racer(speak_until_it_is_cut_off).result()
         assert hold.stop_wanted == CUT_OFF
         own_server.start()
 
@@ -185,23 +231,23 @@ def test_a_keeper_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it
 def test_a_server_that_stays_away_is_given_up_after_a_while_and_found_again_later(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_pool, "PATIENCE", 1.0)
+    uses: list[Callable[[Corral], object]] = [
+        lambda store: store.mail.list(),
+        lambda store: store.mail.claim("queue:work", owner="me"),
+        lambda store: store.settings.set("mail.max_attempts", 3),
+        lambda store: store.timers.set("agent:ada", "tea", delay_ms=5_000),
+        lambda store: list(store.events.follow("0-0", timeout_ms=HOUR)),
+        lambda store: store.mail.claim("agent:ada", owner="me", wait_ms=HOUR),
+    ]
     with corral.open(own_url) as store:
         store.mail.put("queue:work", "before", key="before")
         own_server.stop()
-        for use in (
-            lambda: store.mail.list(),
-            lambda: store.mail.claim("queue:work", owner="me"),
-            lambda: store.settings.set("mail.max_attempts", 3),
-            lambda: store.timers.set("agent:ada", "tea", delay_ms=5_000),
-            lambda: list(store.events.follow("0-0", timeout_ms=10_000)),
-            lambda: store.mail.claim("agent:ada", owner="me", wait_ms=10_000),
-        ):
-            start = time.monotonic()
-            asking = Racer(use).join(10)
-            assert isinstance(asking.error, StoreUnavailable)
-            assert asking.error.reason == "unreachable"
-            assert time.monotonic() - start < 5
+        with monkeypatch.context() as patch:
+            patch.setattr(postgres_pool, "PATIENCE", 1.0)
+            for use in uses:
+                asking = Racer(partial(use, store)).join()
+                assert isinstance(asking.error, StoreUnavailable)
+                assert asking.error.reason == "unreachable"
         own_server.start()
         assert [letter.body for letter in store.mail.list().items] == ["before"]
         store.mail.put("queue:work", "after", key="after")

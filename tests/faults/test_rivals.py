@@ -1,5 +1,6 @@
 """Others who use the same file: programs that do not stand in line, machines, children."""
 
+import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -45,12 +46,15 @@ def test_a_program_that_holds_the_file_is_named_as_the_reason_after_a_while(
         assert [letter.body for letter in store.mail.list().items] == ["hello", "once it is free"]
 
 
-def test_a_program_that_holds_the_file_for_a_moment_is_waited_for(file: Path) -> None:
+def test_a_program_that_holds_the_file_for_a_moment_is_waited_for(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_connections, "BUSY_MS", 3_600_000)
     held = Signal()
 
     def hold_for_a_moment() -> None:
         browser = apsw.Connection(str(file))
-        browser.set_busy_timeout(5_000)  # the store is being opened beside it
+        browser.set_busy_timeout(3_600_000)  # the store is being opened beside it
         browser.execute("BEGIN EXCLUSIVE")
         held.send()
         time.sleep(0.3)
@@ -141,7 +145,7 @@ def test_a_process_that_dies_gives_a_store_on_a_network_file_system_free(
     def open_and_stay() -> None:
         with corral.open(file):
             opened.send()
-            time.sleep(60)
+            signal.pause()
 
     with Child(open_and_stay) as child:
         opened.wait()

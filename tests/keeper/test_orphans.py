@@ -116,8 +116,10 @@ def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
     run, child = escaped
     assert run.keeper_pid is not None
     assert run.pid is not None
-    for pid in (run.keeper_pid, home.guard_of(run), run.pid):
+    killed = (run.keeper_pid, home.guard_of(run), run.pid)
+    for pid in killed:
         os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(map(lives, killed)), "supervisor, guard and agent are gone")
     monkeypatch.setattr(process, "send", lambda *_: False)  # as for one in uninterruptible sleep
     with home.store() as store:
         store.runs.begin_to_stop(run.id)

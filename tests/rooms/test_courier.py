@@ -6,10 +6,13 @@ import json
 import os
 import socket
 import stat
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,8 @@ from corral.library import Corral
 from corral.rooms.alerts.model import Alert
 from tests.support.http import Receiver, receiving
 from tests.support.keeping import lives, until
-from tests.support.threads import Racer
+from tests.support.postgres import reserve_port
+from tests.support.threads import SECONDS, Racer
 
 
 @pytest.fixture
@@ -159,10 +163,32 @@ def test_only_the_web_is_posted_to(url: str) -> None:
         notify.post(url, b"{}", at=0)
 
 
-def test_a_server_that_is_not_there_is_a_failure(receiver: Receiver) -> None:
-    receiver.close()
-    with pytest.raises(notify.Undelivered, match="cannot be reached"):
-        notify.post(receiver.url, b"{}", at=0, seconds=2)
+def test_a_connection_that_is_made_when_the_time_is_over_is_cut(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, over = HTTPConnection.connect, threading.Event()
+    cut = notify._Line.cut
+
+    def cut_and_tell(line: notify._Line) -> None:
+        cut(line)
+        over.set()
+
+    def connect_late(connection: HTTPConnection) -> None:
+        assert over.wait(SECONDS)
+        connect(connection)
+
+    monkeypatch.setattr(notify._Line, "cut", cut_and_tell)
+    monkeypatch.setattr(HTTPConnection, "connect", connect_late)
+    with pytest.raises(notify.Undelivered, match="did not answer within"):
+        notify.post(receiver.url, b"{}", at=0, seconds=0.01)
+    assert receiver.posted == []
+
+
+def test_a_server_that_is_not_there_is_a_failure() -> None:
+    with reserve_port() as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+        with pytest.raises(notify.Undelivered, match="cannot be reached"):
+            notify.post(url, b"{}", at=0, seconds=SECONDS)
 
 
 def test_a_secret_url_is_read_at_the_moment_of_sending_and_never_shown(
@@ -203,17 +229,23 @@ def test_a_command_that_fails_is_told_of_with_its_last_words() -> None:
         notify.run("corral-no-such-program", b"{}")
 
 
-def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+def test_a_command_that_hangs_is_ended_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "pid"
-    code = (
-        "import subprocess, sys, time, pathlib;"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
-        f"pathlib.Path({str(file)!r}).write_text(str(child.pid)); time.sleep(60)"
-    )
+    wait = subprocess.Popen.wait
+
+    def wait_from_then_on(command: "subprocess.Popen[bytes]", timeout: float | None = None) -> int:
+        if timeout is not None:
+            until(lambda: file.exists() and file.read_text().endswith("\n"), "it has begun")
+        return wait(command, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_from_then_on)
+    script = f"sleep 3600 & echo $! > {file}; wait"
     with pytest.raises(notify.Undelivered, match="did not end within"):
-        notify.run(f'{sys.executable} -c "{code}"', b"{}", seconds=3)
+        notify.run(f'sh -c "{script}"', b"{}", seconds=0.1)
     child = int(file.read_text())
-    until(lambda: not lives(child), "it is gone", 5)  # killed, and soon out of the kernel too
+    until(lambda: not lives(child), "it is gone")  # killed, and soon out of the kernel too
 
 
 def screen(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Path:

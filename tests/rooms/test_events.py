@@ -5,12 +5,13 @@ import time
 
 import pytest
 
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import HOUR, SetClock
 from corral.kernel.errors import Invalid, NotFound
 from corral.library import Corral
 from corral.rooms.events.model import Event
 from corral.rooms.mail import ops as mail
 from tests.support.store import refuses, rows, unchanged
+from tests.support.threads import SECONDS
 
 
 def subjects(events: list[Event]) -> list[str]:
@@ -178,7 +179,7 @@ def test_following_ends_when_nothing_came_for_its_patience(store: Corral) -> Non
     store.mail.put("agent:ada", 1)
     began = time.monotonic()
     assert list(store.events.follow(timeout_ms=50)) == []
-    assert 0.04 <= time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.05
 
 
 def test_following_from_a_cursor_begins_with_what_is_there(store: Corral) -> None:
@@ -201,14 +202,14 @@ def test_a_follower_without_a_cursor_hears_what_happens_from_now_on(store: Corra
     ready = threading.Event()
 
     def follow() -> None:
-        feed = store.events.follow(timeout_ms=5_000)
+        feed = store.events.follow(timeout_ms=HOUR)
         ready.set()
         heard.append(next(feed).subject)
         feed.close()
 
     listener = threading.Thread(target=follow)
     listener.start()
-    ready.wait(5)
+    assert ready.wait(SECONDS)
     # The generator opens its ear only when it is first asked, so put until it was heard.
     while listener.is_alive():
         store.mail.put("agent:ada", "after")

@@ -1,16 +1,16 @@
 """Numbers are given out before they are committed: the feed waits for whoever was first."""
 
-from typing import Any
-
 import psycopg
 import pytest
 
 import corral
 from corral.db import postgres_care
 from corral.db.database import Finding
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import HOUR, SetClock
 from corral.kernel.errors import CorralError
 from corral.library import Corral
+from corral.library import events as library_events
+from corral.library.events import AT_LATEST, SOON
 from corral.rooms.mail import ops as mail
 
 INSERT = "INSERT INTO events (at, actor, kind, verb, subject) VALUES (1, 'x', 'k', 'v', %s)"
@@ -147,21 +147,19 @@ def test_a_check_names_who_keeps_the_feed_waiting(
         assert feed().state == "ok", "it has not been open for long"
 
 
-def test_a_follower_looks_more_and_more_seldom_while_it_is_held_up(store: Corral, url: str) -> None:
-    looks = 0
-    look = store.events.after
-
-    def counted(*args: Any, **named: Any) -> Any:
-        nonlocal looks
-        looks += 1
-        return look(*args, **named)
-
-    vars(store.events)["after"] = counted
-    with psycopg.connect(url) as slow:
+def test_a_follower_looks_more_and_more_seldom_while_it_is_held_up(
+    store: Corral, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    with psycopg.connect(url) as slow, monkeypatch.context() as patch:
+        patch.setattr(library_events, "_sleep", lambda _, seconds, __: pauses.append(seconds))
         slow.execute(INSERT, ["slow"])
         store.mail.put("agent:ada", 1)
-        assert list(store.events.follow("0-0", timeout_ms=1_000)) == []
-        assert 5 <= looks <= 15
+        over = iter([False] * 9 + [True])
+        assert list(store.events.follow("0-0", over=lambda: next(over))) == []
+        assert pauses == sorted(pauses)
+        assert (len(pauses), pauses[0], pauses[-1]) == (10, SOON, AT_LATEST)
         slow.commit()
-    shown = [event.subject for event in store.events.follow("0-0", timeout_ms=1_000)]
-    assert shown == ["slow", "let_1"]
+    feed = store.events.follow("0-0", timeout_ms=HOUR)
+    assert [next(feed).subject for _ in range(2)] == ["slow", "let_1"]
+    feed.close()  # type: ignore[attr-defined]

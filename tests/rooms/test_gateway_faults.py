@@ -14,6 +14,7 @@ from tests.support import channels
 from tests.support.channels import Chat, Fake, Platform, bring_in
 from tests.support.keeping import until
 from tests.support.store import rows
+from tests.support.threads import SECONDS
 
 pytestmark = pytest.mark.usefixtures("kinds")
 
@@ -60,11 +61,11 @@ class Hanging(Shared):
     gate = threading.Event()
 
     def receive(self, cursor: str | None, seconds: float) -> Batch:
-        self.gate.wait(60)
+        self.gate.wait(SECONDS)
         raise RuntimeError("it was let go")
 
     def send(self, message: Outgoing) -> Outcome:
-        self.gate.wait(60)
+        self.gate.wait(SECONDS)
         raise RuntimeError("it was let go")
 
 
@@ -125,7 +126,7 @@ def test_a_line_of_which_one_thread_ended_while_the_loop_was_silent_is_opened_an
         gate = threading.Event()
 
         def receive(self, cursor: str | None, seconds: float) -> Batch:
-            self.gate.wait(60)
+            self.gate.wait(SECONDS)
             return super().receive(cursor, seconds)
 
     Shared.place = Platform()
@@ -139,7 +140,7 @@ def test_a_line_of_which_one_thread_ended_while_the_loop_was_silent_is_opened_an
         (sends,) = [thread for thread in line._threads if thread.name.endswith("sends")]
         line._woken -= 2 * delivery.ALONE
         line._due.set()
-        sends.join(30)
+        sends.join(SECONDS)
         assert not sends.is_alive()
         store.messages.say(store.places.meet("slow", "room").id, "after the silence")
 

@@ -13,6 +13,7 @@ from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question
 from tests.support.channels import Chat, Runner
 from tests.support.store import rows
+from tests.support.threads import SECONDS
 
 pytestmark = pytest.mark.usefixtures("kinds")
 
@@ -82,7 +83,7 @@ def test_who_may_not_answer_is_told_so_and_the_question_stays_open(
 def test_of_two_who_answer_at_once_one_counts_and_the_other_is_told(
     store: Corral, chat: Chat
 ) -> None:
-    together = Barrier(2, timeout=20)
+    together = Barrier(2, timeout=SECONDS)
 
     def answer(event: Incoming) -> str:
         together.wait()

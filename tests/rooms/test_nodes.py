@@ -185,7 +185,7 @@ def test_a_heartbeat_that_commits_during_a_sweep_saves_its_node(
         ops.heartbeat(tx, node)
         sweep.start()
         sweep.join(0.3)  # it passes over the node, or it waits for what is done here
-    sweep.join(20)
+    sweep.join()
     assert lost == []
     assert store.nodes.get(node.id).state is NodeState.UP
 

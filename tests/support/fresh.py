@@ -36,7 +36,7 @@ def fresh_url(
     return fresh
 
 
-def wait_until_alone(url: str, seconds: float = 10.0) -> None:
+def wait_until_alone(url: str, seconds: float = 120.0) -> None:
     """Wait until a PostgreSQL server has noticed that its clients are dead.
 
     Until then it keeps their locks, and a claim rightly passes over a row that is locked.

@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 
-from tests.support.postgres import NOBODY, free_port
+from tests.support.postgres import NOBODY, reserve_port
 
-SECONDS = 30.0
+SECONDS = 120.0  # only a guard against hanging
 
 
 def find_pgbouncer() -> str | None:
@@ -25,7 +25,8 @@ class Pgbouncer:
     def __init__(self, program: str, url: str, mode: str, *, size: int = 5) -> None:
         info = psycopg.conninfo.conninfo_to_dict(url)
         self._folder = Path(tempfile.mkdtemp(prefix="corral-bouncer-"))
-        port = free_port()
+        self._reserved = reserve_port()
+        port = self._reserved.getsockname()[1]
         (self._folder / "users").write_text('"postgres" ""\n')
         (self._folder / "ini").write_text(
             f"[databases]\nstore = host=127.0.0.1 port={info['port']} dbname={info['dbname']}"
@@ -64,4 +65,5 @@ class Pgbouncer:
     def close(self) -> None:
         self._process.kill()
         self._process.wait(SECONDS)
+        self._reserved.close()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -19,6 +19,7 @@ from typing import IO, Any
 import psycopg
 
 NOBODY = 65534  # postgres refuses root, and this user exists everywhere
+SECONDS = 120.0  # only a guard against hanging
 FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
@@ -42,6 +43,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def reserve_port() -> socket.socket:
+    """Reserve a port until the socket is closed; its number is `getsockname()[1]`.
+
+    A port that is only known to be free may be taken before a server listens on it. This socket is
+    bound and does not listen: connections are refused, no other program is given the port, and a
+    server that sets SO_REUSEADDR, as PostgreSQL and pgbouncer do, may listen on it.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
 class PostgresServer:
     """`durable=True` is for measurements; tests of behaviour need no fsync."""
 
@@ -62,7 +76,8 @@ class PostgresServer:
         self._environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
-        self.port = free_port()
+        self._reserved = reserve_port()
+        self.port = int(self._reserved.getsockname()[1])
         self._run(
             "initdb",
             "-D",
@@ -119,7 +134,7 @@ class PostgresServer:
         ]
         with (self.folder / "log").open("ab") as log:
             self._process = self._launch(settings, log)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + SECONDS
         while True:
             try:
                 psycopg.connect(self.url("postgres"), connect_timeout=2).close()
@@ -152,7 +167,7 @@ class PostgresServer:
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(30)
+            self._process.wait(SECONDS)
             self._process = None
 
     def restart(self) -> None:
@@ -179,4 +194,5 @@ class PostgresServer:
 
     def close(self) -> None:
         self.stop()
+        self._reserved.close()
         shutil.rmtree(self.folder, ignore_errors=True)

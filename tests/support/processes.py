@@ -1,9 +1,11 @@
 """Real processes for tests: forked, given one function to run, and never left behind."""
 
+import mmap
 import os
 import pickle
 import select
 import signal
+import struct
 import time
 import traceback
 import warnings
@@ -13,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
 
-SECONDS = 60.0
+SECONDS = 120.0  # only a guard against hanging
 
 
 class Gate:
@@ -45,6 +47,20 @@ class Signal:
     def wait(self, seconds: float = SECONDS) -> None:
         assert select.select([self._read], [], [], seconds)[0], "the word did not come"
         os.read(self._read, 1)
+
+
+class Counters:
+    """One number for each of several forked processes, which all of them see."""
+
+    def __init__(self, count: int) -> None:
+        self._format = f"{count}Q"
+        self._memory = mmap.mmap(-1, struct.calcsize(self._format))
+
+    def set(self, place: int, value: int) -> None:
+        struct.pack_into("Q", self._memory, 8 * place, value)
+
+    def all(self) -> tuple[int, ...]:
+        return struct.unpack_from(self._format, self._memory)
 
 
 class Child(Generic[T]):

@@ -14,6 +14,7 @@ import uvicorn
 from corral.interfaces.http.app import create_app
 from corral.interfaces.http.connections import Connections, server_options
 from corral.library import Corral
+from tests.support.threads import SECONDS
 
 # Nothing here is https, and to read the trusted certificates takes longer than most requests.
 NOBODY_TRUSTED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -60,7 +61,7 @@ def serving(
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + SECONDS
             while not server.started:
                 assert thread.is_alive(), "the server did not start"
                 assert time.monotonic() < deadline, "the server did not start in time"
@@ -70,5 +71,5 @@ def serving(
         finally:
             app.state.end()
             server.should_exit = True
-            thread.join(20)
+            thread.join(SECONDS)
             assert not thread.is_alive(), "the server did not end"

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-SECONDS = 30.0
+SECONDS = 120.0  # only a guard against hanging
 
 
 class Racer(Generic[T]):

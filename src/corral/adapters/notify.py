@@ -69,6 +69,14 @@ class _Line:
 
     def _keep(self, connection: HTTPConnection) -> HTTPConnection:
         self._connections.append(connection)
+        connect = connection.connect
+
+        def connect_in_time() -> None:
+            connect()
+            if self.over:  # `cut` found no socket yet
+                self.cut()
+
+        connection.connect = connect_in_time  # type: ignore[method-assign]
         return connection
 
     def cut(self) -> None:

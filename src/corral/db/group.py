@@ -100,11 +100,12 @@ class Line:
 
     def join(self, job: Job) -> bool:
         """Wait until the job was run by another thread (False) or has the lead (True)."""
-        self.waiting.append(job)
-        # The leader may have looked at the line just before; then nobody leads and it is on us.
-        if not self._lead.locked():
-            self._hand_over_if_free()
         try:
+            # Inside the block: an interrupt right after it would leave a job without a thread.
+            self.waiting.append(job)
+            # The leader may have looked at the line just before; then nobody leads and it is on us.
+            if not self._lead.locked():
+                self._hand_over_if_free()
             # By position: given by its name, the number would cost twice as much.
             if not job.gate.acquire(True, LONGEST_SLEEP):
                 self._wait(job)

@@ -25,15 +25,13 @@ class Network:
 
     def __init__(self) -> None:
         """OSError where that is not allowed."""
-        number = os.getpid() % 250
-        self.here, self.there = f"10.213.{number}.1", f"10.213.{number}.2"
-        self._line = f"chaos{number}"
+        self._line = ""
         self._holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
         self.enter = ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net"]
         try:
             self._wait_for_it()
-            self._ip("link", "add", self._line, "type", "veth", "peer", "name", "eth0", "netns",
-                     str(self._holder.pid))  # fmt: skip
+            number = self._add_line()
+            self.here, self.there = f"10.213.{number}.1", f"10.213.{number}.2"
             self._ip("addr", "add", f"{self.here}/30", "dev", self._line)
             self._ip("link", "set", self._line, "up")
             for words in (
@@ -46,9 +44,26 @@ class Network:
             self.close()
             raise
 
+    def _add_line(self) -> int:
+        """Add the line under a number that no other process on this machine uses."""
+        for offset in range(250):
+            number = (os.getpid() + offset) % 250
+            name = f"chaos{number}"
+            try:
+                self._ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns",
+                         str(self._holder.pid))  # fmt: skip
+            except OSError as error:
+                if "File exists" not in str(error):
+                    raise
+            else:
+                self._line = name
+                return number
+        raise OSError("all numbers of lines are in use")
+
     def _wait_for_it(self) -> None:
         own = os.readlink("/proc/self/ns/net")
-        for _ in range(200):
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
             if self._holder.poll() is not None:
                 break
             if os.readlink(f"/proc/{self._holder.pid}/ns/net") != own:
@@ -65,7 +80,8 @@ class Network:
     def close(self) -> None:
         self._holder.kill()
         self._holder.wait()
-        subprocess.run(["ip", "link", "del", self._line], check=False, capture_output=True)
+        if self._line:
+            subprocess.run(["ip", "link", "del", self._line], check=False, capture_output=True)
 
     def _ip(self, *words: str) -> None:
         self._run(["ip", *words])

@@ -1,0 +1,41 @@
+"""The moment at which something begins to wait for a commit, and waits that only a commit ends."""
+
+from collections.abc import Callable
+
+import pytest
+
+from corral.db import wakeups
+from corral.db.notices import NotifyListener
+from corral.library import events, locks, mail, waiting
+
+HOUR = 3_600.0
+
+
+def call_before_waits(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
+    """Call a function each time that a listener, of this process or a later child, is to wait.
+
+    A commit after the call wakes the listener: it knows the last commit that it has seen.
+    """
+    for listener in (wakeups.FileListener, NotifyListener):
+        wait = listener.wait
+
+        def told(self: object, timeout: float, wait: Callable[..., bool] = wait) -> bool:
+            call()
+            return wait(self, timeout)
+
+        monkeypatch.setattr(listener, "wait", told)
+
+
+def disable_safety_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch off the slow polls behind wake-ups: a wake-up that is missed is never made up for.
+
+    A wait that ends was then woken, whatever time it took.
+    """
+    monkeypatch.setattr(wakeups, "SAFETY_POLL", HOUR)
+    monkeypatch.setattr(NotifyListener, "SAFETY_POLL", HOUR)
+    # After the kernel told of a change, the writer may take its time until it shows the commit.
+    monkeypatch.setattr(wakeups, "LOOKS", wakeups.LOOKS + wakeups.LOOKS[-1:] * 100_000)
+    for module in (events, locks, mail, waiting):
+        monkeypatch.setattr(module, "LONGEST_SLEEP", HOUR)
+    # A place in the queue for a lock is kept alive by the slow poll.
+    monkeypatch.setattr(locks, "PLACE_MS", int(HOUR * 1_000))
