@@ -248,7 +248,7 @@ def race_loses_its_driver(stage: Stage) -> None:
         *("race", "start", TASK.format(go), "--agents", "scripted", *ways, "--check", GREET),
         *("--judge", "judge", "--project", str(repository), "--wait"),
     )
-    stage.until(lambda store: store.runs.list(state="running").items)
+    stage.until(lambda store: len(store.runs.list(state="running").items) == len(WAYS))
     stage.kill(driver)
     go.touch()
     (started,) = stage.corral("race", "list")
