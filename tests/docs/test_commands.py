@@ -118,6 +118,13 @@ PAGES = {
             (r"gateway\.sandbox auto", "gateway.sandbox none"),  # not every machine has one
         ),
     ),
+    "guide/first-run.md": Page(
+        instead=(
+            # It still runs when it is listed, however slow the machine is.
+            (r"sleep 1; done'$", "while [ ! -e listed ]; do sleep 0.1; done; done'"),
+            (r"^corral wait slow$", "touch listed && corral wait slow"),
+        ),
+    ),
     "http.md": Page(
         before=("corral run -- true", "corral up"),
         instead=(

@@ -33,7 +33,16 @@ class Served(NamedTuple):
         return self.stranger(headers={"Authorization": f"Bearer {token or self.token}"}, **options)
 
     def stranger(self, **options: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=30, verify=NOBODY_TRUSTED, **options)
+        return httpx.Client(base_url=self.url, timeout=60, verify=NOBODY_TRUSTED, **options)
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A loopback port on which nothing listens, and which no other process is given meanwhile."""
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 @contextmanager
@@ -60,7 +69,7 @@ def serving(
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while not server.started:
                 assert thread.is_alive(), "the server did not start"
                 assert time.monotonic() < deadline, "the server did not start in time"
@@ -70,5 +79,5 @@ def serving(
         finally:
             app.state.end()
             server.should_exit = True
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive(), "the server did not end"
