@@ -81,10 +81,10 @@ REPOSITORY = (
 
 def behind(command: str, listed: str, found: str) -> str:
     """A command that waits, in the background, once others see what it waits for."""
-    return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do :; done"
+    return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do sleep 0.3; done"
 
 
-STARTED = "until corral ps -a --state completed | grep 'stand-up notes'; do sleep 0.2; done"
+STARTED = "until corral ps -a --state completed | grep 'stand-up notes'; do sleep 0.5; done"
 ADA = "corral agent create ada --provider claude --role builder"
 
 PAGES = {
