@@ -77,6 +77,17 @@ def test_the_prompt_comes_from_three_places() -> None:
     assert run(given="say a; say b\nwhat?").stdout == "a\nb\nYou said: what?\n"
 
 
+def test_it_waits_for_a_file(tmp_path: Path) -> None:
+    prompt = f"say before; await {tmp_path}/go; say after"
+    with subprocess.Popen([*AGENT, prompt], stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "before\n"
+        assert agent.poll() is None
+        (tmp_path / "go").touch()
+        assert agent.stdout.readline() == "after\n"
+    assert agent.returncode == 0
+
+
 def test_fence_lines_of_a_prompt_are_not_answered() -> None:
     prompt = render([Quote("scheduled task sch_1", "say hi; say there")])
     assert run(given=prompt).stdout == "hi\nthere\n"

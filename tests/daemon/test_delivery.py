@@ -39,12 +39,12 @@ class Broken(Shared):
         raise RuntimeError("it cannot read")
 
     def send(self, message: Outgoing) -> Outcome:
-        self.gate.wait(20)
+        self.gate.wait(300)
         raise RuntimeError("it cannot write")
 
 
 def eventually(store: Corral, loop: Delivery, found: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not found():
         assert time.monotonic() < deadline, "not in time"
         loop.round(store)
@@ -84,7 +84,7 @@ def test_one_channel_that_hangs_or_breaks_does_not_hold_up_the_others(
         for run in store.runs.list(live=True).items:
             with suppress(IllegalMove):  # it has ended by itself meanwhile
                 store.runs.stop(run.id)
-            store.runs.wait(run.id, timeout_ms=20_000)
+            store.runs.wait(run.id, timeout_ms=60_000)
 
 
 def test_an_agent_in_a_box_is_woken_and_answers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

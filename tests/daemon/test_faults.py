@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 import corral
+from corral.db.postgres_pool import PATIENCE
 from tests.support.disks import fill
 from tests.support.keeping import lives, until
 from tests.support.machines import Machine
@@ -66,14 +67,14 @@ def test_a_server_that_is_away_is_said_in_words(
     one.up()
     own_server.stop()
     address, _, _ = one.link.partition("/?token=")
-    answer = httpx.get(f"{address}/healthz", timeout=10)
+    answer = httpx.get(f"{address}/healthz", timeout=PATIENCE)
     assert answer.status_code == 503, "soon, too: whoever watches it does not wait for a server"
     assert "Traceback" not in answer.text
     assert lives(one.pid)
     (log,) = Path(one.env["CORRAL_HOME"]).glob("daemon*.log")
     assert "Traceback" not in log.read_text()
     subprocess.run(["kill", str(one.pid)], check=True)
-    one.has_ended(15)
+    one.has_ended()
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])

@@ -81,10 +81,10 @@ REPOSITORY = (
 
 def behind(command: str, listed: str, found: str) -> str:
     """A command that waits, in the background, once others see what it waits for."""
-    return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do :; done"
+    return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do sleep 0.3; done"
 
 
-STARTED = "until corral ps -a --state completed | grep 'stand-up notes'; do sleep 0.2; done"
+STARTED = "until corral ps -a --state completed | grep 'stand-up notes'; do sleep 0.5; done"
 ADA = "corral agent create ada --provider claude --role builder"
 
 PAGES = {
@@ -116,6 +116,13 @@ PAGES = {
             (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
             (r"^corral up", "corral down && corral up"),  # one daemon serves the whole page
             (r"gateway\.sandbox auto", "gateway.sandbox none"),  # not every machine has one
+        ),
+    ),
+    "guide/first-run.md": Page(
+        instead=(
+            # It still runs when it is listed, however slow the machine is.
+            (r"sleep 1; done'$", "while [ ! -e listed ]; do sleep 0.1; done; done'"),
+            (r"^corral wait slow$", "touch listed && corral wait slow"),
         ),
     ),
     "http.md": Page(

@@ -3,15 +3,20 @@
 import os
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import corral
-from corral.adapters import sandbox
+from corral.adapters import process, sandbox
 from corral.errors import Conflict, Refused
 from corral.library import Corral
+from corral.library.races import REST, Races
+from corral.library.runs import Runs
+from corral.rooms.runs import queueing
+from corral.rooms.runs.model import Run
 from tests.support.disks import fill
 from tests.support.racing import agent, attempts, git, make_repository, states
 
@@ -46,6 +51,40 @@ def test_a_dirty_base_is_refused_included_or_ignored(live: Corral, repository: P
     assert told.startswith("M README"), "neither the files nor the index were touched"
     for race in (with_it, without):
         assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"
+
+
+def test_a_run_whose_claimant_crashed_is_started_by_the_waiting_driver(
+    live: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No daemon runs, and no other run ends after the claim has expired."""
+    monkeypatch.setattr(queueing, "CLAIM_MS", 100)
+
+    def claim_and_crash(runs: Runs) -> list[Run]:
+        (run,) = runs.list(state="queued").items
+        runs._claim(run.id, host=process.host())
+        return []
+
+    with monkeypatch.context() as crashing:
+        crashing.setattr(Runs, "start_queued", claim_and_crash)
+        race = live.races.start("Do it", agents="ada", project=str(repository))
+    assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"
+
+
+def test_waiting_for_a_race_does_not_spin(
+    live: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`advance` writes to the store; the waiting loop must not be woken by its own commits."""
+    advance, looks = Races.advance, []
+    monkeypatch.setattr(
+        Races, "advance", lambda races, race: looks.append(1) or advance(races, race)
+    )
+    monkeypatch.setattr(Runs, "start_queued", lambda runs: [])
+    race = live.races.start("Do it", agents="ada", project=str(repository))
+    looks.clear()
+    began = time.monotonic()
+    with pytest.raises(Refused):
+        live.races.wait(race.id, timeout_ms=1_000)
+    assert len(looks) <= 1 + (time.monotonic() - began) / REST
 
 
 def test_a_detached_head_races_and_is_merged_where_it_is_told_to(

@@ -10,6 +10,7 @@ import pytest
 import corral
 from corral import config
 from corral.adapters import process
+from corral.adapters.wire import PATIENCE
 from corral.errors import (
     Ambiguous,
     Conflict,
@@ -27,8 +28,9 @@ from corral.library import Corral
 from corral.library.remote import Remote
 from corral.rooms.mail.model import Letter
 from corral.rooms.runs.model import Run, RunState
+from tests.support.keeping import SECONDS
 from tests.support.runs import held, queued, running
-from tests.support.served import Served, serving
+from tests.support.served import Served, closed_port, serving
 from tests.support.store import rows, walk
 
 
@@ -184,7 +186,7 @@ def test_a_claim_that_waits_is_woken(either: Corral, store: Corral) -> None:
     )
     waiting.start()
     store.mail.put("agent:ada", "at last")
-    waiting.join(15)
+    waiting.join(SECONDS)
     assert [letter.body for letter in found] == ["at last"]
 
 
@@ -230,8 +232,8 @@ def test_a_wrong_token_a_wrong_url_and_no_daemon_are_told_apart(served: Served) 
         corral.open("http://", token="x")
     with pytest.raises(Invalid):
         corral.open(f"http://me:secret@127.0.0.1:{served.port}", token="x")
-    with pytest.raises(StoreUnavailable) as caught:
-        corral.open("http://127.0.0.1:1", token="x")
+    with closed_port() as port, pytest.raises(StoreUnavailable) as caught:
+        corral.open(f"http://127.0.0.1:{port}", token="x")
     assert caught.value.reason == "unreachable"
     assert "corral up" in caught.value.message
 
@@ -244,17 +246,18 @@ def test_the_environment_gives_the_token(served: Served, monkeypatch: pytest.Mon
 
 
 def test_a_server_that_was_restarted_is_found_again(store: Corral) -> None:
-    with serving(store) as first:
-        opened = corral.open(first.url, token=first.token)
-        opened.mail.put("agent:ada", 1)
-    with pytest.raises(StoreUnavailable):
-        opened.mail.put("agent:ada", 2)
-    store.tokens.revoke("tests")
-    with serving(store, port=first.port) as second:
-        again = corral.open(second.url, token=second.token)
-        assert [letter.body for letter in again.mail.list().items] == [1]
-        again.close()
-    opened.close()
+    with closed_port() as port:
+        with serving(store, port=port) as first:
+            opened = corral.open(first.url, token=first.token)
+            opened.mail.put("agent:ada", 1)
+        with pytest.raises(StoreUnavailable):
+            opened.mail.put("agent:ada", 2)
+        store.tokens.revoke("tests")
+        with serving(store, port=port) as second:
+            again = corral.open(second.url, token=second.token)
+            assert [letter.body for letter in again.mail.list().items] == [1]
+            again.close()
+        opened.close()
 
 
 def test_many_threads_share_one_store(remote: Corral, store: Corral) -> None:
@@ -271,6 +274,6 @@ def test_many_threads_share_one_store(remote: Corral, store: Corral) -> None:
 
 def test_opening_takes_no_server_for_granted_for_long() -> None:
     before = time.monotonic()
-    with pytest.raises(StoreUnavailable):
-        corral.open("http://127.0.0.1:9", token="x")
-    assert time.monotonic() - before < 10
+    with closed_port() as port, pytest.raises(StoreUnavailable):
+        corral.open(f"http://127.0.0.1:{port}", token="x")
+    assert time.monotonic() - before < PATIENCE

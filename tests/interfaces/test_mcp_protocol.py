@@ -12,6 +12,7 @@ import pytest
 import corral
 from corral.interfaces.mcp.http import routes
 from corral.library import Corral
+from tests.support.keeping import until
 from tests.support.mcp import MODERN, Agent, Lines, ToolError, environment, lines
 from tests.support.served import Served, serving
 
@@ -136,7 +137,7 @@ def test_a_server_ends_with_its_client_also_while_a_call_waits(home: Path) -> No
         server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": arguments})
         assert server.ask("ping", id=6)["id"] == 6
         began = time.monotonic()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50, "it did not wait for the call to end"
 
 
 def test_who_has_no_more_to_ask_still_gets_the_answers(home: Path) -> None:
@@ -232,10 +233,7 @@ def test_a_revoked_token_and_one_of_full_scope_call_no_tool(
         assert told["isError"]
         assert "--agent" in told["content"][0]["text"]
     served.store.tokens.revoke("ada")
-    deadline = time.monotonic() + 10
-    while client.post("/mcp", json=call).status_code != 401:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: client.post("/mcp", json=call).status_code == 401, "the token is refused")
 
 
 def test_headers_must_say_what_the_message_says(client: httpx.Client) -> None:
@@ -268,8 +266,10 @@ def test_a_caller_that_hangs_up_claims_nothing(
 ) -> None:
     call = rpc("tools/call", name="inbox", arguments={"wait_seconds": 50})
     with served.client(token) as impatient, pytest.raises(httpx.ReadTimeout):
-        impatient.post("/mcp", json=call, timeout=0.3)
-    time.sleep(1.5)  # a caller who has gone is noticed within a second
+        impatient.post("/mcp", json=call, timeout=httpx.Timeout(60, read=0.3))
+    with served.client() as full:
+        # A request is counted when it is over.
+        until(lambda: 'route="/mcp"' in full.get("/metrics").text, "the server has noticed")
     served.store.mail.put("agent:ada", "not lost")
     assert served.store.mail.claim("agent:ada", owner="another")
 

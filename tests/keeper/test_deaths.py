@@ -60,8 +60,13 @@ def test_a_replaced_keeper_obeys_stop(home: Home) -> None:
 
 
 def test_a_replaced_keeper_minds_the_time_limit(home: Home) -> None:
-    run = waiting(home, "--timeout", "4s")
+    from corral.db.statement import Statement
+
+    run = waiting(home, "--timeout", "10m")
     kill(run.keeper_pid)
+    with home.store() as store:
+        earlier = Statement("UPDATE runs SET started_at = started_at - 599000 WHERE id = :id")
+        store._database.write(lambda tx: tx.run(earlier, id=run.id))
     home.recover()
     ended = home.ended(run.id)
     assert ended.state is RunState.TIMED_OUT
@@ -417,8 +422,10 @@ def test_output_that_was_not_sealed_is_sealed_by_a_recovery(home: Home) -> None:
 
 def test_the_scripted_agents_stream_is_read_on_after_a_take_over(home: Home) -> None:
     """What was said while nobody kept it is in the session once, and only once."""
+    killed, taken = home.folder / "killed", home.folder / "taken"
     run = home.asked(
-        "scripted", "say one; sleep 2; say two; say three; sleep 2; say four; spend 10 5"
+        "scripted",
+        f"say one; await {killed}; say two; say three; await {taken}; say four; spend 10 5",
     )
     session = run.session_id
     assert session is not None
@@ -429,9 +436,11 @@ def test_the_scripted_agents_stream_is_read_on_after_a_take_over(home: Home) -> 
 
     until(lambda: "one" in said(), "the first words")
     kill(run.keeper_pid)
+    killed.touch()
     folder: Path = home.folder_of(run)
     until(lambda: b"three" in (folder / "output").read_bytes(), "it went on")
     home.recover()
+    taken.touch()
     ended = home.ended(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
     assert said() == ["one", "two", "three", "four"]

@@ -214,7 +214,7 @@ import itertools, time
 for number in itertools.count():
     with open(f"big-{number}", "wb") as file:
         file.write(b"x" * (4 << 20))
-    time.sleep(0.05 if number > 40 else 0)
+    time.sleep(0.5 if number > 20 else 0)
 """
 GROWS = "import time; kept = bytearray(b'x') * (300 << 20); time.sleep(600)"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.adapters import process
-from tests.support.keeping import Home, lives, until
+from tests.support.keeping import SECONDS, Home, lives, until
 
 
 class Machine(Home):
@@ -51,7 +51,7 @@ class Machine(Home):
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
-    def has_ended(self, seconds: float = 30) -> bool:
+    def has_ended(self, seconds: float = SECONDS) -> bool:
         return until(lambda: not lives(self.pid), "the daemon has ended", seconds)
 
     def everything(self, number: int) -> None:

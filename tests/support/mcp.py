@@ -104,7 +104,7 @@ def lines(env: dict[str, str], cwd: Path) -> Iterator[Lines]:
             yield Lines(process)
             assert process.stdin is not None
             process.stdin.close()
-            assert process.wait(20) == 0
+            assert process.wait(45) == 0
         finally:
             process.kill()
 

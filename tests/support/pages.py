@@ -32,7 +32,7 @@ _BLOCK = re.compile(
 )
 _CODE = re.compile(r"#\s*exits (\d+)\b")
 _END = "-- end of the command:"
-_SECONDS = 60.0  # no command of a page takes longer
+_SECONDS = 240.0  # ends a command that hangs
 
 
 class Step(NamedTuple):
@@ -169,7 +169,7 @@ class Shell:
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         self._bash.stdin.close()
-        self._bash.wait(10)
+        self._bash.wait(60)
         self._bash.stdout.close()
         self._end_all()
 

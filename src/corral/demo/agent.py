@@ -12,6 +12,7 @@ between semicolons, that begins with one of these words is obeyed; any other is 
     ask QUESTION           ask, and wait for a line of input (with ACP: for a permission)
     spend IN OUT [MODEL]   say that so many tokens were used
     sleep SECONDS          wait
+    await FILE             wait until there is such a file
     hang                   wait until ended
     crash [CODE]           exit at once with that code (1)
     kill SIGNAL            end by that signal (KILL, TERM …)
@@ -37,8 +38,8 @@ MODEL = "scripted-1"
 MARK = "\N{HEAVY RIGHT-POINTING ANGLE QUOTATION MARK ORNAMENT}"
 # Micro-dollars for a million tokens: input, output.
 PRICES = (3_000_000, 15_000_000)
-OBEYED = {"say", "lines", "write", "ask", "spend", "sleep", "hang", "crash", "kill", "ignore"}
-OBEYED |= {"fork", "fail", "quota"}
+OBEYED = {"say", "lines", "write", "ask", "spend", "sleep", "await", "hang", "crash", "kill"}
+OBEYED |= {"ignore", "fork", "fail", "quota"}
 
 
 def directives(prompt: str) -> Iterator[tuple[str, str]]:
@@ -155,6 +156,10 @@ class Agent:
 
     def do_sleep(self, rest: str) -> None:
         time.sleep(float(rest))
+
+    def do_await(self, rest: str) -> None:
+        while not os.path.exists(rest):
+            self.do_sleep("0.02")
 
     def do_hang(self, rest: str) -> None:
         while True:

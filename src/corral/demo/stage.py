@@ -13,7 +13,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+import corral
+from corral.adapters import process
 from corral.interfaces.cli.render import console
+from corral.library import Corral
 
 T = TypeVar("T")
 
@@ -31,9 +34,12 @@ class Stage:
         self.environment = kept | {"CORRAL_HOME": str(self.home), "CORRAL_AGENT": ""}
         self._console = console()
         self._children: list[subprocess.Popen[str]] = []
+        self.slowest = 0.0
+        """Seconds that the slowest command took."""
 
     def corral(self, *arguments: str) -> Any:
         """Run one `corral` command to its end; gives back its JSON."""
+        began = time.monotonic()
         done = subprocess.run(
             [*self._program(), *arguments, "--json"],
             env=self.environment,
@@ -44,6 +50,7 @@ class Stage:
         )
         if done.returncode != 0:
             raise Unexpected(f"corral {' '.join(arguments)}: {done.stderr.strip()}")
+        self.slowest = max(self.slowest, time.monotonic() - began)
         return msgspec.json.decode(done.stdout)
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
@@ -59,13 +66,17 @@ class Stage:
         self._children.append(child)
         return child
 
-    def until(self, look: Callable[[], T], seconds: float = 30) -> T:
-        """Look again and again until there is something to see."""
+    def until(self, look: Callable[[Corral], T], seconds: float = 120) -> T:
+        """Read the store again and again until there is something to see.
+
+        A command for each look would take most of the machine.
+        """
         deadline = time.monotonic() + seconds
-        while not (found := look()):
-            if time.monotonic() > deadline:
-                raise Unexpected("what should have come did not come")
-            time.sleep(0.1)
+        with corral.open(f"sqlite:///{self.home / 'corral.db'}") as store:
+            while not (found := look(store)):
+                if time.monotonic() > deadline:
+                    raise Unexpected("what should have come did not come")
+                time.sleep(0.1)
         return found
 
     @staticmethod
@@ -81,6 +92,14 @@ class Stage:
         """As the power button does: no chance to tidy up."""
         child.send_signal(signal.SIGKILL)
         child.wait()
+
+    @staticmethod
+    def kill_processes(*pids: int) -> None:
+        """Kill processes that this one did not start; returns when they are dead."""
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            while (found := process.stat(pid)) is not None and found.state not in "ZX":
+                time.sleep(0.01)
 
     def clear(self) -> None:
         with suppress(Unexpected):

@@ -17,6 +17,7 @@ from corral.rooms.races import choosing, doing, naming, ops
 from corral.rooms.races.model import Attempt, Entry, Graft, Plan, Race, Round, RoundState
 
 LONGEST_SLEEP = 1.0
+REST = 0.25  # seconds at least between two looks at a race that is waited for
 MOST_AT_ONCE = 4
 
 
@@ -219,6 +220,7 @@ class Races(Room):
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
         with self._database.listening() as listener:
             while True:
+                began = time.monotonic()
                 found = self.advance(race)
                 if not any(each.goes_on for each in found.rounds):
                     return found
@@ -231,6 +233,8 @@ class Races(Room):
                         state=latest.state,
                     )
                 listener.wait(min(left, LONGEST_SLEEP))
+                # `advance` commits, which wakes this listener too: without a rest the loop spins.
+                time.sleep(max(0.0, began + REST - time.monotonic()))
 
     # -- choosing --------------------------------------------------------------------------------
 

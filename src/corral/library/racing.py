@@ -55,7 +55,7 @@ from corral.rooms.races.model import (
     RoundState,
 )
 from corral.rooms.races.ranking import survivors
-from corral.rooms.runs.model import Run
+from corral.rooms.runs.model import Run, RunState
 from corral.rooms.sessions import context as conversations
 from corral.rooms.settings import ops as settings
 
@@ -320,12 +320,18 @@ class Driver:
         return any([self._see_one(held, attempt) for attempt in going])
 
     def _see_one(self, held: Round, attempt: Attempt) -> bool:
+        """Record the end of an attempt's run; returns whether it has ended.
+
+        A run that is still queued is started: the process that claimed it may have crashed.
+        """
         assert attempt.run_id is not None
         try:
             run = self._runs.refreshed(self._runs.get(attempt.run_id))
         except NotFound:
             self._write(lambda tx: doing.lost_run(tx, held, attempt))
             return True
+        if run.state is RunState.QUEUED and run.due_at <= self._database.clock.now():
+            self._runs.start_queued()
         if run.is_live:
             return False
         return self._write(lambda tx: doing.end_of_run(tx, run)) is not None
