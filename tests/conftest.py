@@ -3,7 +3,7 @@
 import gc
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import corral
 from corral import config
 from corral.kernel.clock import SetClock
 from corral.library import Corral
-from tests.support import disks
+from tests.support import disks, failure_report
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.shelf import Shelf
 
@@ -40,6 +40,17 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failure what a reader needs to understand it without running it again."""
+    report = yield
+    if report.when == "call" and report.failed:
+        report.sections.extend(failure_report.sections(item))
+    return report
 
 
 @pytest.fixture(autouse=True)
