@@ -1,22 +1,21 @@
 """Every operation of the library can be called from afar, or says why not."""
 
 import msgspec
-import pytest
 
 from corral.interfaces.http.agents import RULES
 from corral.interfaces.http.api import NEVER_KEPT, SLOW
 from corral.interfaces.http.describe import document, page
-from corral.library.calls import LOCAL, STREAMS, WAITS, Call, calls
-from corral.library.operations import Row, operations
+from corral.library.calls import LOCAL, STREAMS, WAITS, calls
+from corral.library.operations import operations
 
 ROWS = list(operations())
 CALLS = {call.name: call for call in calls()}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.attribute}.{row.verb}")
-def test_an_operation_is_a_request_or_has_a_reason(row: Row) -> None:
-    name = f"{row.attribute}.{row.verb}"
-    assert [name in CALLS, name in LOCAL, name in STREAMS].count(True) == 1, name
+def test_every_operation_is_a_request_or_has_a_reason() -> None:
+    names = [f"{row.attribute}.{row.verb}" for row in ROWS]
+    kinds = (CALLS, LOCAL, STREAMS)
+    assert [name for name in names if sum(name in kind for kind in kinds) != 1] == []
 
 
 def test_no_reason_and_no_rule_is_left_over() -> None:
@@ -30,9 +29,13 @@ def test_no_two_operations_share_a_request() -> None:
     assert len({*requests}) == len(requests)
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=lambda call: call.name)
-def test_what_is_told_can_be_read_back(call: Call) -> None:
-    msgspec.json.Decoder(call.result, dec_hook=lambda kind, value: kind(value))
+def test_the_result_of_every_request_can_be_decoded() -> None:
+    for call in CALLS.values():
+        try:
+            msgspec.json.Decoder(call.result, dec_hook=lambda kind, value: kind(value))
+        except TypeError as error:
+            error.add_note(call.name)
+            raise
 
 
 def test_the_description_names_every_request() -> None:

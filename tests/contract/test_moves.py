@@ -5,6 +5,8 @@ Nothing here names a room: a new one is found, and is tested as soon as it has a
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,16 +21,20 @@ from tests.support.store import contents, record, refuses, rows
 
 TABLES = state_tables()
 EACH_TABLE = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-VERBS = [
-    pytest.param(table, verb, id=f"{name}-{verb}")
-    for name, table in TABLES.items()
-    for verb in table.moves.verbs
-]
-EACH_VERB = pytest.mark.parametrize(("table", "verb"), VERBS)
-LEASED = [param for param in VERBS if has_lease(param.values[0])]
-EACH_LEASED_VERB = pytest.mark.parametrize(("table", "verb"), LEASED)
+LEASED = {name: table for name, table in TABLES.items() if has_lease(table)}
+EACH_LEASED_TABLE = pytest.mark.parametrize("table", LEASED.values(), ids=LEASED)
 
 Table = StateTable[Any]
+
+
+@contextmanager
+def failing_with(verb: str, state: str = "any state") -> Iterator[None]:
+    """Name the verb and the state in the failure: one test takes all of a table."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"verb {verb}, from {state}")
+        raise
 
 
 def put_into(store: Corral, table: Table, state: str) -> str | int:
@@ -45,6 +51,11 @@ def events_of(store: Corral, subject: str) -> list[Row]:
     )
 
 
+def state_of(store: Corral, table: Table, key: str | int) -> str:
+    ((state,),) = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
+    return str(state)
+
+
 def try_move(store: Corral, table: Table, verb: str, key: str | int, **how: Any) -> Any:
     with store.transaction() as tx:
         return move(tx, table, verb, key, **how, **tied_to(table, table.moves[verb].to))
@@ -54,83 +65,86 @@ def test_every_table_with_states_has_a_row_to_be_tested_with() -> None:
     assert sorted(TABLES) == sorted(ROWS)
 
 
-@EACH_VERB
-def test_a_verb_leads_from_its_own_states_with_one_event(
-    store: Corral, table: Table, verb: str
-) -> None:
-    sources, to = table.moves[verb]
-    for state in sources:
-        key = put_into(store, table, state)
-        moved = try_move(store, table, verb, key)
-        assert moved.state is to
-        found = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
-        assert found == [(str(to),)]
-        assert events_of(store, moved.id) == [(table.moves.kind, verb)]
+@EACH_TABLE
+def test_a_verb_leads_from_its_own_states_with_one_event(store: Corral, table: Table) -> None:
+    for verb, (sources, to) in table.moves.verbs.items():
+        for state in sources:
+            with failing_with(verb, state):
+                key = put_into(store, table, state)
+                moved = try_move(store, table, verb, key)
+                assert moved.state is to
+                assert state_of(store, table, key) == to
+                assert events_of(store, moved.id) == [(table.moves.kind, verb)]
 
 
-@EACH_VERB
+@EACH_TABLE
 def test_a_verb_leads_from_no_other_state_and_says_what_would_have_been_allowed(
-    store: Corral, table: Table, verb: str
+    store: Corral, table: Table
 ) -> None:
-    sources = table.moves[verb].sources
-    for state in {*table.moves.states} - {*sources}:
-        key = put_into(store, table, state)
-        with refuses(store, IllegalMove) as caught:
+    keys = {state: put_into(store, table, state) for state in table.moves.states}
+    for verb, (sources, _) in table.moves.verbs.items():
+        for state in {*table.moves.states} - {*sources}:
+            with failing_with(verb, state):
+                with refuses(store, IllegalMove) as caught:
+                    try_move(store, table, verb, keys[state])
+                details = caught.value.details
+                assert (details["verb"], details["found"]) == (verb, state)
+                assert details["allowed"] == table.moves.allowed_from(state)
+                assert details["wanted"] == list(sources)
+                for word in (verb, state, *details["allowed"]):
+                    assert word in caught.value.message
+
+
+@EACH_LEASED_TABLE
+def test_a_late_owner_moves_nothing_whatever_the_state(store: Corral, table: Table) -> None:
+    keys = {state: put_into(store, table, state) for state in table.moves.states}
+    for verb in table.moves.verbs:
+        for state, key in keys.items():
+            with failing_with(verb, state), refuses(store, Held):
+                try_move(store, table, verb, key, guard=ROWS[table.table]["fence"] - 1)
+
+
+@EACH_LEASED_TABLE
+def test_the_owner_itself_moves_the_row(store: Corral, table: Table) -> None:
+    for verb, (sources, to) in table.moves.verbs.items():
+        for state in sources:
+            with failing_with(verb, state):
+                key = put_into(store, table, state)
+                moved = try_move(store, table, verb, key, guard=ROWS[table.table]["fence"])
+                assert moved.state is to
+                assert len(events_of(store, moved.id)) == 1
+
+
+@EACH_TABLE
+def test_a_move_leaves_a_twin_of_its_row_alone(store: Corral, table: Table) -> None:
+    twin_query = f"SELECT * FROM {table.table} WHERE {table.key} = :key"
+    for number, (verb, (sources, _)) in enumerate(table.moves.verbs.items(), 1):
+        with failing_with(verb, sources[0]):
+            key = put_into(store, table, sources[0])
+            twin = put_into(store, table, sources[0])
+            before = rows(store, twin_query, key=twin)
             try_move(store, table, verb, key)
-        details = caught.value.details
-        assert (details["verb"], details["found"]) == (verb, state)
-        assert details["allowed"] == table.moves.allowed_from(state)
-        assert details["wanted"] == list(sources)
-        for word in (verb, state, *details["allowed"]):
-            assert word in caught.value.message
+            assert rows(store, twin_query, key=twin) == before
+            assert len(record(store)) == number
 
 
-@EACH_LEASED_VERB
-def test_a_late_owner_moves_nothing_whatever_the_state(
-    store: Corral, table: Table, verb: str
-) -> None:
-    for state in table.moves.states:
-        key = put_into(store, table, state)
-        with refuses(store, Held):
-            try_move(store, table, verb, key, guard=ROWS[table.table]["fence"] - 1)
+MOVED_TOGETHER = {name: table for name, table in TABLES.items() if table.number_of is None}
+"""Numbered rows move one at a time."""
 
 
-@EACH_LEASED_VERB
-def test_the_owner_itself_moves_the_row(store: Corral, table: Table, verb: str) -> None:
-    for state in table.moves[verb].sources:
-        key = put_into(store, table, state)
-        moved = try_move(store, table, verb, key, guard=ROWS[table.table]["fence"])
-        assert moved.state is table.moves[verb].to
-        assert len(events_of(store, moved.id)) == 1
-
-
-@EACH_VERB
-def test_a_move_leaves_a_twin_of_its_row_alone(store: Corral, table: Table, verb: str) -> None:
-    state = table.moves[verb].sources[0]
-    key = put_into(store, table, state)
-    twin = put_into(store, table, state)
-    before = rows(store, f"SELECT * FROM {table.table} WHERE {table.key} = :key", key=twin)
-    try_move(store, table, verb, key)
-    after = rows(store, f"SELECT * FROM {table.table} WHERE {table.key} = :key", key=twin)
-    assert after == before
-    assert len(record(store)) == 1
-
-
-@EACH_VERB
-def test_many_rows_move_as_each_alone_would(store: Corral, table: Table, verb: str) -> None:
-    if table.number_of is not None:
-        return  # numbered rows move one at a time
-    sources, to = table.moves[verb]
-    keys = {state: str(put_into(store, table, state)) for state in table.moves.states}
-    with store.transaction() as tx:
-        moved = move_many(tx, table, verb, list(keys.values()), **tied_to(table, to))
-        assert move_many(tx, table, verb, []) == []
-    assert sorted(moved) == sorted(keys[state] for state in sources)
-    for state, key in keys.items():
-        found = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
-        assert found == [(str(to if state in sources else state),)]
-        wanted = [(table.moves.kind, verb)] if state in sources else []
-        assert events_of(store, key) == wanted
+@pytest.mark.parametrize("table", MOVED_TOGETHER.values(), ids=MOVED_TOGETHER)
+def test_many_rows_move_as_each_alone_would(store: Corral, table: Table) -> None:
+    for verb, (sources, to) in table.moves.verbs.items():
+        with failing_with(verb):
+            keys = {state: str(put_into(store, table, state)) for state in table.moves.states}
+            with store.transaction() as tx:
+                moved = move_many(tx, table, verb, list(keys.values()), **tied_to(table, to))
+                assert move_many(tx, table, verb, []) == []
+            assert sorted(moved) == sorted(keys[state] for state in sources)
+            for state, key in keys.items():
+                assert state_of(store, table, key) == (to if state in sources else state)
+                wanted = [(table.moves.kind, verb)] if state in sources else []
+                assert events_of(store, key) == wanted
 
 
 def test_many_rows_are_made_each_with_its_event(store: Corral) -> None:
