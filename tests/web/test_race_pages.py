@@ -228,6 +228,16 @@ def test_a_race_shows_its_attempts_with_checks_cost_lines_rank_and_why(track: Tr
     assert "some was too long to be shown" in text
 
 
+def test_denied_tools_of_an_attempt_name_the_options_that_approve_them(track: Track) -> None:
+    race = track.raced.start("ada", "grace")
+    attempt = track.raced.begin(race, 1)
+    run = track.store.runs.get(str(attempt.run_id))
+    track.store.runs.count_denials(run, {"Edit": 2, "Bash": 1})
+    text = track.text(f"/races/{race.id}")
+    assert "3 denied (Edit ×2, Bash)" in text  # noqa: RUF001
+    assert "start the race again with --yes edit --yes run to approve these" in text
+
+
 def test_a_part_of_a_race_is_fetched_alone_and_shows_the_round_that_was_asked_for(
     track: Track,
 ) -> None:

@@ -182,7 +182,7 @@ def show(app: App, race: "Race") -> None:
 def _denied(app: App, round: "Round") -> tuple[dict[str, str], str]:
     """Return the denied tools of each attempt, by its id, and the options that approve them, as
     `corral show` names them for a run."""
-    from corral.rooms.runs.model import approvals_for
+    from corral.rooms.runs.model import approval_options
 
     denied: dict[str, str] = {}
     tools: set[str] = set()
@@ -192,7 +192,7 @@ def _denied(app: App, round: "Round") -> tuple[dict[str, str], str]:
             if run is not None and run.denied_text:
                 denied[attempt.id] = run.denied_text
                 tools.update(run.denied)
-    return denied, " ".join(f"--yes {name}" for name in approvals_for(tools))
+    return denied, approval_options(tools)
 
 
 def _money(race: "Race") -> str:

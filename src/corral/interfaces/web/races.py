@@ -21,6 +21,7 @@ from corral.rooms.races.model import (
     RoundState,
 )
 from corral.rooms.races.ranking import opinions
+from corral.rooms.runs.model import approval_options
 
 PROJECTS = 100
 AGENTS = 200
@@ -68,6 +69,8 @@ class Card(NamedTuple):
     verbs: set[str]
     denied: str | None
     """The denied tools."""
+    approvals: str
+    """The options that approve them."""
 
 
 def show_one(visit: Visit) -> Response:
@@ -81,7 +84,7 @@ def show_one(visit: Visit) -> Response:
     decided = last_decided(race)
     shown, more = _page(round, visit.asked("after"))
     cards = [
-        _card(race, round, each, far.get(each.id), decided, _denied(visit, each)) for each in shown
+        _card(race, round, each, far.get(each.id), decided, *_denied(visit, each)) for each in shown
     ]
     return visit.show(
         "race.html",
@@ -159,6 +162,7 @@ def _card(
     far: SoFar | None,
     decided: Round | None,
     denied: str | None,
+    approvals: str,
 ) -> Card:
     over = attempt.state is AttemptState.COMPLETED
     return Card(
@@ -169,15 +173,18 @@ def _card(
         why(attempt, round),
         attempt_verbs(attempt, round, decided),
         denied,
+        approvals,
     )
 
 
-def _denied(visit: Visit, attempt: Attempt) -> str | None:
-    """Return the denied tools of an attempt; None also when its run was deleted."""
+def _denied(visit: Visit, attempt: Attempt) -> tuple[str | None, str]:
+    """Return the denied tools of an attempt and the options that approve them; None also when its
+    run was deleted."""
     if attempt.run_id is not None:
         with suppress(NotFound):
-            return visit.store.runs.get(attempt.run_id).denied_text
-    return None
+            run = visit.store.runs.get(attempt.run_id)
+            return run.denied_text, approval_options(run.denied)
+    return None, ""
 
 
 def attempt_verbs(attempt: Attempt, round: Round, decided: Round | None) -> set[str]:

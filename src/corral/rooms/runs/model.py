@@ -171,6 +171,11 @@ def approvals_for(tools: Iterable[str]) -> list[str]:
     return ["all"] if "all" in wanted else sorted(wanted)
 
 
+def approval_options(tools: Iterable[str]) -> str:
+    """Return the options of a command that approve these tools."""
+    return " ".join(f"--yes {name}" for name in approvals_for(tools))
+
+
 class Run(msgspec.Struct, frozen=True):
     id: str
     name: str | None
@@ -237,7 +242,7 @@ class Run(msgspec.Struct, frozen=True):
         """The command that retries with the missing approvals."""
         if not self.denials or self.session_id is None or self.is_live:
             return None
-        approvals = " ".join(f"--yes {name}" for name in approvals_for(self.denied))
+        approvals = approval_options(self.denied)
         return f'corral resume {self.id} {approvals} "It is approved now; try again."'
 
     @property
