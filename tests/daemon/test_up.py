@@ -17,6 +17,9 @@ from corral.keeper.hold import HEARTBEAT
 from tests.support.keeping import lives, until
 from tests.support.machines import Machine, children_of, cpu_of, memory_of
 
+on_one_engine = pytest.mark.parametrize("engine", ["sqlite"])
+"""For processes, files and sockets, which are the same on both."""
+
 
 def test_up_serves_until_down(one: Machine) -> None:
     said = one.up()
@@ -37,6 +40,7 @@ def test_up_serves_until_down(one: Machine) -> None:
     assert b"No daemon" in one.corral("down").stdout
 
 
+@on_one_engine
 def test_the_link_opens_the_door_and_nothing_else_does(one: Machine) -> None:
     one.up()
     address, _, token = one.link.partition("/?token=")
@@ -50,6 +54,7 @@ def test_the_link_opens_the_door_and_nothing_else_does(one: Machine) -> None:
     assert "HttpOnly" in opened.headers["set-cookie"]
 
 
+@on_one_engine
 def test_what_it_leaves_in_its_home_is_private(one: Machine) -> None:
     one.up()
     home = Path(one.env["CORRAL_HOME"])
@@ -59,6 +64,7 @@ def test_what_it_leaves_in_its_home_is_private(one: Machine) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
+@on_one_engine
 def test_a_second_daemon_says_who_is_there_and_leaves(one: Machine) -> None:
     one.up()
     again = one.json("up", "--json")
@@ -88,6 +94,7 @@ def test_another_home_on_the_same_machine_needs_a_name_of_its_own(
     assert one.loop("launcher")["state"] == "works"
 
 
+@on_one_engine
 def test_a_machine_that_was_renamed_still_knows_its_daemon_and_its_output(one: Machine) -> None:
     one.up()
     assert one.corral("run", "--name", "hello", "--", "echo", "hi").stdout == b"hi\n"
@@ -99,6 +106,7 @@ def test_a_machine_that_was_renamed_still_knows_its_daemon_and_its_output(one: M
     assert one.has_ended()
 
 
+@on_one_engine
 def test_a_daemon_that_another_machine_runs_in_the_same_home_is_named(one: Machine) -> None:
     one.up()
     [file] = Path(one.env["CORRAL_HOME"]).glob("daemon*.json")
@@ -111,6 +119,7 @@ def test_a_daemon_that_another_machine_runs_in_the_same_home_is_named(one: Machi
     assert f"pid {one.pid} on other".encode() in late.stderr
 
 
+@on_one_engine
 def test_a_port_of_another_corral_daemon_names_it(one: Machine, tmp_path: Path) -> None:
     one.up()
     port = one.link.partition("/?")[0].rpartition(":")[2]
@@ -121,6 +130,7 @@ def test_a_port_of_another_corral_daemon_names_it(one: Machine, tmp_path: Path) 
     assert (details["port"], details["version"]) == (int(port), __version__)
 
 
+@on_one_engine
 def test_a_port_that_is_taken_is_said_and_nothing_is_left_behind(one: Machine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -133,6 +143,7 @@ def test_a_port_that_is_taken_is_said_and_nothing_is_left_behind(one: Machine) -
     one.up()
 
 
+@on_one_engine
 @pytest.mark.parametrize(
     ("options", "code"),
     [
@@ -151,6 +162,7 @@ def test_what_can_never_work_is_refused(one: Machine, options: list[str], code: 
     assert one.status()["daemon"] is None
 
 
+@on_one_engine
 @pytest.mark.parametrize("address", ["127.0.0.2", "::1"])
 def test_wherever_it_listens_it_is_found_and_its_link_opens_the_door(
     one: Machine, address: str
@@ -165,6 +177,7 @@ def test_wherever_it_listens_it_is_found_and_its_link_opens_the_door(
     assert httpx.get(one.link).status_code == 303
 
 
+@on_one_engine
 def test_in_front_it_says_its_link_and_ends_with_the_terminal(one: Machine) -> None:
     with one.begin("up", "--port", "0", "--foreground") as daemon:
         assert daemon.stderr is not None
@@ -221,6 +234,7 @@ def test_its_death_stops_no_agent_and_its_next_life_tells_what_it_found(one: Mac
     assert one.loop("scheduler")["state"] == "works", "the dead one's leads are taken at once"
 
 
+@on_one_engine
 def test_told_twice_it_ends_at_once_and_agents_go_on(one: Machine) -> None:
     one.up()
     run = one.detached("sleep", "600")
@@ -286,6 +300,7 @@ def test_a_store_whose_file_was_taken_away_is_not_written_any_more(one: Machine)
     assert "was moved or removed" in log.read_text()
 
 
+@on_one_engine
 def test_json_of_status_is_one_value(one: Machine) -> None:
     said = one.corral("--json", "status")
     assert json.loads(said.stdout)["daemon"] is None

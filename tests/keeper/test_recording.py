@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from corral.adapters.providers.facts import Finished, LimitReached, Said, Used
+from corral.keeper import voice as voices
 from corral.keeper.voice import MOST_WAITING, Recorder, Voice
 from corral.kernel.errors import StoreUnavailable
 from tests.support.keeping import Home
@@ -14,6 +15,7 @@ from tests.support.runs import running
 def test_what_is_said_while_the_store_is_away_waits_and_is_kept_in_its_order(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(voices, "LONGEST_PAUSE", 600.0)  # no try falls due while this test runs
     voice, away, tries = Voice(), True, 0
     with home.store() as store:
         session = store.sessions.open()

@@ -48,7 +48,7 @@ def test_a_team_is_started_each_with_its_identity_its_tools_and_its_words(
 
 
 def test_one_that_runs_already_is_left_running(tmp_path: Path, home: Home) -> None:
-    team = TEAM | {"lead": TEAM["lead"] | {"command": "sleep 60"}, "workers": [], "tasks": []}
+    team = TEAM | {"lead": TEAM["lead"] | {"command": "sleep 600"}, "workers": [], "tasks": []}
     (tmp_path / "team.json").write_text(json.dumps(team))
     (first,) = home.json("team", "start", str(tmp_path / "team.json"), "--json")
     (second,) = home.json("team", "start", str(tmp_path / "team.json"), "--json")

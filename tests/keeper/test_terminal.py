@@ -360,27 +360,25 @@ def test_what_a_program_leaves_behind_in_its_terminal_is_ended(home: Home, scree
     home.nobody_left()
 
 
-@pytest.mark.parametrize("columns", [80, 100, 200])
-@pytest.mark.parametrize("command", [["ps", "-a"], [], ["stats"]], ids=["ps", "overview", "stats"])
-def test_a_table_is_no_wider_than_the_terminal(
-    home: Home, screen: Open, command: list[str], columns: int
-) -> None:
+def test_a_table_is_no_wider_than_the_terminal(home: Home, screen: Open) -> None:
     long = ["echo", "a very long line indeed " * 4]
     home.corral("run", "--name", "the-nightly-build", "--", *long)
     home.corral("run", "--timeout", "1ms", "--", "sleep", "600")
     home.corral("run", "--agent", "scripted", "crash 7")
-    shown = screen(*command, columns=columns)
-    assert shown.exit_code() == 0
     escapes = re.compile(r"\x1b\[[0-9;]*m")
-    lines = [escapes.sub("", line) for line in shown.seen.decode().splitlines()]
-    assert max(map(len, lines)) <= columns, lines
     with home.store() as store:
         runs = store.runs.list().items
-    if command[:1] == ["ps"]:
-        assert len(lines) == 1 + len(runs)
-        assert all(any(line.startswith(run.id) for line in lines) for run in runs)
-        assert {"ID", "STATE", "NAME", "ENDED", "EXIT"} <= set(lines[0].split())
-        assert ("PID" in lines[0].split()) is (columns == 200)
+    for command in (["ps", "-a"], [], ["stats"]):
+        for columns in (80, 100, 200):
+            shown = screen(*command, columns=columns)
+            assert shown.exit_code() == 0
+            lines = [escapes.sub("", line) for line in shown.seen.decode().splitlines()]
+            assert max(map(len, lines)) <= columns, (command, lines)
+            if command[:1] == ["ps"]:
+                assert len(lines) == 1 + len(runs)
+                assert all(any(line.startswith(run.id) for line in lines) for run in runs)
+                assert {"ID", "STATE", "NAME", "ENDED", "EXIT"} <= set(lines[0].split())
+                assert ("PID" in lines[0].split()) is (columns == 200)
 
 
 def test_the_overview_and_ps_say_the_same_of_a_run_that_waits(home: Home) -> None:
