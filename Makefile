@@ -19,7 +19,7 @@ OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/off
 apt_get = { [ "$$(id -u)" = 0 ] && command -v apt-get && { apt-get install -qq -y $(1) \
 	|| { apt-get update -qq && apt-get install -qq -y $(1); }; }; } >/dev/null 2>&1
 
-.PHONY: help setup demo test test-real up check lint types layers docs site pictures docs-check audit bench bench-peers \
+.PHONY: help setup demo test test-fast test-real up check lint types layers docs site pictures docs-check audit bench bench-peers \
 	torture fmt clean
 
 help: ## show this list
@@ -40,6 +40,9 @@ demo: setup ## the story in a minute, in a temporary home
 
 test: setup .venv/browser .venv/bubblewrap ## every test, on SQLite and on a PostgreSQL that it starts itself
 	@env -u PYTHONDONTWRITEBYTECODE TMPDIR=$(TEST_FILES) $(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+test-fast: setup ## the tests on SQLite without browsers and long-lived processes: under a minute
+	@env -u PYTHONDONTWRITEBYTECODE TMPDIR=$(TEST_FILES) $(BIN)/pytest --fast -n auto --dist worksteal
 
 # One that is there, Debian's, or playwright's own.
 .venv/browser: .venv/ready

@@ -22,12 +22,44 @@ if TYPE_CHECKING:
     from tests.support.keeping import Home
 
 
+FAST = ("adapters", "contract", "interfaces", "properties", "rooms", "unit")
+"""The folders of `--fast`: no daemon, no supervisor, no browser, no other machine."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="only SQLite, no browser and no long-lived processes (`make test-fast`)",
+    )
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The tests with real agent CLIs run when they are asked for: `make test-real`."""
-    if collection_path != Path(__file__).parent / "real":
-        return None
-    asked = [Path(argument.partition("::")[0]) for argument in config.args]
-    return None if any("real" in path.parts for path in asked) else True
+    folder = Path(__file__).parent
+    if collection_path.parent == folder and collection_path.is_dir():
+        if config.getoption("fast") and collection_path.name not in (*FAST, "support"):
+            return True
+        if collection_path.name == "real":
+            asked = [Path(argument.partition("::")[0]) for argument in config.args]
+            return None if any("real" in path.parts for path in asked) else True
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("fast"):
+        left_out = [item for item in items if _is_slow(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not _is_slow(item)]
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return (
+        item.get_closest_marker("slow") is not None
+        or "postgres" in parameters.values()
+        or "postgres_server" in getattr(item, "fixturenames", ())
+    )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -24,6 +24,8 @@ from corral.kernel.clock import SetClock
 from corral.kernel.errors import Conflict, NotFound
 from tests.support.acp import AcpRun
 
+pytestmark = pytest.mark.slow
+
 SCRIPTED = [sys.executable, "-m", "corral.demo.agent", "--acp"]
 SDK = [sys.executable, "-m", "tests.support.sdk_agent"]
 ROOT = Path(__file__).parents[2]

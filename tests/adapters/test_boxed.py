@@ -21,6 +21,8 @@ from corral.adapters.boxed.rows import Outcome, Picture, Row, Snapshot, Target
 from corral.adapters.boxed.schema import OUTBOUND, Folder
 from tests.support.processes import Child
 
+pytestmark = pytest.mark.slow
+
 NOW = 1_700_000_000_000
 SEED_002 = {
     "messages_in": "id seq kind timestamp status process_after recurrence tries platform_id "

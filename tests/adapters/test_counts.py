@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from corral.adapters.counts import Counts, from_junit, from_output
 
+pytestmark = pytest.mark.slow
+
 PRINTED = {
     "pytest": (
         "..F.E\nFAILED test_a.py::test_b - assert 1 == 2\n"

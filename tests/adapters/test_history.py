@@ -15,7 +15,7 @@ from corral.adapters import history, patches, worktrees
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from tests.support.repositories import commit, git, new_repository, write
 
-pytestmark = pytest.mark.usefixtures("plain_git")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain_git")]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.support.disks import fill
 from tests.support.racing import tree_of
 from tests.support.repositories import commit, git, new_repository, write
 
-pytestmark = pytest.mark.usefixtures("plain_git")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain_git")]
 LONG = "".join(f"line {number}\n" for number in range(60))
 
 

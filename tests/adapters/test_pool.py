@@ -14,7 +14,7 @@ from corral.adapters import leftovers, pool, worktrees
 from corral.adapters.pool import Pool
 from tests.support.repositories import commit, git, new_repository, write
 
-pytestmark = pytest.mark.usefixtures("plain_git")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain_git")]
 
 NEWLINE = "a\nname"
 FILES: dict[str, str | bytes] = {

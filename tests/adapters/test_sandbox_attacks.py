@@ -19,6 +19,7 @@ from tests.support import sandbox_attacks
 from tests.support.repositories import IDENTITY, commit, git, new_repository
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("plain_git"),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sandboxes are Linux's"),
 ]

@@ -15,7 +15,7 @@ from corral.kernel.errors import Refused
 from tests.support.keeping import until
 from tests.support.repositories import commit, git, new_repository, write
 
-pytestmark = pytest.mark.usefixtures("plain_git")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain_git")]
 
 
 @pytest.fixture

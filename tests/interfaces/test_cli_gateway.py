@@ -16,6 +16,8 @@ from tests.support.cli import Cli
 from tests.support.keeping import Home, until
 from tests.support.mcp import Agent, ToolError
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_channel_is_added_wired_tried_and_removed(
     cli: Cli, store: Corral, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,8 @@ from tests.support.cli import Cli, Said
 from tests.support.keeping import until
 from tests.support.racing import git, make_repository
 
+pytestmark = pytest.mark.slow
+
 ROUND = {"number", "state", "base_commit", "winner_id", "winner_commit", "reason", "decided_by"}
 ATTEMPT = {
     "id",

@@ -22,6 +22,8 @@ from corral.library import Corral
 from tests.support.runs import running, without_keepers
 from tests.support.served import Served, serving
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("CORRAL_FUZZ", "3"))
 ENDLESS = {"events.follow"}
 FAST = Rate(1e9, 1e9)

@@ -23,6 +23,8 @@ from corral.library import Corral
 from tests.support.keeping import until
 from tests.support.served import Served, serving
 
+pytestmark = pytest.mark.slow
+
 MEGABYTE = 1 << 20
 
 

@@ -14,6 +14,8 @@ from corral.library import Corral
 from tests.support.mcp import environment, over_http, over_stdio
 from tests.support.served import serving
 
+pytestmark = pytest.mark.slow
+
 Story = Callable[[Any], Awaitable[None]]
 Tell = Callable[[str, Story], None]
 

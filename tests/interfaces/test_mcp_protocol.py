@@ -16,6 +16,8 @@ from tests.support.keeping import until
 from tests.support.mcp import MODERN, Agent, Lines, ToolError, environment, lines
 from tests.support.served import Served, serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PRINT_MODULES = """
 import sys
 sys.argv = ["corral", *{arguments!r}]

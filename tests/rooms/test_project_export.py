@@ -24,6 +24,8 @@ from tests.support.outputs import KEY
 from tests.support.runs import add_launch, add_run
 from tests.support.store import refuses, rows, unchanged
 
+pytestmark = pytest.mark.slow
+
 TEXT = b"what the heron printed\n" * 20_000
 
 

@@ -14,6 +14,8 @@ from corral.rooms.races.model import Race
 from tests.support.racing import attempts, make_repository, tree_of
 from tests.support.runs import held, without_keepers
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -35,6 +35,8 @@ from tests.support.runs import add_launch, add_run, held, running
 from tests.support.state_rows import insert, state_tables
 from tests.support.store import refuses
 
+pytestmark = pytest.mark.slow
+
 ENGINES = ["sqlite", "postgres"]
 EACH_WAY = pytest.mark.parametrize(("source", "target"), [(a, b) for a in ENGINES for b in ENGINES])
 

@@ -26,6 +26,8 @@ from tests.support.machines import on_machine
 from tests.support.processes import Child
 from tests.support.runs import running
 
+pytestmark = pytest.mark.slow
+
 Place = Callable[[str], str]
 
 

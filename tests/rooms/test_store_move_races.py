@@ -21,6 +21,8 @@ from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store
 from tests.support.keeping import until
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["place"]
 
 

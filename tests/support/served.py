@@ -34,7 +34,16 @@ class Served(NamedTuple):
         return self.stranger(headers={"Authorization": f"Bearer {token or self.token}"}, **options)
 
     def stranger(self, **options: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=30, verify=NOBODY_TRUSTED, **options)
+        return httpx.Client(base_url=self.url, timeout=SECONDS, verify=NOBODY_TRUSTED, **options)
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A loopback port on which nothing listens, and which no other process is given meanwhile."""
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 @contextmanager

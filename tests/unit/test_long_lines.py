@@ -11,6 +11,8 @@ from corral.adapters.output.lines import LONGEST_LINE, Line, Splitter
 from corral.adapters.output.read import Output
 from corral.adapters.output.render import PipeText, text_of
 
+pytestmark = pytest.mark.slow
+
 MB = 1_000_000
 LENGTH = 20 * MB
 
