@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from corral.adapters.providers.screens import SCREENS
+from corral.demo.agent import MARK
 from corral.keeper import screen
 from corral.keeper.entries import PATIENCE, UNHEARD_AFTER
 from corral.keeper.screen import ScreenVoice
@@ -89,7 +90,7 @@ def test_an_idle_run_whose_question_is_open_is_not_approved_and_not_completed(ho
 
 
 def test_an_idle_run_that_does_not_quit_is_not_called_completed(home: Home) -> None:
-    prompt = "ignore TERM; say so; sleep 600"
+    prompt = f"ignore TERM; say {MARK}; sleep 600"  # it looks ready for input, and takes none
     run = home.asked("scripted", prompt, "--pty", "--idle-exit", "1s", "--grace", "300ms")
     ended = home.ended(run.id)
     assert (ended.state, ended.signal) == (RunState.CANCELLED, 9)
