@@ -41,7 +41,7 @@ demo: setup ## the story in a minute, in a temporary home
 test: setup .venv/browser .venv/bubblewrap ## every test, on SQLite and on a PostgreSQL that it starts itself
 	@env -u PYTHONDONTWRITEBYTECODE TMPDIR=$(TEST_FILES) $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-test-fast: setup ## the tests on SQLite without browsers and long-lived processes: under a minute
+test-fast: setup ## the tests on SQLite, without browsers and long-lived processes
 	@env -u PYTHONDONTWRITEBYTECODE TMPDIR=$(TEST_FILES) $(BIN)/pytest --fast -n auto --dist worksteal
 
 # One that is there, Debian's, or playwright's own.
