@@ -103,7 +103,7 @@ class Line:
         try:
             # Inside the block: an interrupt right after it would leave a job without a thread.
             self.waiting.append(job)
-            # The leader may have looked at the line just before; then nobody leads and it is on us.
+            # The leader may have checked the queue before this append: then this thread leads.
             if not self._lead.locked():
                 self._hand_over_if_free()
             # By position: given by its name, the number would cost twice as much.

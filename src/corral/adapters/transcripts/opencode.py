@@ -159,8 +159,8 @@ def _json(data: Any) -> dict[str, Any]:
 
 
 def _rows(database: Path, statement: str, **values: Any) -> list[tuple[Any, ...]]:
-    """The rows of a query, from a database that another program may be writing; none when it cannot
-    be read or has another schema. OSError when there is no database.
+    """Return the rows of a query on a database that another program may be writing. The result is
+    empty if the database cannot be read or has another schema. OSError if it does not exist.
 
     The program may be hostile: it can put views and generated columns in the place of tables. Time,
     the size of a value and the size of all rows are bounded.

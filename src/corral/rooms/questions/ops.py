@@ -280,7 +280,7 @@ def report(
     project: str | None,
     cause: Chain | None = None,
 ) -> None:
-    """Tell whoever asked how it ended, once; whoever was called on need not look any more. The
+    """Send the outcome to the caller, once, and close the unread letters of the answerers. The
     letter continues the chain `cause`."""
     for answerer in answerers:
         mail.close_unread(tx, answerer, [id])
