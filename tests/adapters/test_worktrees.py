@@ -118,7 +118,7 @@ def test_bad_places_are_refused_in_a_sentence(repository: Path, tmp_path: Path) 
     with pytest.raises(Refused, match="holds other things"):
         worktrees.make(str(repository), str(tmp_path / "full"), "b")
     stranger = new_repository(tmp_path / "stranger")
-    with pytest.raises(Refused, match="not a worktree of"):
+    with pytest.raises(Refused, match="no worktree of"):
         worktrees.make(str(repository), str(stranger), "b")
     assert git(repository, "worktree", "list").count("\n") == 0
     assert git(repository, "branch") == "* main"
@@ -346,9 +346,9 @@ def test_one_that_is_gone_is_forgotten_and_a_stranger_is_left_alone(repository: 
     assert worktrees.remove(str(repository), str(folder), delete_branch=True).missing
     assert worktrees.remove(str(repository), str(folder)).missing
     stranger = new_repository(repository.parent / "stranger")
-    with pytest.raises(Refused, match="not a worktree of"):
+    with pytest.raises(Refused, match="no worktree of"):
         worktrees.remove(str(repository), str(stranger), despite=["dirty", "unmerged"])
-    with pytest.raises(Refused, match="not a worktree of"):
+    with pytest.raises(Refused, match="no worktree of"):
         worktrees.remove(str(repository), str(repository), despite=["dirty", "unmerged"])
     assert (repository / "README").exists()
 

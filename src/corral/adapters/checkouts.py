@@ -121,7 +121,7 @@ def known_checkout(repository: str, folder: str) -> Checkout:
     """The same, for one that must be there."""
     found = checkout_of(repository, folder)
     if found is None or not os.path.isdir(folder):
-        raise Refused(f"{folder} is not a worktree of {repository}.", dir=folder)
+        raise Refused(f"{folder} is no worktree of {repository}.", dir=folder)
     return found
 
 

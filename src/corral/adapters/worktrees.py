@@ -175,7 +175,7 @@ def make(
             _add(repository, folder, branch, commit, found, own_branch, lock, pool)
         elif found is None:
             raise Refused(
-                f"{folder} is not a worktree of {repository}; choose another folder, or repair it "
+                f"{folder} is no worktree of {repository}; choose another folder, or repair it "
                 "with `git worktree repair`.",
                 dir=folder,
             )
@@ -343,7 +343,7 @@ def remove(
     found = checkout_of(repository, folder)
     if found is None:
         if os.path.lexists(folder):
-            raise Refused(f"{folder} is not a worktree of {repository}.", dir=folder)
+            raise Refused(f"{folder} is no worktree of {repository}.", dir=folder)
         return _state(None, folder)
     now = _state(found, folder)
     _refuse_loss(now, despite, with_branch=delete_branch)

@@ -34,7 +34,7 @@ def check_backup(path: Path) -> None:
     """Refuse what is no back-up of Corral's, or of a newer Corral; nothing in it may act before its
     schema is known to be ours."""
     if not path.is_file():
-        raise Invalid(f"The back-up {path} does not exist. Check the path.", path=str(path))
+        raise Invalid(f"There is no back-up at {path}; check the path.", path=str(path))
     try:
         file = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:

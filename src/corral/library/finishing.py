@@ -60,7 +60,7 @@ def export(
                 name = f"logs/round-{each.number}-attempt-{attempt.number}.log"
                 files[name] = _log(database, attempt.run_id)
     if not folder.parent.is_dir():
-        raise Invalid(f"{folder.parent} is not a directory. Create it, or correct the path.")
+        raise Invalid(f"{folder.parent} is no directory; create it first, or correct the path.")
     exports.sweep(folder.parent)
     return exports.export(
         folder, trees=trees, files=files, existing="replace" if replace else "refuse"

@@ -78,7 +78,7 @@ def _header(path: Path) -> bytes:
         with path.open("rb") as file:
             header = file.read(_HEADER)
     except FileNotFoundError:
-        raise NotFound(f"The file {path} does not exist. Check the path.", path=str(path)) from None
+        raise NotFound(f"There is no file {path}; check the path.", path=str(path)) from None
     except OSError as error:
         raise _unreadable(path, error) from None
     if not header:

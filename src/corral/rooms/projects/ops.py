@@ -175,5 +175,5 @@ def real_dir(dir: str | Path, *, must_exist: bool = False) -> str:
     text = clean_text(os.fspath(dir), "The directory", most=MAX_DIR)
     real = os.path.realpath(os.path.expanduser(text))
     if must_exist and not os.path.isdir(real):
-        raise Invalid(f"{real} is not a directory. Create it, or correct the path.", dir=real)
+        raise Invalid(f"{real} is no directory; create it first, or correct the path.", dir=real)
     return real
