@@ -27,7 +27,7 @@ from bench.opponents import (
     now_ms,
     open_store,
 )
-from corral.db.postgres_pool import STEADY_PLANS
+from corral.db.postgres_pool import SESSION_SETTINGS
 
 CLAIM = """
     WITH RECURSIVE level (rank) AS (
@@ -122,7 +122,7 @@ def hire_corral(number: int, url: str) -> Iterator[Task]:
 def hire_by_hand(number: int, url: str) -> Iterator[Task]:
     with psycopg.connect(url, autocommit=True, prepare_threshold=0) as connection:
         set_json_loads(msgspec.json.decode, connection)
-        connection.execute(STEADY_PLANS, prepare=False)  # the advantage that Corral gives itself
+        connection.execute(SESSION_SETTINGS, prepare=False)  # as Corral does
         run = psycopg.RawCursor(connection).execute
 
         def take() -> bool:

@@ -192,8 +192,17 @@ def test_a_daemon_that_died_alone_takes_no_run_with_it(both: Two) -> None:
     assert (now.pid, now.host, now.attempts) == (first.pid, dead.name, 1)
 
 
+@pytest.fixture
+def short_idle_limit(url: str, postgres_server: PostgresServer) -> None:
+    """The server releases the locks of a client that is stopped inside a transaction after 2 s."""
+    database = url.rpartition("/")[2]
+    postgres_server.run_sql(
+        f"ALTER DATABASE {database} SET idle_in_transaction_session_timeout = '2s'"
+    )
+
+
 def test_a_machine_that_was_stopped_joins_again_and_its_old_run_does_not_go_on_there(
-    both: Two,
+    short_idle_limit: None, both: Two
 ) -> None:
     run = both.ask("sleep", "600", labels=["gpu"])
     first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")

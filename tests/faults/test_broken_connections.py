@@ -15,7 +15,7 @@ import corral
 from corral.db.pooler import ask
 from corral.db.postgres import PostgresDatabase
 from corral.db.postgres_link import Link
-from corral.db.postgres_pool import MAX_CONNECTIONS, STEADY_PLANS
+from corral.db.postgres_pool import MAX_CONNECTIONS, SESSION_SETTINGS
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import StoreUnavailable
@@ -117,7 +117,7 @@ def test_transactions_that_meet_are_told_to_try_again(own_url: str, store: Corra
     assert "try again" in caught.value.message
 
 
-@pytest.mark.parametrize("said_first", [STEADY_PLANS, "extract(epoch"], ids=["plans", "time"])
+@pytest.mark.parametrize("said_first", [SESSION_SETTINGS, "extract(epoch"], ids=["plans", "time"])
 def test_a_connection_that_ends_as_it_begins_is_tried_again(
     store: Corral,
     database: PostgresDatabase,

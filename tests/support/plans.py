@@ -8,7 +8,7 @@ import apsw
 import psycopg
 from psycopg import sql
 
-from corral.db.postgres_pool import STEADY_PLANS
+from corral.db.postgres_pool import SESSION_SETTINGS
 from corral.db.statement import Params, Statement
 
 
@@ -68,7 +68,7 @@ def postgres_plans(
 ) -> list[Plan]:
     """The plan that the server makes at first, and the one that it settles on after a while."""
     text, names, _ = statement.postgres
-    connection.execute(STEADY_PLANS.encode())  # as the store's own connections
+    connection.execute(SESSION_SETTINGS.encode())  # as the store's own connections
     connection.execute(f"PREPARE looked_at AS {text}".encode())
     values = sql.SQL(", ").join(sql.Literal(params[name]) for name in names)
     arguments = sql.SQL("({})").format(values) if names else sql.SQL("")

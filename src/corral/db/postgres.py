@@ -92,7 +92,7 @@ class PostgresDatabase(PostgresConnections):
             except CorralError as error:
                 self._refuse_stale(error, link)
                 raise
-            except psycopg.OperationalError as error:
+            except psycopg.Error as error:
                 # In mode "one" the work's own statement is what commits.
                 raise_if_gone(link, error, asked_to_commit=mode == "one")
                 raise
@@ -120,7 +120,9 @@ class PostgresDatabase(PostgresConnections):
                 yield tx
                 self._commit(link)
             except Gone as gone:
-                raise unknown_outcome(self.url) from gone
+                if gone.asked_to_commit:
+                    raise unknown_outcome(self.url) from gone
+                raise unreachable(self.url, gone.cause) from gone
             except psycopg.Error as error:
                 if is_gone(link, error):
                     raise unreachable(self.url, error) from error
@@ -178,7 +180,7 @@ class PostgresDatabase(PostgresConnections):
             self._probe("before commit")
         try:
             link.run("COMMIT")
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
             # The connection broke in here: that leaves open whether the server kept the work.
             raise_if_gone(link, error, asked_to_commit=True)
             raise
@@ -226,7 +228,7 @@ class PostgresDatabase(PostgresConnections):
                 raise Gone(False, psycopg.OperationalError(str(error)), error) from None
             try:
                 return once(link)
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            except psycopg.Error as error:
                 raise_if_gone(link, error, asked_to_commit=False)
                 raise
             finally:

@@ -15,6 +15,13 @@ _FULL = ("too many clients", "connection slots are reserved", "too many connecti
 def unreachable(url: str, cause: Exception) -> StoreUnavailable:
     if getattr(cause, "sqlstate", None) == "53300" or any(text in str(cause) for text in _FULL):
         return no_free_connection(url, first_line(cause))
+    if isinstance(cause, pg.IdleInTransactionSessionTimeout):
+        return StoreUnavailable(
+            f"PostgreSQL at {url} ended a transaction that was idle for too long (a stopped "
+            "process?). Nothing was saved; try again.",
+            reason="idle_transaction",
+            url=url,
+        )
     if "does not exist" in str(cause) and "database" in str(cause):
         return StoreUnavailable(
             f"There is no database at {url}; make it with `createdb`.", reason="missing", url=url

@@ -47,6 +47,7 @@ class Gone(Exception):
     ) -> None:
         super().__init__(str(cause))
         self.asked_to_commit = asked_to_commit
+        self.cause = cause
         self.refused = refused
 
     @property
@@ -118,4 +119,6 @@ def is_gone(link: Link, error: psycopg.Error) -> bool:
 
 def raise_if_gone(link: Link, error: psycopg.Error, *, asked_to_commit: bool) -> None:
     if is_gone(link, error):
-        raise Gone(asked_to_commit, error) from error
+        # The server ended an idle transaction before COMMIT reached it: nothing was saved.
+        ended = isinstance(error, pg.IdleInTransactionSessionTimeout)
+        raise Gone(asked_to_commit and not ended, error) from error

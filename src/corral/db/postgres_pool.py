@@ -40,16 +40,23 @@ LINGER = 5.0
 SPARE_LINGER, SPARE_HOLD = 0.3, 5.0
 SHORTEST_BACKOFF, LONGEST_BACKOFF = 0.1, 2.0  # while the server has no free connection
 
-# Commits wait for the server's disk. Every statement has its index and is planned once: planning it
-# for each value would cost more than running it, and a plan based on estimated values could scan a
-# whole table.
-STEADY_PLANS = """
+# Commits wait for the server's disk.
+#
+# Every statement has its index and is planned once: planning it for each value would cost more than
+# running it, and a plan based on estimated values could scan a whole table.
+#
+# A client that is stopped inside a transaction (SIGSTOP, a suspended machine) never commits, and
+# its kernel still answers keepalives. Without a limit its row locks would block all other writers,
+# and the runs of a stopped machine could not be taken over. A limit set by the server is respected.
+SESSION_SETTINGS = """
     SET synchronous_commit = on;
     SET default_transaction_isolation = 'read committed';
     SET plan_cache_mode = force_generic_plan;
     SET enable_seqscan = off;
     SET enable_sort = off;
-    SET jit = off
+    SET jit = off;
+    SELECT set_config('idle_in_transaction_session_timeout', '30s', false)
+    WHERE current_setting('idle_in_transaction_session_timeout') = '0'
 """
 
 
@@ -191,7 +198,7 @@ class PostgresConnections(Database):
     def _open(self) -> Link:
         """A new connection for the pool."""
         link = self._connect_once(for_pool=True)
-        script = f"{STEADY_PLANS}; SELECT pg_backend_pid()"
+        script = f"{SESSION_SETTINGS}; SELECT pg_backend_pid()"
         # An idle connection of this process is as good: then the new one is not waited for.
         process = int(self._ask_first(link.connection, script, unless=lambda: self._idle))
         try:

@@ -1,0 +1,106 @@
+"""A PostgreSQL client that is stopped inside a transaction releases its row locks in time."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.db.statement import Statement
+from corral.db.tx import Tx
+from corral.kernel.errors import StoreUnavailable
+from corral.library import Corral
+from tests.support.postgres import PostgresServer
+from tests.support.processes import Child, Signal
+
+LOCK_PROJECT = Statement("UPDATE projects SET name = name WHERE id = :id")
+
+
+@pytest.fixture
+def short_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """A store whose server ends idle transactions after a moment instead of the default 30 s."""
+    url = postgres_server.new_database(template=postgres_template)
+    database = url.rpartition("/")[2]
+    postgres_server.run_sql(
+        f"ALTER DATABASE {database} SET idle_in_transaction_session_timeout = '200ms'"
+    )
+    yield url
+    postgres_server.drop_database(url)
+
+
+def project_in(folder: Path, url: str) -> str:
+    with corral.open(url) as store:
+        return store.projects.register(str(folder)).id
+
+
+def stop_inside_transaction(tx: Tx, id: str, stopping: Signal) -> None:
+    tx.run(LOCK_PROJECT, id=id)
+    stopping.send()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_lock_of_a_stopped_client_is_released(short_url: str, tmp_path: Path) -> None:
+    id = project_in(tmp_path, short_url)
+    stopping = Signal()
+    attempts = []
+
+    def archive() -> tuple[str, int]:
+        def work(tx: Tx) -> None:
+            attempts.append(1)
+            if len(attempts) == 1:
+                stop_inside_transaction(tx, id, stopping)
+            tx.run(LOCK_PROJECT, id=id)
+            tx.note("project", "touch", id)
+
+        with corral.open(short_url) as store:
+            store._database.write(work)
+        return "written", len(attempts)
+
+    with Child(archive) as stopped:
+        stopping.wait()
+        with corral.open(short_url) as store:
+            store.projects.archive(id)  # blocks until the server ends the stopped transaction
+        os.kill(stopped.pid, signal.SIGCONT)
+        assert stopped.result() == ("written", 2), "the interrupted operation is run again"
+
+
+def test_open_transaction_that_the_server_ended_is_reported(short_url: str, tmp_path: Path) -> None:
+    id = project_in(tmp_path, short_url)
+    stopping = Signal()
+
+    def write_by_hand() -> str:
+        with corral.open(short_url) as store:
+            try:
+                with store.transaction() as tx:
+                    stop_inside_transaction(tx, id, stopping)
+            except StoreUnavailable as error:
+                return str(error.reason)
+        return "committed"
+
+    with Child(write_by_hand) as stopped:
+        stopping.wait()
+        with corral.open(short_url) as store:
+            store.projects.archive(id)
+        os.kill(stopped.pid, signal.SIGCONT)
+        assert stopped.result() == "idle_transaction"
+
+
+def test_default_limit_is_set_where_the_server_has_none(
+    postgres_server: PostgresServer, postgres_template: str
+) -> None:
+    url = postgres_server.new_database(template=postgres_template)
+    with corral.open(url) as store:
+        assert idle_limit(store) == "30s"
+    postgres_server.drop_database(url)
+
+
+def test_limit_of_the_server_is_respected(short_url: str) -> None:
+    with corral.open(short_url) as store:
+        assert idle_limit(store) == "200ms"
+
+
+def idle_limit(store: Corral) -> str:
+    query = Statement("SELECT current_setting('idle_in_transaction_session_timeout')")
+    return str(store._database.read(lambda tx: tx.value(query), mode="one"))
