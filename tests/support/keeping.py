@@ -25,6 +25,7 @@ from corral.adapters import process
 from corral.kernel.errors import NotFound
 from corral.library import Corral
 from corral.rooms.runs.model import Run, RunState
+from tests.support.command_server import run_command
 
 T = TypeVar("T")
 
@@ -112,7 +113,14 @@ class Home:
         env: Mapping[str, str] | None = None,
         seconds: float = SECONDS,
     ) -> "subprocess.CompletedProcess[bytes]":
-        """A whole command, with its input, output and exit code."""
+        """A whole command, with its input, output and exit code.
+
+        It is a real process of its own where `env` is given, else a fork of the command server.
+        """
+        if env is None:
+            done = run_command(arguments, input=input, cwd=self.work, env=self.env, timeout=seconds)
+            if done is not None:
+                return done
         return subprocess.run(
             [*CORRAL, *arguments],
             input=input,
