@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -32,6 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="only SQLite, no browser and no long-lived processes (`make test-fast`)",
     )
+    parser.addoption(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="run the tests in random order, the same for the same seed",
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -51,6 +58,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if _is_slow(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not _is_slow(item)]
+    if (seed := config.getoption("shuffle")) is not None:
+        items[:] = _shuffled(items, seed)
+
+
+def _shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
+    """The files in random order, and the tests of each file; tests that share a `house` together.
+
+    xdist needs the same order on all workers, so it depends on nothing but the seed.
+    """
+    order = random.Random(seed)
+    groups: dict[tuple[Path, object], list[pytest.Item]] = {}
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        groups.setdefault((item.path, parameters.get("house")), []).append(item)
+    shuffled = list(groups.values())
+    order.shuffle(shuffled)
+    for group in shuffled:
+        order.shuffle(group)
+    return [item for group in shuffled for item in group]
 
 
 def _is_slow(item: pytest.Item) -> bool:
