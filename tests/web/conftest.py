@@ -1,20 +1,15 @@
-"""A house that is lived in, served; and a real browser to look at it with."""
+"""A house that is lived in, served."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 import corral
 from corral.interfaces.web.pages import error_page, routes
 from corral.library import Corral
-from tests.support.browsers import MISSING, quiet_browser
 from tests.support.lived_in import LivedIn
 from tests.support.served import Served, serving
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 
 class House(NamedTuple):
@@ -51,31 +46,3 @@ def served(store: Corral) -> Iterator[Served]:
     """The pages on an empty store."""
     with serving(store, pages=routes(), error_page=error_page) as running:
         yield running
-
-
-@pytest.fixture(scope="module")  # its driver keeps an event loop: other tests run one of their own
-def browser() -> Iterator["Browser"]:
-    with quiet_browser() as found:
-        if found is None:
-            pytest.skip(MISSING)
-        yield found
-
-
-@pytest.fixture(scope="session")
-def pictures() -> Path:
-    """Where screenshots are kept; git does not see it."""
-    folder = Path(__file__).parent / "pictures"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-def options(mode: str) -> dict[str, Any]:
-    """How a page is looked at: by day, by night, on a phone, without scripts."""
-    size = {"width": 390, "height": 844} if mode == "phone" else {"width": 1320, "height": 900}
-    return {
-        "viewport": size,
-        "color_scheme": "dark" if mode == "dark" else "light",
-        "java_script_enabled": mode != "plain",
-        # What breathes is painted sixty times a second, on a machine that has other things to do.
-        "reduced_motion": "reduce",
-    }
