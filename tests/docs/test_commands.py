@@ -24,6 +24,7 @@ import pytest
 from corral.interfaces.cli.main import COMMANDS
 from tests.docs.test_claims import DOCS, TOP, WRITTEN, named, resolved
 from tests.support.cli import Cli
+from tests.support.command_server import CommandServer
 from tests.support.pages import NewFile, Shell, Step, fits, read
 from tests.support.platforms import Asked, platform
 
@@ -178,9 +179,16 @@ PAGES = {
 }
 
 
+@pytest.fixture(scope="session")
+def command_server() -> Iterator[CommandServer]:
+    server = CommandServer()
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    opened = Shell.of_a_newcomer(tmp_path, AGENTS)
+def shell(tmp_path: Path, command_server: CommandServer) -> Iterator[Shell]:
+    opened = Shell.of_a_newcomer(tmp_path, AGENTS, command_server)
     (tmp_path / "home/.curlrc").write_text("silent\n")  # as it is at a terminal
     yield opened
     opened.close()

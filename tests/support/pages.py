@@ -18,6 +18,7 @@ A command with nothing below it may print what it likes. Blocks in other languag
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -25,12 +26,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.command_server import CommandServer
 from tests.support.keeping import end_all, with_variable
 
 _BLOCK = re.compile(
     r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$|^<!-- given\n(.*?)^-->$", re.M | re.S
 )
 _CODE = re.compile(r"#\s*exits (\d+)\b")
+# One `corral` command whose words a shell would hand on as they are: no variables, globs, pipes.
+_WORD = r"""(?:[\w@%+=:,./…-]|'[^'\n]*'|"[^"$`\\\n!]*")+"""
+_SIMPLE = re.compile(rf"corral((?:\s+{_WORD})*)\s*(?:\s#.*)?")
+_CHANGES_VARIABLES = re.compile(r"\b(export|source|unset)\b")
 _END = "-- end of the command:"
 _SECONDS = 240.0  # ends a command that hangs
 
@@ -109,7 +115,9 @@ class Shell:
     """One shell for a whole page, so that `cd` and `export` count for what follows."""
 
     @classmethod
-    def of_a_newcomer(cls, folder: Path, programs: Path | None = None) -> "Shell":
+    def of_a_newcomer(
+        cls, folder: Path, programs: Path | None = None, server: CommandServer | None = None
+    ) -> "Shell":
         """One in an empty directory, with an empty home; `programs` come first on its PATH."""
         home, work = folder / "home", folder / "work"
         home.mkdir()
@@ -128,10 +136,17 @@ class Shell:
                 "LANG": "C.UTF-8",
                 "NO_COLOR": "1",
             },
+            server,
         )
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], server: CommandServer | None = None
+    ) -> None:
+        """`server` runs simple `corral` commands; without one, bash runs all of them."""
         self._folder = folder
+        self._server = server
+        self._directory = str(folder)
+        self._environment = dict(environment)
         self._mark = f"CORRAL_HOME={environment['CORRAL_HOME']}"
         self._bash = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
@@ -145,9 +160,25 @@ class Shell:
 
     def run(self, command: str) -> tuple[int, list[str]]:
         """The exit code of a command, and the lines that it printed."""
+        simple = _SIMPLE.fullmatch(command.replace("\\\n", " "))
+        if self._server is not None and simple is not None:
+            code, said = self._server.run(
+                shlex.split(simple[1]), self._directory, self._environment, _SECONDS
+            )
+            return code, _trimmed(said)
+        code, said = self._run_in_bash(command)
+        if self._server is not None and _CHANGES_VARIABLES.search(command):
+            _, variables = self._run_in_bash("env -0 | tr '\\n\\0' '\\0\\n'")
+            pairs = (line.replace("\0", "\n").partition("=") for line in variables)
+            self._environment = {name: value for name, _, value in pairs}
+        return code, said
+
+    def _run_in_bash(self, command: str) -> tuple[int, list[str]]:
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
-        self._bash.stdin.write(f"{{ {command}\n}} </dev/null\nprintf '\\n%s %s\\n' '{_END}' $?\n")
+        self._bash.stdin.write(
+            f"{{ {command}\n}} </dev/null\nprintf '\\n%s %s %s\\n' '{_END}' $? \"$PWD\"\n"
+        )
         self._bash.stdin.flush()
         said: list[str] = []
         ended = threading.Timer(_SECONDS, self._end_all)
@@ -155,7 +186,8 @@ class Shell:
         try:
             for line in self._bash.stdout:
                 if line.startswith(_END):
-                    return int(line.removeprefix(_END)), _trimmed(said)
+                    code, self._directory = line.removeprefix(_END).strip().split(" ", 1)
+                    return int(code), _trimmed(said)
                 said.append(line.rstrip())
         finally:
             ended.cancel()
