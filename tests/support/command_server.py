@@ -98,7 +98,7 @@ def _run(request: dict[str, Any]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(os.open(request["output"], os.O_WRONLY | os.O_APPEND), 1)
         os.dup2(1, 2)
-        sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.FileIO(0, closefd=False))
+        sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
         sys.argv = ["corral", *request["words"]]
         corral_command.main()
         code = 0

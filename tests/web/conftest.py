@@ -1,6 +1,8 @@
 """A house that is lived in, served."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -9,6 +11,7 @@ import corral
 from corral.interfaces.web.pages import error_page, routes
 from corral.library import Corral
 from tests.support.lived_in import LivedIn
+from tests.support.postgres import PostgresServer
 from tests.support.served import Served, serving
 
 
@@ -21,24 +24,39 @@ class House(NamedTuple):
         return self.served.store
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def house(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[House]:
-    """Nothing changes in it: what a test does, it does to things of its own."""
-    folder = tmp_path_factory.mktemp("house")
-    if request.param == "sqlite":
-        url = f"sqlite:///{folder}/corral.db"
-    else:
-        server = request.getfixturevalue("postgres_server")
-        template = request.getfixturevalue("postgres_template")
-        url = server.new_database(template=template)
+@contextmanager
+def living(url: str, folder: Path) -> Iterator[House]:
     with corral.open(url, actor="user:tester") as store:
         lived_in = LivedIn(store, folder)
         with serving(store, pages=routes(), error_page=error_page) as served:
             yield House(served, lived_in)
-    if request.param == "postgres":
-        server.drop_database(url)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A served store with content, on SQLite. A test changes only what it made itself."""
+    folder = tmp_path_factory.mktemp("house")
+    with living(f"sqlite:///{folder}/corral.db", folder) as house:
+        yield house
+
+
+@pytest.fixture
+def house_on_postgresql(
+    postgres_server: PostgresServer, postgres_template: str, tmp_path: Path
+) -> Iterator[House]:
+    url = postgres_server.new_database(template=postgres_template)
+    with living(url, tmp_path) as house:
+        yield house
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> str:
+    """SQLite: pages call operations, which tests/rooms tests on both engines.
+
+    A test that runs statements of many pages names both engines.
+    """
+    return str(getattr(request, "param", "sqlite"))
 
 
 @pytest.fixture
