@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 import corral
 from corral import config
@@ -22,6 +23,10 @@ from tests.support.shelf import Shelf
 if TYPE_CHECKING:
     from tests.support.keeping import Home
 
+
+# Both measure wall time, which a loaded machine makes arbitrarily long.
+settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("corral")
 
 FAST = ("adapters", "contract", "interfaces", "properties", "rooms", "unit")
 """The folders of `--fast`: no daemon, no supervisor, no browser, no other machine."""

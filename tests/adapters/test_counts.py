@@ -1,5 +1,6 @@
 """Counts of tests, from what real test programs printed and from hostile imitations."""
 
+import os
 import subprocess
 import sys
 import time
@@ -148,6 +149,7 @@ def test_a_real_pytest_is_counted_by_its_output_and_its_report(tmp_path: Path) -
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junit-xml=report.xml"],
         cwd=tmp_path,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
     )

@@ -131,22 +131,30 @@ NAMES = st.lists(
         lambda name: not set(name) & {0, ord("/")} and name.lower() not in (b".", b"..", b".git")
     ),
     min_size=1,
-    max_size=6,
+    max_size=4,
     unique=True,
 )
+EXAMPLES = int(os.environ.get("CORRAL_FUZZ", "8"))
+
+
+@pytest.fixture
+def any_name_repository(tmp_path: Path) -> Path:
+    """One repository for all examples; each example has a worktree of its own."""
+    return new_repository(tmp_path / "any-name", {"README": "hello\n"})
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(names=NAMES, content=st.binary(max_size=40), nested=st.booleans())
 def test_any_name_and_any_content_comes_back(
-    names: list[bytes], content: bytes, nested: bool
+    any_name_repository: Path, names: list[bytes], content: bytes, nested: bool
 ) -> None:
+    top = any_name_repository
     with tempfile.TemporaryDirectory() as place:
-        top = new_repository(Path(place) / "repository", {"README": "hello\n"})
         folder = Path(place) / "one"
-        worktrees.make(str(top), str(folder), "corral/one")
+        worktrees.make(str(top), str(folder), f"corral/{Path(place).name}")
         there = os.fsencode(folder) + (b"/sub" if nested else b"")
         os.makedirs(there, exist_ok=True)
         names = [
@@ -167,7 +175,7 @@ def test_any_name_and_any_content_comes_back(
             assert change.added is None or len(added) == change.added
         assert [*patches.chunks(str(top), first, saved.commit)][-1:] or not names
         fresh = Path(place) / "two"
-        worktrees.make(str(top), str(fresh), "corral/two", base=saved.commit)
+        worktrees.make(str(top), str(fresh), f"again/{Path(place).name}", base=saved.commit)
         for name in names:
             with open(os.path.join(os.fsencode(fresh), prefix, name), "rb") as file:
                 assert file.read() == content

@@ -1,6 +1,7 @@
 """What the streams of real CLIs say: recorded from them, answered by the model stub."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from corral.kernel.clock import SetClock
 RECORDED = Path(__file__).parents[1] / "fixtures" / "providers"
 NOW = 1_794_785_700_000  # when they were recorded
 STRUCTURED = ["claude", "codex", "copilot", "gemini", "opencode", "qwen", "scripted"]
+EXAMPLES = int(os.environ.get("CORRAL_FUZZ", "100"))
 FILES = sorted(RECORDED.glob("*.jsonl"))
 
 
@@ -94,7 +96,7 @@ def test_a_stream_that_is_cut_anywhere_is_read_up_to_there(file: Path) -> None:
         parser.close()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(data=st.data())
 def test_values_of_other_types_break_no_parser(data: st.DataObject) -> None:
     file = data.draw(st.sampled_from(FILES))

@@ -31,12 +31,18 @@ _server: "CommandServer | None" = None
 
 
 def run_command(
-    arguments: Sequence[str], *, input: bytes, cwd: Path, env: Mapping[str, str], timeout: float
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout: float,
+    input: bytes = b"",
+    merge_output: bool = False,
 ) -> "subprocess.CompletedProcess[bytes] | None":
     """Run `corral ARGUMENTS` to its end, as `subprocess.run` would.
 
-    Returns None where a real process is needed instead. Raises TimeoutExpired after killing the
-    command.
+    With `merge_output`, standard error goes where standard output goes. Returns None where a real
+    process is needed instead. Raises TimeoutExpired after killing the command.
     """
     global _server
     request = json.dumps([list(arguments), str(cwd), dict(env)]).encode()
@@ -44,7 +50,7 @@ def run_command(
         return None
     if _server is None or _server.client_pid != os.getpid():
         _server = CommandServer()
-    return _server.run(request, input, timeout)
+    return _server.run(request, input, timeout, merge_output)
 
 
 class CommandServer:
@@ -67,18 +73,18 @@ class CommandServer:
         atexit.register(self._close)
 
     def run(
-        self, request: bytes, input: bytes, timeout: float
+        self, request: bytes, input: bytes, timeout: float, merge_output: bool
     ) -> "subprocess.CompletedProcess[bytes]":
         (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = (
             os.pipe() for _ in range(3)
         )
         report, to_report = os.pipe()
-        given = [stdin, stdout, stderr, to_report]
+        streams = [stdin, stdout, stdout if merge_output else stderr, to_report]
         try:
             with self._sending:
-                socket.send_fds(self._socket, [request], given)
+                socket.send_fds(self._socket, [request], streams)
         finally:
-            for descriptor in given:
+            for descriptor in (stdin, stdout, stderr, to_report):
                 os.close(descriptor)
         os.write(to_stdin, input)
         os.close(to_stdin)

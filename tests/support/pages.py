@@ -18,6 +18,7 @@ A command with nothing below it may print what it likes. Blocks in other languag
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -25,12 +26,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.command_server import run_command
 from tests.support.keeping import end_all, with_variable
 
 _BLOCK = re.compile(
     r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$|^<!-- given\n(.*?)^-->$", re.M | re.S
 )
 _CODE = re.compile(r"#\s*exits (\d+)\b")
+# One `corral` command whose words a shell would hand on as they are: no variables, globs, pipes.
+_WORD = r"""(?:[\w@%+=:,./…-]|'[^'\n]*'|"[^"$`\\\n!]*")+"""
+_SIMPLE = re.compile(rf"corral((?:\s+{_WORD})*)\s*(?:\s#.*)?")
+_CHANGES_VARIABLES = re.compile(r"\b(export|source|unset)\b")
 _END = "-- end of the command:"
 _SECONDS = 240.0  # ends a command that hangs
 
@@ -132,6 +138,8 @@ class Shell:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
+        self._directory = str(folder)
+        self._environment = dict(environment)
         self._mark = f"CORRAL_HOME={environment['CORRAL_HOME']}"
         self._bash = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
@@ -145,9 +153,30 @@ class Shell:
 
     def run(self, command: str) -> tuple[int, list[str]]:
         """The exit code of a command, and the lines that it printed."""
+        if simple := _SIMPLE.fullmatch(command.replace("\\\n", " ")):
+            done = run_command(
+                shlex.split(simple[1]),
+                cwd=Path(self._directory),
+                env=self._environment,
+                timeout=_SECONDS,
+                merge_output=True,
+            )
+            if done is not None:
+                lines = done.stdout.decode(errors="replace").splitlines()
+                return done.returncode, _trimmed([line.rstrip() for line in lines])
+        code, said = self._run_in_bash(command)
+        if _CHANGES_VARIABLES.search(command):
+            _, variables = self._run_in_bash("env -0 | tr '\\n\\0' '\\0\\n'")
+            pairs = (line.replace("\0", "\n").partition("=") for line in variables)
+            self._environment = {name: value for name, _, value in pairs}
+        return code, said
+
+    def _run_in_bash(self, command: str) -> tuple[int, list[str]]:
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
-        self._bash.stdin.write(f"{{ {command}\n}} </dev/null\nprintf '\\n%s %s\\n' '{_END}' $?\n")
+        self._bash.stdin.write(
+            f"{{ {command}\n}} </dev/null\nprintf '\\n%s %s %s\\n' '{_END}' $? \"$PWD\"\n"
+        )
         self._bash.stdin.flush()
         said: list[str] = []
         ended = threading.Timer(_SECONDS, self._end_all)
@@ -155,7 +184,8 @@ class Shell:
         try:
             for line in self._bash.stdout:
                 if line.startswith(_END):
-                    return int(line.removeprefix(_END)), _trimmed(said)
+                    code, self._directory = line.removeprefix(_END).strip().split(" ", 1)
+                    return int(code), _trimmed(said)
                 said.append(line.rstrip())
         finally:
             ended.cancel()

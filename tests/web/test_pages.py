@@ -132,6 +132,15 @@ def client(house: House) -> Iterator[httpx.Client]:
 
 
 def test_every_page_is_a_page(house: House, client: httpx.Client) -> None:
+    assert_pages(house, client)
+
+
+def test_every_page_is_a_page_on_postgresql(house_on_postgresql: House) -> None:
+    with house_on_postgresql.served.client() as client:
+        assert_pages(house_on_postgresql, client)
+
+
+def assert_pages(house: House, client: httpx.Client) -> None:
     for path in [*sorted(PAGES), *of_one(house.lived_in)]:
         page = client.get(path)
         assert page.status_code == 200, f"{path}: {page.text[:500]}"
@@ -143,6 +152,7 @@ def test_every_page_is_a_page(house: House, client: httpx.Client) -> None:
             assert len(ids) == len({*ids}), f"{path}: {[i for i in ids if ids.count(i) > 1]}"
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
 def test_every_page_of_an_empty_store_is_a_page(served: Served) -> None:
     with served.client() as client:
         for path in sorted(PAGES):

@@ -64,7 +64,7 @@ class StoreUnavailable(CorralError):
     """Reasons: missing, missing_package, unwritable, locked, newer, older, old_sqlite, old_server,
     foreign, encoding, corrupt, full, io, unreachable, network_file_system, unknown_outcome,
     engine, moved, arriving, too_many_clients, pooler, replaced, log_full,
-    hard_linked."""
+    hard_linked, idle_transaction."""
 
     code = "store_unavailable"
 

@@ -1,162 +1,42 @@
 """The pages in a real browser, served by a real daemon: looked at, clicked, and seen to be live."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import pytest
+from typing import TYPE_CHECKING
 
 import corral
 from corral.interfaces.web.navigation import NAVIGATION
 from corral.kernel.clock import SECOND
-from corral.library import Corral
 from corral.rooms.runs.model import RunState
 from tests.support.keeping import until
-from tests.support.lived_in import HOSTILE, LivedIn
-from tests.support.machines import Machine
-from tests.web.conftest import options
+from tests.web.browser.conftest import PICTURED, Look, Town, Window
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Route
-
-COLOURS = (
-    "for i in 1 2 3; do printf '\\033[3%dmcolour %d\\033[0m \\033[38;2;200;120;80mrgb\\033[0m\\n' "
-    "$i $i; done; printf '<b>bold?</b>\\n'; while read line; do echo \"heard $line\"; done"
-)
-# The bar is 250 ms at the 99th percentile (`bench web` measures it); here it must only be soon.
-SOON = 60_000  # milliseconds; on a machine that has other things to do
-
-
-class Town(NamedTuple):
-    """A daemon, what it serves, and what was made there."""
-
-    machine: Machine
-    store: Corral
-    lived_in: LivedIn
-    runs: dict[str, str]
-    link: str
-
-    @property
-    def base(self) -> str:
-        return self.link.partition("/?")[0]
-
-
-@pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory, browser: "Browser") -> Iterator[Town]:
-    folder = tmp_path_factory.mktemp("town")
-    url = f"sqlite:///{folder}/corral.db"
-    machine = Machine(folder / "one", url, "one")
-    with corral.open(url, actor="user:tester") as store:
-        lived_in = LivedIn(store, folder, host=machine.name)
-        try:
-            link = machine.up()["link"]
-            runs = {
-                "talks": machine.asked(
-                    "scripted",
-                    "say I read the code; write a.txt hi; spend 12000 900; sleep 600",
-                    "--name",
-                    "talks",
-                ).id,
-                "asks": machine.asked(
-                    "scripted", "ask Delete the old branch?; say ok", "--name", "asks", "--pty"
-                ).id,
-                "colours": machine.detached(
-                    "sh", "-c", COLOURS, options=("--name", "colours", "--pty")
-                ).id,
-                "hostile": machine.asked("scripted", f"say {HOSTILE}; crash 3").id,
-            }
-            machine.ended(runs["hostile"])
-            for name in ("talks", "colours"):
-                machine.in_state(runs[name], RunState.RUNNING)
-            until(lambda: store.runs.get(runs["asks"]).attention, "it asks")
-            lived_in.samples(store.runs.get(runs["talks"]))
-            yield Town(machine, store, lived_in, runs, link)
-        finally:
-            machine.end_all()
-
-
-class Look:
-    """One window; whatever goes wrong in it is remembered."""
-
-    def __init__(self, page: "Page", base: str) -> None:
-        self.page = page
-        self.base = base
-        self.faults: list[str] = []
-        page.on("console", self._heard)
-        page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
-        page.on("request", self._asked)
-        page.on("response", self._answered)
-
-    def _heard(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.faults.append(f"console: {message.text}")
-
-    def _asked(self, request: Any) -> None:
-        if not request.url.startswith((self.base, "data:", "blob:")):
-            self.faults.append(f"outside: {request.url}")
-
-    def _answered(self, response: Any) -> None:
-        if response.status >= 400:
-            self.faults.append(f"{response.status}: {response.url}")
-
-    def go(self, path: str) -> "Page":
-        self.page.goto(self.base + path)
-        return self.page
-
-
-@pytest.fixture
-def open_window(town: Town, browser: "Browser") -> Iterator[Callable[[str], Look]]:
-    opened: list[tuple[Any, Look]] = []
-
-    def make(mode: str = "light") -> Look:
-        context = browser.new_context(**options(mode))
-        context.set_default_timeout(SOON)
-        look = Look(context.new_page(), town.base)
-        look.page.goto(town.link)
-        opened.append((context, look))
-        return look
-
-    yield make
-    faults = [fault for _, look in opened for fault in look.faults]
-    for context, _ in opened:
-        context.close()
-    assert faults == []
-
-
-@pytest.fixture
-def look(open_window: Callable[[str], Look]) -> Look:
-    return open_window("light")
+    from playwright.sync_api import Page, Route
 
 
 def every_page(town: Town) -> dict[str, str]:
+    """Every kind of page. Pages that differ by a filter are tested by requests."""
     found = {link.title.lower(): link.path for group in NAVIGATION for link in group.links}
     found |= {f"run-{name}": f"/runs/{id}" for name, id in town.runs.items()}
     found |= {
-        "run-past": f"/runs/{town.store.runs.list(state='failed').items[-1].id}",
         "project": f"/projects/{town.lived_in.projects[0].id}",
         "agent": f"/agents/{town.lived_in.agents[0].id}",
         "session": f"/sessions/{town.lived_in.session.id}",
         "mail-dead": "/mail?state=dead",
-        "mail-unknown": "/mail?state=unknown",
         "letter": f"/mail/{town.store.mail.dead().items[0].id}",
         "found": "/search?q=login",
-        "costs-by-agent": "/costs?by=agent",
         "board-graph": "/board/graph",
         "board-timeline": "/board/timeline",
         "board-costs": "/board/costs",
         "task": f"/board/{town.lived_in.tasks[0].id}",
-        "inbox-questions": "/inbox?view=questions",
         "group": f"/groups/{town.lived_in.group.id}",
         "locks-asked": f"/locks?project={town.lived_in.projects[0].id}&path=src",
-        "notes-found": "/notes?q=tide",
     }
     message = town.store.messages.list(place=town.lived_in.talk.id).items[-1]
     found |= {
         "talk": f"/chat/{town.lived_in.talk.id}",
         "message": f"/gateway/messages/{message.id}",
-        "gateway-place": f"/gateway?place={town.lived_in.room.id}",
         "held": "/gateway/held",
         "dead": "/gateway/dead?state=refused",
         "wirings": f"/gateway/wirings?place={town.lived_in.room.id}&text=@ada+deploy",
@@ -175,7 +55,6 @@ def every_page(town: Town) -> dict[str, str]:
     return found
 
 
-PICTURED = os.environ.get("CORRAL_PICTURES")  # read now: a test sees none of these
 # What a screen reader needs, asked at once: each question to a page costs it more than the answer.
 LANDMARKS = {
     "main": 1,
@@ -191,26 +70,43 @@ LANDMARKS = {
 }
 COUNTED = """names => Object.fromEntries(
     names.map(name => [name, document.querySelectorAll(name).length]))"""
-# Plots are drawn anew when the window changes, in the frame after that.
-FITS = """() => new Promise(tell => requestAnimationFrame(() => requestAnimationFrame(
-    () => tell(document.documentElement.scrollWidth <= innerWidth))))"""
+FITS = "document.documentElement.scrollWidth <= innerWidth"
+# Plots and terminals are drawn again in the frame after a change of the window's size.
+DRAWN = "[data-plot], #terminal, .attempt .screen"
+NEXT_FRAME = """() => new Promise(tell =>
+    requestAnimationFrame(() => requestAnimationFrame(() => tell(true))))"""
+KEYS = {link.path: link.key for group in NAVIGATION for link in group.links}
 
 
-def test_every_page_opens_without_a_fault_names_its_parts_and_fits_into_any_window(
-    town: Town, look: Look, pictures: Path
+def test_every_page_opens_by_its_key_without_a_fault_and_fits_into_any_window(
+    town: Town, look: Look, shoot: Callable[..., None]
 ) -> None:
+    # Colours do not change the layout: a dark page is only needed for its picture.
+    modes = ["light", "dark", "phone"] if PICTURED else ["light", "phone"]
+    page = look.go("/runs")
     for name, path in every_page(town).items():
-        page = look.go(path)
+        if path in KEYS:
+            page.evaluate("document.activeElement.blur()")  # a field would take the keys
+            page.keyboard.press("g")
+            page.keyboard.press(KEYS[path])
+            page.wait_for_url(look.base + path)
+        else:
+            look.go(path)
         page.wait_for_selector("#feed[data-state=live]", state="attached")
-        if page.locator("[data-plot]").count():
+        counted = page.evaluate(COUNTED, [*LANDMARKS, "[data-plot]", DRAWN])
+        drawn = counted.pop(DRAWN)
+        if counted.pop("[data-plot]"):
             page.wait_for_selector("[data-plot][data-drawn]")
-        assert page.evaluate(COUNTED, list(LANDMARKS)) == LANDMARKS, path
-        for mode in ("light", "dark", "phone"):
-            page.emulate_media(color_scheme="dark" if mode == "dark" else "light")
-            page.set_viewport_size(options(mode)["viewport"])
-            until(partial(page.evaluate, FITS), f"{path} fits into the window", 5)
+        assert counted == LANDMARKS, path
+        for mode in modes:
             if PICTURED:
-                page.screenshot(path=pictures / f"{name}-{mode}.png", full_page=True)
+                page.emulate_media(color_scheme="dark" if mode == "dark" else "light")
+            look.resize(mode)
+            if drawn:
+                page.evaluate(NEXT_FRAME)
+            until(partial(page.evaluate, FITS), f"{path} fits into the window", 5)
+            shoot(page, f"{name}-{mode}")
+        modes.reverse()  # the next page begins with the size that the window has
         assert "owned" not in page.title().replace("'owned'", "")
 
 
@@ -226,13 +122,15 @@ OFF_THE_LINE = """() => {
 
 def test_on_a_phone_a_state_stands_in_one_line_with_what_is_beside_it(look: Look) -> None:
     page = look.go("/races")
-    page.set_viewport_size(options("phone")["viewport"])
+    look.resize("phone")
     assert page.evaluate(OFF_THE_LINE) < 1.5
 
 
-def test_the_token_leaves_the_address_and_is_kept_from_scripts(look: Look) -> None:
-    assert look.page.url == f"{look.base}/"
-    assert "crl_" not in look.page.evaluate("document.cookie")
+def test_the_token_leaves_the_address_and_is_kept_from_scripts(look: Look, window: Window) -> None:
+    assert window.landed == f"{look.base}/"
+    page = look.go("/search")
+    assert "crl_" in str(page.context.cookies())
+    assert "crl_" not in page.evaluate("document.cookie")
 
 
 # -- live -----------------------------------------------------------------------------------------
@@ -272,10 +170,7 @@ def test_a_part_that_is_fetched_anew_keeps_what_was_opened_and_typed(
     assert page.locator("#turn-3 details").get_attribute("open") is not None
 
 
-def test_a_lost_connection_is_said_and_mended(
-    town: Town, open_window: Callable[[str], Look]
-) -> None:
-    look = open_window("light")
+def test_a_lost_connection_is_said_and_mended(town: Town, look: Look) -> None:
     look.page.route("**/api/events*", lambda request: request.abort())
     page = look.go("/mail")
     page.wait_for_selector("#feed[data-state=lost]")
@@ -287,10 +182,7 @@ def test_a_lost_connection_is_said_and_mended(
     look.faults = [fault for fault in look.faults if "ERR_FAILED" not in fault]
 
 
-def test_what_happens_before_the_line_is_open_is_shown_too(
-    town: Town, open_window: Callable[[str], Look]
-) -> None:
-    look = open_window("light")
+def test_what_happens_before_the_line_is_open_is_shown_too(town: Town, look: Look) -> None:
     put: list[str] = []
 
     def change_first(route: "Route") -> None:
@@ -346,8 +238,8 @@ def test_a_terminal_has_the_size_in_which_its_program_draws(town: Town, look: Lo
     assert len(lines) == 24, lines
     assert lines[0] == " " * 69 + "right", lines
     assert lines[23] == "bottom" + " " * 73 + "#", lines
-    page.set_viewport_size({"width": 380, "height": 700})
-    page.wait_for_timeout(300)
+    look.resize("phone")
+    page.evaluate(NEXT_FRAME)
     assert len(page.locator("#terminal .xterm-rows > div").all_inner_texts()) == 24
 
 
@@ -512,19 +404,11 @@ def test_a_search_finds_what_was_said_and_leads_there(town: Town, look: Look) ->
 # -- keys, looks ----------------------------------------------------------------------------------
 
 
-def test_keys_lead_through_the_pages(town: Town, look: Look) -> None:
-    page = look.go("/")
-    for group in NAVIGATION:
-        for link in group.links:
-            page.keyboard.press("g")
-            page.keyboard.press(link.key)
-            page.wait_for_url(f"{look.base}{link.path}")
-            page.locator("#feed").wait_for(state="attached")
-            page.evaluate("document.activeElement.blur()")
+def test_keys_show_help_and_walk_through_a_list(look: Look) -> None:
+    page = look.go("/runs")
     page.keyboard.press("?")
     page.locator("#keys[open]").wait_for()
     page.keyboard.press("Escape")
-    page = look.go("/runs")
     page.keyboard.press("j")
     page.keyboard.press("j")
     page.keyboard.press("k")
@@ -544,14 +428,13 @@ def test_light_and_dark_can_be_switched_and_are_kept(town: Town, look: Look) -> 
     assert look.go("/runs").evaluate(background) == dark
 
 
-def test_a_phone_has_the_whole_navigation_behind_one_button(
-    town: Town, open_window: Callable[[str], Look]
-) -> None:
-    page = open_window("phone").go("/")
+def test_a_phone_has_the_whole_navigation_behind_one_button(look: Look) -> None:
+    look.resize("phone")
+    page = look.go("/costs")
     assert not page.locator("#side").is_visible()
     page.click(".menu")
-    page.click("#side >> text=Costs")
-    page.wait_for_url("**/costs")
+    page.click("#side >> text=Notes")
+    page.wait_for_url("**/notes")
 
 
 def test_every_plot_shows_its_numbers(town: Town, look: Look) -> None:

@@ -8,11 +8,9 @@ import pytest
 
 from corral.adapters.channels.contract import Incoming
 from tests.support.keeping import until
-from tests.web.test_browser import Look, Town, look, open_window, town
+from tests.web.browser.conftest import Look, Town
 
 BAD = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
-
-__all__ = ["look", "open_window", "town"]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +20,7 @@ def parrot(town: Town) -> str:
 
 
 def test_a_talk_is_had_in_the_page_and_is_there_after_a_reload(
-    town: Town, parrot: str, look: Look, pictures: Path
+    town: Town, parrot: str, look: Look, shoot: Callable[..., None]
 ) -> None:
     page = look.go("/chat")
     page.select_option("[name=agent]", parrot)
@@ -53,7 +51,7 @@ def test_a_talk_is_had_in_the_page_and_is_there_after_a_reload(
     )
     card = page.locator(".post.card", has_text="Which branch?")
     card.wait_for()
-    page.screenshot(path=pictures / "talk-card-light.png", full_page=True)
+    shoot(page, "talk-card-light")
     card.get_by_role("button", name="next").click()
     page.locator(".post.mine").get_by_text("next", exact=True).wait_for()
     until(lambda: town.store.questions.get(asked.id).answer == "next", "it is answered")
@@ -102,7 +100,7 @@ def test_a_wiring_is_added_tried_out_changed_and_removed(
 
 
 def test_a_stranger_is_let_in_and_what_was_held_is_heard(
-    town: Town, look: Look, pictures: Path
+    town: Town, look: Look, shoot: Callable[..., None]
 ) -> None:
     page = look.go("/gateway/held")
     page.wait_for_selector("#feed[data-state=live]")
@@ -110,7 +108,7 @@ def test_a_stranger_is_let_in_and_what_was_held_is_heard(
     held = town.store.messages.receive("quay", said)
     card = page.locator(f"#{held.sender_id}")
     card.get_by_text("<i>may I?</i>").wait_for()
-    page.screenshot(path=pictures / "held-carol-light.png", full_page=True)
+    shoot(page, "held-carol-light")
     town.store.wirings.add("grace", channel="quay", trigger="command", pattern="never")
     card.get_by_text("Let in").click()
     page.fill("#approve [name=person]", "carol")
@@ -123,26 +121,29 @@ def test_a_stranger_is_let_in_and_what_was_held_is_heard(
 
 
 def test_a_talk_on_a_phone_fits_and_its_list_is_a_page_of_its_own(
-    town: Town, open_window: Callable[[str], Look], pictures: Path
+    look: Look, shoot: Callable[..., None]
 ) -> None:
-    page = open_window("phone").go("/chat")
+    look.resize("phone")
+    page = look.go("/chat")
     page.locator(".talks").get_by_text("ada", exact=True).click()
     page.locator("#say textarea").wait_for()
     assert not page.locator(".talks").is_visible()
     box = page.locator("#say").bounding_box()
     assert box is not None
     assert box["y"] + box["height"] <= 844, "what one writes in is in sight"
-    page.screenshot(path=pictures / "talk-phone-window.png")
+    shoot(page, "talk-phone-window", full_page=False)
 
 
-def test_files_are_sent_and_fetched_in_a_talk(town: Town, parrot: str, look: Look) -> None:
+def test_files_are_sent_and_fetched_in_a_talk(parrot: str, look: Look, tmp_path: Path) -> None:
     page = look.go("/chat")
     page.select_option("[name=agent]", parrot)
     page.click(".begin button")
     page.wait_for_url(re.compile("/chat/plc_"))
     page.wait_for_selector("#feed[data-state=live]")
     chosen = page.locator("#say [type=file]")
-    large = {"name": "large", "mimeType": "text/plain", "buffer": b"x" * (10 << 20)}
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(10 << 20)
     chosen.set_input_files([large])
     assert "more than 9 MiB" in chosen.evaluate("field => field.validationMessage")
     html = BAD.encode()
@@ -159,7 +160,7 @@ def test_files_are_sent_and_fetched_in_a_talk(town: Town, parrot: str, look: Loo
 
 
 def test_a_secret_is_given_in_its_form_and_what_is_typed_survives_news(
-    town: Town, parrot: str, look: Look, pictures: Path
+    town: Town, parrot: str, look: Look, shoot: Callable[..., None]
 ) -> None:
     wish = {"name": "parrot-key", "reason": "to sing"}
     asked = town.store.requests.ask(parrot, "secret", wish)
@@ -170,7 +171,7 @@ def test_a_secret_is_given_in_its_form_and_what_is_typed_survives_news(
     other = town.store.questions.ask("And now?", asker="agent:parrot")
     page.locator(f"#{other.id}").wait_for()
     assert form.locator("[name=value]").input_value() == "sing-sang-sung"
-    page.screenshot(path=pictures / "inbox-secret-light.png", full_page=True)
+    shoot(page, "inbox-secret-light")
     form.get_by_text("Keep it").click()
     page.get_by_text("parrot-key is kept").wait_for()
     form.wait_for(state="detached")
@@ -180,7 +181,7 @@ def test_a_secret_is_given_in_its_form_and_what_is_typed_survives_news(
 
 
 def test_without_scripts_one_talks_sends_files_and_wires_agents(
-    town: Town, parrot: str, open_window: Callable[[str], Look], pictures: Path
+    town: Town, parrot: str, open_window: Callable[[str], Look], shoot: Callable[..., None]
 ) -> None:
     page = open_window("plain").go("/chat")
     page.select_option("[name=agent]", parrot)
@@ -198,7 +199,7 @@ def test_without_scripts_one_talks_sends_files_and_wires_agents(
     form.locator("[name=agent]").select_option(parrot)
     form.locator("[name=where]").select_option(f"place:{town.lived_in.room.id}")
     form.locator("[name=trigger]").select_option("mention")
-    page.screenshot(path=pictures / "wirings-plain.png", full_page=True)
+    shoot(page, "wirings-plain")
     form.get_by_text("Wire it").click()
     assert page.url.endswith("/gateway/wirings")
     (made,) = [

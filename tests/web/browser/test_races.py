@@ -1,5 +1,6 @@
 """Races in a real browser: real attempts of a real daemon, watched, chosen, and gone on from."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,10 @@ from corral.rooms.races.model import Race
 from tests.support.keeping import until
 from tests.support.raced import BAD, Raced
 from tests.support.repositories import new_repository
-from tests.web.test_browser import Look, Town, look, open_window, town
+from tests.web.browser.conftest import Look, Town
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
-
-__all__ = ["look", "open_window", "town"]
 
 # Of real worktrees, processes and checks on a machine that has other things to do.
 LONG = 60_000
@@ -59,7 +58,7 @@ def settled(town: Town, raced: Raced) -> Race:
 
 
 def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
-    town: Town, look: Look, tmp_path: Path, pictures: Path
+    town: Town, look: Look, tmp_path: Path, shoot: Callable[..., None]
 ) -> None:
     store = town.store
     go = tmp_path / "go"
@@ -95,7 +94,7 @@ def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
         )
         card(page, number).locator(".plus", has_text="+1").wait_for(timeout=LONG)
         assert name in card(page, number).inner_text()
-    page.screenshot(path=pictures / "race-live.png", full_page=True)
+    shoot(page, "race-live")
     go.touch()
     page.locator(".roundline", has_text="choose the winner").wait_for(timeout=LONG)
     assert card(page, 1).locator(".checks .state.good").count() == 2

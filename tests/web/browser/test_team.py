@@ -1,18 +1,16 @@
 """The pages of a team in a real browser: the main thing that each is for, done by hand."""
 
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 from corral.kernel.clock import HOUR
-from tests.web.test_browser import Look, Town, look, open_window, town
+from tests.web.browser.conftest import Look, Town
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
-
-__all__ = ["look", "open_window", "town"]
 
 
 @pytest.fixture
@@ -50,14 +48,15 @@ def test_a_card_is_dragged_where_it_may_go_and_nowhere_else(
     assert tasks.get(task).state == "paused"
     drag(page, task, "ready")
     column(page, "ready").locator(f"#{task}").wait_for()
+    sent = len(look.posted)
     for nowhere in ("running", "done", "submitted"):
         drag(page, task, nowhere)
-    page.wait_for_timeout(300)
     assert tasks.get(task).state == "ready"
     drag(page, task, "out")
     page.fill("#leave-out [name=reason]", "not needed")
     page.click("#leave-out button.danger")
     column(page, "out").locator(f"#{task}").wait_for()
+    assert len(look.posted) == sent + 1, look.posted
     assert (tasks.get(task).state, tasks.get(task).reason) == ("skipped", "not needed")
 
 
@@ -142,7 +141,7 @@ def test_what_is_asked_is_answered_from_the_overview_and_the_inbox(town: Town, l
 
 
 def test_several_decisions_are_chosen_and_judged_together(
-    town: Town, look: Look, pictures: Path
+    town: Town, look: Look, shoot: Callable[..., None]
 ) -> None:
     record = town.store.decisions.record
     ids = [record(f"Paint {n}", confirm=True, author="agent:ada").id for n in range(3)]
@@ -153,7 +152,7 @@ def test_several_decisions_are_chosen_and_judged_together(
     fresh = record("Later", confirm=True, author="agent:ada").id
     page.locator(f"#{fresh}").wait_for()
     assert page.locator(f"#{ids[0]} .pick input").is_checked(), "what comes changes no choice"
-    page.screenshot(path=pictures / "inbox-batch-light.png", full_page=True)
+    shoot(page, "inbox-batch-light")
     page.fill("#batch [name=reason]", "both fine")
     page.locator("#batch").get_by_role("button", name="Confirm").click()
     for id in ids[:2]:
@@ -166,7 +165,7 @@ def test_several_decisions_are_chosen_and_judged_together(
 
 
 def test_the_board_of_the_past_is_shown_by_a_slider_and_by_a_time(
-    town: Town, look: Look, project: str, pictures: Path
+    town: Town, look: Look, project: str, shoot: Callable[..., None]
 ) -> None:
     tasks, now = town.store.tasks, town.store.now
     one = tasks.add(project, "one", "Lay the floor").id
@@ -189,7 +188,7 @@ def test_the_board_of_the_past_is_shown_by_a_slider_and_by_a_time(
     shown.get_by_text("told by the record").wait_for()
     assert shown.locator(".column", has_text="Running").get_by_text("Lay the floor").count() == 1
     assert shown.get_by_text("floor.py").count() == 1
-    page.screenshot(path=pictures / "replay-light.png", full_page=True)
+    shoot(page, "replay-light")
     page.fill("form.replay [name=time]", "2020-01-01T00:00:00")
     page.locator("form.replay button").click()
     shown.get_by_text("No task was on the board then").wait_for()
