@@ -14,7 +14,6 @@ from corral.rooms.runs.model import Attention, Mode, Run, RunState
 from tests.support.keeping import Home, lives, until
 from tests.support.runs import running
 
-on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 both_languages = pytest.mark.parametrize("acp", [(), ("--acp",)], ids=["stream", "acp"])
 # Micro-dollars of 1,000 tokens in and 500 out, at the scripted agent's prices.
 COST = 10_500
@@ -43,7 +42,6 @@ def needs_input(home: Home, run: Run) -> None:
     until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
 
 
-@on_both_engines
 @both_languages
 def test_turns_tools_and_charges_are_kept(home: Home, acp: tuple[str, ...]) -> None:
     file = home.work / "made"
@@ -169,7 +167,6 @@ def test_what_lies_in_the_folder_is_loaded_by_nobody(
     until(told.exists, "it was told")
 
 
-@on_both_engines
 def test_a_quota_parks_the_run_and_it_goes_on_at_the_reset(home: Home) -> None:
     """The run is parked for a moment only, which a busy machine may miss: the events tell of it."""
     run = home.asked("scripted", "say before; quota 4")

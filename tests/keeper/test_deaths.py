@@ -85,7 +85,6 @@ def test_a_replaced_keeper_goes_on_with_restarts(home: Home) -> None:
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
 
 
-@on_both_engines
 def test_everybody_is_killed_and_the_next_attempt_goes_on(home: Home) -> None:
     script = (
         "echo attempt; echo x >>count; touch here; "
@@ -158,7 +157,6 @@ def test_a_run_goes_on_whose_keeper_died_before_it_could_say_that_it_began(
     home.nobody_left()
 
 
-@on_both_engines
 def test_a_killed_agent_crashed_by_that_signal(home: Home) -> None:
     run = waiting(home)
     kill(run.pid)
@@ -187,7 +185,6 @@ def test_an_agent_that_ends_while_nobody_keeps_it_has_its_exit_code(home: Home) 
     assert home.output(ended) == b"went on\n"
 
 
-@on_both_engines
 def test_everybody_killed_is_gone_without_an_exit_code(home: Home) -> None:
     run = waiting(home)
     guard = home.guard_of(run)
@@ -266,7 +263,6 @@ def test_a_keeper_minds_neither_hangups_nor_interrupts(home: Home) -> None:
     assert home.ended(run.id).exit_code == 5
 
 
-@on_both_engines
 def test_a_keeper_that_slept_through_a_take_over_does_no_harm(home: Home) -> None:
     """Stopped past its lease; another takes the run as such a recovery would; then it goes on."""
     run = waiting(home)
@@ -320,7 +316,6 @@ def test_many_recoveries_at_once_give_one_new_keeper(home: Home) -> None:
     assert home.ended(run.id).exit_code == 5
 
 
-@on_both_engines
 def test_many_recoveries_at_once_bury_once(home: Home) -> None:
     run = waiting(home)
     guard = home.guard_of(run)
@@ -447,7 +442,6 @@ def test_the_scripted_agents_stream_is_read_on_after_a_take_over(home: Home) -> 
     assert ended.tokens == 15
 
 
-@on_both_engines
 def test_a_store_that_forgot_the_run_ends_the_agent_and_its_output_stays(home: Home) -> None:
     """Another store was put in the place of the one that knew it, in spite of all."""
     with home.store() as store:

@@ -33,7 +33,6 @@ def tell():
 """
 
 
-@on_both_engines
 def test_a_detached_run_is_asked_for_by_whoever_calls_and_kept_by_its_keeper(home: Home) -> None:
     outer = home.detached("sleep", "600")
     inner = home.detached("true", env={"CORRAL_RUN": outer.id, "CORRAL_AGENT": "ada"})
@@ -84,7 +83,6 @@ def test_a_detached_run_is_running_when_the_command_comes_back(home: Home) -> No
     assert [run["state"] for run in home.json("ps", "-a", "--json")] == ["cancelled"]
 
 
-@on_both_engines
 def test_wait_gives_the_exit_code_and_logs_the_output(home: Home) -> None:
     run = home.detached("sh", "-c", "echo hello; echo wrong >&2; exit 9")
     said = home.corral("wait", run.id)
@@ -228,7 +226,6 @@ def test_a_child_that_forks_and_leaves_ends_with_its_run(home: Home) -> None:
 # -- limits ------------------------------------------------------------------------------------
 
 
-@on_both_engines
 def test_time_over_ends_it_as_timed_out(home: Home) -> None:
     said = home.corral("run", "--timeout", "300ms", "--", "sleep", "600")
     assert said.returncode == 124
@@ -496,7 +493,6 @@ def test_supervisors_hold_no_connection_while_their_runs_only_run(home: Home, ur
     assert all(home.get(run.id).state is RunState.RUNNING for run in runs)
 
 
-@on_both_engines
 def test_show_gives_all_that_is_kept_of_a_run(home: Home) -> None:
     run = home.detached("true", options=("--timeout", "90s", "--env", "COLOUR=blue"))
     home.ended(run.id)

@@ -5,13 +5,9 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from corral.adapters import process
 from corral.rooms.runs.model import RunState
 from tests.support.keeping import Home, lives, until
-
-on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 
 
 def kill(pid: int | None) -> None:
@@ -78,7 +74,6 @@ def test_what_ends_at_the_gate_has_no_exit_code(tmp_path: Path) -> None:
     assert (end.exit_code, end.signal) == (None, None), "nobody returned this"
 
 
-@on_both_engines
 def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None:
     """Both have a process at the gate; one is refused, and what it leaves counts for nothing."""
     from corral.adapters.keepers import StartingKeeper, hear, tell

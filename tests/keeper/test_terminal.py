@@ -46,7 +46,6 @@ def bash(screen: Open, *options: str, rows: int = 24, columns: int = 80) -> Scre
     return opened
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_a_shell_is_typed_into_and_its_exit_code_comes_back(home: Home, screen: Open) -> None:
     shell = bash(screen)
     assert the_run(home).mode is Mode.PTY
