@@ -155,11 +155,16 @@ class Home:
 
     def _start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Run:
         """`corral run --detach`, called in this process: only the supervisor is a new process."""
+        code, out, err = self.call("run", "--detach", "--json", *arguments, env=env)
+        assert code == 0, err
+        return self.get(json.loads(out)["id"])
+
+    def call(self, *arguments: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+        """A command called in this process: its exit code, output and errors."""
         out, err = io.StringIO(), io.StringIO()
         with self.entered(env), redirect_stdout(out), redirect_stderr(err):
-            code = run_command(["run", "--detach", "--json", *arguments])
-        assert code == 0, err.getvalue()
-        return self.get(json.loads(out.getvalue())["id"])
+            code = run_command([*arguments])
+        return code, out.getvalue(), err.getvalue()
 
     @contextmanager
     def entered(self, env: Mapping[str, str] | None = None) -> Iterator[None]:
