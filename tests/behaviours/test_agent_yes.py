@@ -25,6 +25,12 @@ SCREEN_FILES = Path(__file__).parents[1] / "fixtures" / "providers" / "screens"
 
 
 @pytest.fixture
+def engine() -> str:
+    """Processes and screens; projects and runs are tested on both engines in tests/rooms."""
+    return "sqlite"
+
+
+@pytest.fixture
 def stranger() -> Iterator["subprocess.Popen[bytes]"]:
     """A process that belongs to no run; as root it is another user's. It ends with its input."""
     other = NOBODY if os.geteuid() == 0 else None

@@ -19,10 +19,10 @@ def kill(pid: int | None) -> None:
 
 def test_a_keeper_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
     """Killed at any moment of its start, again and again: the program runs as a run, or not."""
-    for number in range(12):
+    for number in range(6):
         marker = home.work / f"began{number}"
         with home.begin("run", "-d", "--json", "--", "sh", "-c", f"touch {marker}; sleep 600") as c:
-            time.sleep(0.04 * number)  # any moment will do
+            time.sleep(0.06 * number)  # any moment will do
             keepers = [
                 pid
                 for pid in home.everybody()

@@ -59,8 +59,7 @@ def codex(home: Home) -> Home:
 
 
 def started(home: Home, *options: str, **env: str) -> Run:
-    told = home.json("run", "-d", "--agent", "codex", "--json", *options, "look at it", env={**env})
-    return home.get(told["id"])
+    return home.asked("codex", "look at it", *options, env=env)
 
 
 def test_a_budget_stops_a_run_whose_stream_reports_nothing_yet(codex: Home) -> None:

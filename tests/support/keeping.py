@@ -149,9 +149,11 @@ class Home:
         """A detached run of a command."""
         return self._start(*options, "--", *command, env=env)
 
-    def asked(self, agent: str, prompt: str, *options: str) -> Run:
+    def asked(
+        self, agent: str, prompt: str, *options: str, env: Mapping[str, str] | None = None
+    ) -> Run:
         """A detached run of an agent with a prompt."""
-        return self._start("--agent", agent, *options, prompt)
+        return self._start("--agent", agent, *options, prompt, env=env)
 
     def _start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Run:
         """`corral run --detach`, called in this process: only the supervisor is a new process."""
