@@ -246,7 +246,7 @@ def test_9_an_agent_that_shows_that_it_works_goes_on(home: Home) -> None:
     shown = (SCREEN_FILES / "claude-working.txt").read_text()
     (home.work / "screen").write_text(shown.rstrip("\n").replace("\n", "\r\n"), newline="")
     (home.work / "claude").write_text(
-        "#!/bin/sh\ncat screen\n: > drawn\nwhile ! [ -e go ]; do sleep 0.02; done\n"
+        "#!/bin/sh\ncat screen\n: > drawn\nwhile ! [ -e go ]; do sleep 0.1; done\n"
     )
     (home.work / "claude").chmod(0o700)
     run = home.detached(

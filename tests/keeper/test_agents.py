@@ -277,7 +277,7 @@ def test_the_keeper_of_acp_is_killed_and_the_agent_is_not_left_behind(home: Home
 
 
 def test_standard_error_of_acp_is_redacted_as_it_is_written(home: Home) -> None:
-    script = 'echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.02; done; exit 3'
+    script = 'echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.1; done; exit 3'
     options = ("--acp", "--secret", "PASS=env:THE_PASS")
     env = {"THE_PASS": "hunter2-7f3a9c51e0"}
     run = home.detached("sh", "-c", script, options=options, env=env)

@@ -18,7 +18,7 @@ from tests.support.keeping import Home, lives, until
 from tests.support.kernel_locks import requests_lock
 
 on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-WAITS = "touch here; while [ ! -e go ]; do sleep 0.02; done; echo went on; exit 5"
+WAITS = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on; exit 5"
 
 
 def waiting(home: Home, *options: str, script: str = WAITS) -> Run:
@@ -94,7 +94,7 @@ def test_a_replaced_keeper_minds_the_time_limit(home: Home) -> None:
 
 def test_a_replaced_keeper_goes_on_with_restarts(home: Home) -> None:
     script = (
-        "echo x >>count; touch here; while [ ! -e go ]; do sleep 0.02; done; "
+        "echo x >>count; touch here; while [ ! -e go ]; do sleep 0.1; done; "
         "test $(wc -l <count) -ge 2"
     )
     run = waiting(home, "--restart", "on-failure:2", script=script)
@@ -108,7 +108,7 @@ def test_a_replaced_keeper_goes_on_with_restarts(home: Home) -> None:
 def test_everybody_is_killed_and_the_next_attempt_goes_on(home: Home) -> None:
     script = (
         "echo attempt; echo x >>count; touch here; "
-        "[ $(wc -l <count) -ge 2 ] && exit 0; while :; do sleep 0.02; done"
+        "[ $(wc -l <count) -ge 2 ] && exit 0; while :; do sleep 0.1; done"
     )
     run = waiting(home, "--restart", "on-failure:2", script=script)
     for pid in (run.keeper_pid, home.guard_of(run), run.pid):
@@ -364,7 +364,7 @@ def test_many_recoveries_bury_a_run_whose_processes_were_all_killed_once(home: H
 
 def test_what_the_last_attempt_left_is_ended_before_the_next_begins(home: Home) -> None:
     left = "[ -e child ] || (setsid sleep 600 & echo $! >child.part; mv child.part child)"
-    script = f"{left}; touch here; while [ ! -e go ]; do sleep 0.02; done"
+    script = f"{left}; touch here; while [ ! -e go ]; do sleep 0.1; done"
     run = waiting(home, "--restart", "on-failure:2", script=script)
     child = home.pid_in("child")
     for pid in (run.keeper_pid, home.guard_of(run), run.pid):

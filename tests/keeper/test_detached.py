@@ -293,13 +293,12 @@ def one_at_once(home: Home) -> None:
         store.settings.set("runs.max_at_once", 1)
 
 
-@on_both_engines
 def test_runs_wait_in_line_and_projects_take_turns(home: Home) -> None:
     one_at_once(home)
     for name in ("a", "b"):
         (home.work / name).mkdir()
     log = home.work / "log"
-    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.02; done")
+    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     asked = []
     for place, number in (("a", 1), ("a", 2), ("a", 3), ("b", 1)):
         script = f"echo {place}{number} >>'{log}'"
@@ -318,7 +317,7 @@ def test_runs_wait_in_line_and_projects_take_turns(home: Home) -> None:
 
 def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> None:
     one_at_once(home)
-    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.02; done")
+    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     with home.begin("run", "--", "sh", "-c", "echo at last; exit 3") as command:
         assert command.stderr is not None
         told = command.stderr.readline()
@@ -343,7 +342,7 @@ def test_a_queued_run_that_is_stopped_never_starts(home: Home) -> None:
 
 def test_a_queued_run_that_cannot_start_does_not_block_the_line(home: Home, tmp_path: Path) -> None:
     one_at_once(home)
-    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.02; done")
+    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     for command in (["no-such-program"], ["touch", "came"]):
         assert home.detached(*command).state is RunState.QUEUED
     (home.work / "go").touch()
@@ -417,7 +416,7 @@ def test_a_run_that_fills_the_disk_ends_in_a_true_state(home: Home, tmp_path: Pa
 
 
 def test_deleting_a_run_deletes_its_files_and_refuses_while_it_goes(home: Home) -> None:
-    run = home.detached("sh", "-c", "echo hello; while [ ! -e go ]; do sleep 0.02; done")
+    run = home.detached("sh", "-c", "echo hello; while [ ! -e go ]; do sleep 0.1; done")
     with home.store() as store:
         with pytest.raises(Conflict):
             store.runs.delete(run.id)

@@ -71,9 +71,7 @@ def test_what_cannot_be_executed_is_one_clear_sentence(home: Home, command: str,
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
 def test_a_signal_to_the_command_is_passed_on(home: Home, number: signal.Signals) -> None:
-    script = (
-        f"trap 'echo heard; exit 7' {number.name[3:]}; touch here; while :; do sleep 0.02; done"
-    )
+    script = f"trap 'echo heard; exit 7' {number.name[3:]}; touch here; while :; do sleep 0.1; done"
     with home.begin("run", "--", "bash", "-c", script) as command:
         started(home)
         command.send_signal(number)
@@ -101,7 +99,7 @@ def test_the_words_of_whoever_stopped_it_cannot_steer_the_terminal(home: Home) -
 
 
 def test_a_stop_signal_stops_both_and_going_on_wakes_both(home: Home) -> None:
-    script = "touch here; while [ ! -e go ]; do sleep 0.02; done; echo went on"
+    script = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on"
     with home.begin("run", "--", "sh", "-c", script) as command:
         run = started(home)
         assert run.pid is not None
@@ -182,7 +180,7 @@ def test_variables_reach_the_command_and_a_value_that_looks_secret_is_refused(ho
 
 def test_a_secret_is_nowhere_but_in_the_commands_environment(home: Home, tmp_path: Path) -> None:
     value = "hunter2-7f3a9c51e0"
-    script = 'echo "it is $PASS"; touch here; while [ ! -e go ]; do sleep 0.02; done'
+    script = 'echo "it is $PASS"; touch here; while [ ! -e go ]; do sleep 0.1; done'
     env = home.env | {"THE_PASS": value}
     with home.begin(
         "run", "--secret", "PASS=env:THE_PASS", "--", "sh", "-c", script, env=env
@@ -246,7 +244,7 @@ def test_a_secret_with_colours_in_it_or_spelled_out_is_not_shown(
 def test_standard_error_that_is_kept_apart_is_redacted_as_it_is_written(home: Home) -> None:
     value = "hunter2-7f3a9c51e0"
     script = (
-        'echo "out $PASS"; echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.02; done'
+        'echo "out $PASS"; echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.1; done'
     )
     env = home.env | {"THE_PASS": value}
     with home.begin(
@@ -312,7 +310,7 @@ def test_without_words_nothing_starts_and_no_keeper_stays(home: Home) -> None:
 
 def test_a_command_that_is_killed_leaves_its_run_going(home: Home) -> None:
     """Whoever watches is not the run: its keeper goes on."""
-    script = "touch here; while [ ! -e go ]; do sleep 0.02; done; echo went on"
+    script = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on"
     with home.begin("run", "--", "sh", "-c", script) as command:
         run = started(home)
         command.kill()
@@ -392,7 +390,7 @@ def test_a_class_of_questions_that_there_is_not_is_refused(home: Home) -> None:
 
 @pytest.mark.parametrize("trap", ["", "trap 'exit 0' TERM; ", "trap 'exit 9' TERM; "])
 def test_waiting_for_a_stopped_run_tells_what_it_ended_with(home: Home, trap: str) -> None:
-    script = f"{trap}touch here; while :; do sleep 0.02; done"
+    script = f"{trap}touch here; while :; do sleep 0.1; done"
     run = home.detached("sh", "-c", script)
     started(home)
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"

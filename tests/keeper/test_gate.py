@@ -80,7 +80,7 @@ def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None
 
     for number in range(3):
         go = home.work / f"go{number}"
-        script = f"while [ ! -e '{go}' ]; do sleep 0.02; done; exit 5"
+        script = f"while [ ! -e '{go}' ]; do sleep 0.1; done; exit 5"
         with home.store() as store:
             run = store.runs.ask(command=["sh", "-c", script], project=str(home.work))
             keepers = [StartingKeeper() for _ in range(3)]

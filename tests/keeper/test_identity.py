@@ -74,7 +74,7 @@ def test_a_process_in_a_run_acts_as_the_runs_agent_without_its_variables(home: H
         env CORRAL_HOST=elsewhere {BARE} {CORRAL} mail put queue:q other-host; tried host
         {BARE} setsid {CORRAL} mail put queue:q session; tried session
         {BARE} sh -c '({CORRAL} mail put queue:q orphan; echo done > "$PWD/orphaned") & exit 0'
-        while [ ! -e orphaned ]; do sleep 0.05; done
+        while [ ! -e orphaned ]; do sleep 0.1; done
         """,
     )
     assert set(tried(home).values()) == {0}

@@ -111,7 +111,7 @@ def test_an_interrupt_ends_a_program_that_does_not_mind_it(home: Home, screen: O
 def test_what_a_persons_interrupt_ends_is_cancelled_and_not_started_again(
     home: Home, screen: Open, end: str
 ) -> None:
-    script = f"trap '{'trap - INT; ' + end}' INT; echo here; while :; do sleep 0.02; done"
+    script = f"trap '{'trap - INT; ' + end}' INT; echo here; while :; do sleep 0.1; done"
     opened = screen("run", "--restart", "on-failure:3", "--", "sh", "-c", script)
     opened.until(b"here")
     opened.type(b"\x03")
