@@ -25,6 +25,12 @@ SCREEN_FILES = Path(__file__).parents[1] / "fixtures" / "providers" / "screens"
 
 
 @pytest.fixture
+def engine() -> str:
+    """Processes and screens; projects and runs are tested on both engines in tests/rooms."""
+    return "sqlite"
+
+
+@pytest.fixture
 def stranger() -> Iterator["subprocess.Popen[bytes]"]:
     """A process that belongs to no run; as root it is another user's. It ends with its input."""
     other = NOBODY if os.geteuid() == 0 else None
@@ -240,7 +246,7 @@ def test_9_an_agent_that_shows_that_it_works_goes_on(home: Home) -> None:
     shown = (SCREEN_FILES / "claude-working.txt").read_text()
     (home.work / "screen").write_text(shown.rstrip("\n").replace("\n", "\r\n"), newline="")
     (home.work / "claude").write_text(
-        "#!/bin/sh\ncat screen\n: > drawn\nwhile ! [ -e go ]; do sleep 0.02; done\n"
+        "#!/bin/sh\ncat screen\n: > drawn\nwhile ! [ -e go ]; do sleep 0.1; done\n"
     )
     (home.work / "claude").chmod(0o700)
     run = home.detached(

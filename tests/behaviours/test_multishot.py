@@ -5,7 +5,6 @@ The numbers are those of the study's list of testable behaviours (5.2).
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,8 @@ from tests.support.racing import agent, attempts, git, make_repository, states, 
 from tests.support.store import record
 from tests.support.threads import Racer
 
+# Runs and worktrees; what races store is tested on both engines in tests/rooms.
+pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 WAIT_MS = 120_000
 WRITES = 'cat >/dev/null; echo "$CORRAL_ATTEMPT" > made'
 
@@ -194,23 +195,27 @@ def test_6_the_logs_of_two_rounds_are_apart_and_in_order(
     assert {entry["path"] for entry in listed["entries"]} >= {"logs/round-2-attempt-1.log"}
 
 
-REPORT = "python -m pytest -q -p no:cacheprovider --junitxml=report.xml"
+# Stands for a test runner: it writes a JUnit report, and fails where one of two tests did.
+REPORT = """
+[ -e bad ] && failed='<failure message="no"/>'
+echo "<testsuite><testcase name='one'/>${failed:+<testcase name='two'>$failed</testcase>}\
+</testsuite>" > report.xml
+[ ! -e bad ]
+"""
 
 
 def test_7_checks_are_gates_and_what_fails_one_ranks_below_all_that_pass(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
-    good = "cat >/dev/null; echo 'def test_one(): assert True' > test_it.py"
-    bad = "cat >/dev/null; printf 'def test_one(): pass\\ndef test_two(): assert 0\\n' > test_it.py"
-    agent(live, tmp_path, "bad", bad)
-    agent(live, tmp_path, "good", good)
+    agent(live, tmp_path, "bad", "cat >/dev/null; touch bad")
+    agent(live, tmp_path, "good", WRITES)
     # The judge loves what failed: it is not even asked about that.
     praise = 'cat >/dev/null; echo \'{"ranking": [["A", "B"]], "reason": "both"}\''
     agent(live, tmp_path, "judge", praise)
     race = live.races.start(
         "Do it",
         agents="bad,good:2",
-        checks=[REPORT.replace("python", sys.executable, 1), "true"],
+        checks=[REPORT, "true"],
         reports=["report.xml"],
         judge="judge",
         project=str(repository),

@@ -16,6 +16,9 @@ from corral.library import Corral
 from tests.support import channels
 from tests.support.channels import Fake, Platform, bring_in
 
+# Threads and processes; the queries are tested on both engines in tests/rooms.
+pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
+
 
 class Shared(Fake):
     """Its platform is the test's."""

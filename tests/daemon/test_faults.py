@@ -28,11 +28,6 @@ def own_server() -> Iterator[PostgresServer]:
         server.close()
 
 
-def asked(machine: Machine, path: str) -> httpx.Response:
-    address, _, token = machine.link.partition("/?token=")
-    return httpx.get(f"{address}{path}", headers={"Authorization": f"Bearer {token}"}, timeout=60)
-
-
 @pytest.mark.parametrize("engine", ["postgres"])
 def test_a_server_that_is_restarted_in_the_middle_is_waited_for(
     machine: Callable[..., Machine], own_server: PostgresServer
@@ -45,7 +40,7 @@ def test_a_server_that_is_restarted_in_the_middle_is_waited_for(
     own_server.stop()
     assert lives(one.pid)
     own_server.start()
-    until(lambda: asked(one, "/healthz").status_code == 200, "it answers again", 60)
+    until(lambda: one.get_url("/healthz").status_code == 200, "it answers again", 60)
     with one.store() as store:
         before = store.now()
         until(lambda: store.nodes.get(run.node_id or "").seen_at > before, "it beats again", 60)
@@ -84,7 +79,7 @@ def test_a_store_that_another_program_locks_is_waited_for(one: Machine) -> None:
     one.up()
     holder = apsw.Connection(one.url.removeprefix("sqlite:///"))
     holder.execute("BEGIN IMMEDIATE")
-    answer = asked(one, "/api/runs")
+    answer = one.get_url("/api/runs")
     assert answer.status_code == 200, "reading goes on"
     holder.execute("ROLLBACK")
     holder.close()
@@ -112,6 +107,7 @@ def test_a_full_disk_is_said_and_the_daemon_goes_on_when_there_is_room(
     assert lives(one.pid)
 
 
+@pytest.mark.parametrize("engine", ["sqlite"])
 def test_doctor_tells_of_the_daemon_and_of_runs_that_nobody_can_take(one: Machine) -> None:
     def findings() -> dict[str, Any]:
         return {found["check"]: found for found in one.json("doctor", "--json")}
@@ -129,6 +125,7 @@ def test_doctor_tells_of_the_daemon_and_of_runs_that_nobody_can_take(one: Machin
     assert asked_for.id in findings()["line"]["message"]
 
 
+@pytest.mark.parametrize("engine", ["sqlite"])
 def test_a_folder_that_cannot_be_written_is_said(machine: Callable[..., Machine]) -> None:
     one = machine("one")
     Path(one.env["CORRAL_HOME"]).write_text("a file stands here")

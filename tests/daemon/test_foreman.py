@@ -13,6 +13,9 @@ from corral.daemon.foreman import Foreman
 from corral.library import Corral
 from tests.support.tasks import board, told
 
+# Processes and worktrees; the queries are tested on both engines in tests/rooms.
+pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
+
 
 @pytest.fixture
 def live(url: str) -> Iterator[Corral]:

@@ -63,7 +63,8 @@ class Two:
             tx.note("project", "touch", "prj_x")  # wakes the loops
 
     def state_of(self, name: str) -> str:
-        nodes = {node["name"]: node["state"] for node in self.two.status()["nodes"]}
+        with self.two.store() as store:
+            nodes = {node.name: node.state for node in store.nodes.list().items}
         return str(nodes[name])
 
 
@@ -72,30 +73,22 @@ def both(machine: Callable[..., Machine]) -> Two:
     return Two(machine)
 
 
-def test_a_run_goes_to_the_machine_that_offers_what_it_wants(both: Two) -> None:
+def test_a_run_is_placed_on_a_machine_that_can_take_it(both: Two, tmp_path: Path) -> None:
+    """By its labels, by the name of the machine, and by the folder of its project."""
+    nobody = both.ask("sleep", "600", labels=["tape"])
     big = both.ask("sleep", "600", labels=["big", "gpu"])
     assert both.on(big.id, "two").node_id is not None
     named = both.ask("sleep", "600", host="one")
     both.on(named.id, "one")
-    nobody = both.ask("sleep", "600", labels=["tape"])
-    assert both.two.get(nobody.id).state == "queued"
-    assert sorted(run.host for run in (both.two.get(big.id), both.two.get(named.id)) if run.host)
-
-
-def test_a_project_that_only_one_machine_has_runs_there(both: Two, tmp_path: Path) -> None:
-    # Both see the same disk here; a directory that is nobody's stands for one that is elsewhere.
-    away = both.ask("pwd", host="any", name="away")
     with both.two.store() as store:
-        store.runs.wait(away.id, timeout_ms=60_000)
+        # Both see the same disk here; a folder that does not exist stands for one elsewhere.
         missing = store.runs.ask(
             command=["pwd"], project=str(tmp_path / "nowhere"), host="any", restarts=0
         )
         here = both.ask("pwd", host="any")
         assert store.runs.wait(here.id, timeout_ms=60_000).state == "completed"
-        assert store.runs.get(missing.id).state == "queued", "it waits for whoever has it"
-
-
-def test_who_waits_for_a_run_elsewhere_gets_its_output_and_its_exit_code(both: Two) -> None:
+        for each in (missing, nobody):
+            assert store.runs.get(each.id).state == "queued", "it waits for a machine"
     said = both.two.corral("run", "--host", "one", "--", "sh", "-c", "echo built; exit 7")
     assert (said.returncode, said.stdout) == (7, b"built\n"), said.stderr
 
@@ -121,41 +114,35 @@ def test_runs_are_spread_over_free_slots(machine: Callable[..., Machine]) -> Non
         until(lambda: store.runs.get(waiting.id).host == "one", "the fifth follows")
 
 
-def test_one_leads_each_loop_and_the_other_takes_over(both: Two) -> None:
+def test_when_a_daemon_dies_the_other_leads_its_loops_and_its_run_goes_on(both: Two) -> None:
     leading = both.one if both.one.loop("scheduler")["state"] == "works" else both.two
     other = both.two if leading is both.one else both.one
     assert other.loop("scheduler")["state"] == "waits"
     assert f":{leading.name}:" in other.loop("scheduler")["leader"]
     assert other.loop("launcher")["state"] == "works"
+    with other.store() as store:
+        store.settings.set("runs.lease_ms", 3_000)  # its supervisor beats often
+    run = both.ask("sleep", "600", host=leading.name)
+    first = both.on(run.id, leading.name)
     leading.signal(signal.SIGKILL)
     both.two = other
 
     def takes_over() -> bool:
-        both.expire(leading.name, "leaders")
+        both.expire(leading.name, "nodes", "leaders")
         return bool(other.loop("scheduler")["state"] == "works")
 
     until(takes_over, "the other one leads")
+    until(lambda: both.state_of(leading.name) == "lost", "the node is lost")
     with other.store() as store:
         store.timers.set("agent:ada", "hello", delay_ms=5_000)
         until(lambda: store.mail.list(mailbox="agent:ada").items, "its letter is put")
+        renewed = store.runs.get(run.id).seen_at
+        until(lambda: store.runs.get(run.id).seen_at != renewed, "its supervisor goes on")
+        now = store.runs.get(run.id)
+    assert (now.pid, now.host, now.attempts) == (first.pid, leading.name, 1)
 
 
-def test_a_machine_that_lost_its_power_is_lost_and_its_run_goes_on_elsewhere(both: Two) -> None:
-    run = both.ask("sleep", "600", labels=["gpu"])
-    first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
-    gone, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
-    gone.lose_power()
-    both.two = left  # who can still be asked
-    again = both.on(run.id, left.name, without=gone.name)
-    assert again.attempts == 2
-    assert again.fence > first.fence
-    until(lambda: both.state_of(gone.name) == "lost", "it is said to be lost")
-    gone.up()
-    assert both.state_of(gone.name) == "up"
-    assert left.get(run.id).host == left.name, "it stays where it went"
-
-
-def test_an_agent_that_goes_on_elsewhere_is_told_what_was_said_before(both: Two) -> None:
+def test_a_run_of_a_machine_that_lost_power_goes_on_elsewhere_and_is_told(both: Two) -> None:
     with both.two.store() as store:
         store.agents.create("ada", command="sh -c 'cat; echo; echo that was all; sleep 600'")
         run = store.runs.ask(
@@ -168,28 +155,18 @@ def test_an_agent_that_goes_on_elsewhere_is_told_what_was_said_before(both: Two)
     first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
     gone, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
     gone.lose_power()
-    both.two = left
-    both.on(run.id, left.name, without=gone.name)
-    told = until(
-        lambda: (out := left.corral("logs", run.id).stdout).count(b"that was all") and out, "told"
-    )
+    both.two = left  # who can still be asked
+    again = both.on(run.id, left.name, without=gone.name)
+    assert again.attempts == 2
+    assert again.fence > first.fence
+    with left.entered():
+        told = until(lambda: b"that was all" in (out := left.so_far(again)) and out, "it is told")
     assert b"This conversation was begun before" in told
     assert b"    count the stars\n[corral:" in told  # quoted, not at the beginning of a line
-
-
-def test_a_daemon_that_died_alone_takes_no_run_with_it(both: Two) -> None:
-    run = both.ask("sleep", "600", host="any")
-    first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
-    dead, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
-    dead.signal(signal.SIGKILL)
-    both.two = left
-    both.expire(dead.name, "nodes", "leaders")
-    until(lambda: both.state_of(dead.name) == "lost", "the node is lost")
-    with left.store() as store:
-        renewed = store.runs.get(run.id).seen_at
-        until(lambda: store.runs.get(run.id).seen_at != renewed, "its keeper goes on")
-        now = store.runs.get(run.id)
-    assert (now.pid, now.host, now.attempts) == (first.pid, dead.name, 1)
+    until(lambda: both.state_of(gone.name) == "lost", "it is said to be lost")
+    gone.up()
+    assert both.state_of(gone.name) == "up"
+    assert left.get(run.id).host == left.name, "it stays where it went"
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from corral.rooms.runs.model import Attention, Mode, Run, RunState
 from tests.support.keeping import Home, lives, until
 from tests.support.runs import running
 
-on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 both_languages = pytest.mark.parametrize("acp", [(), ("--acp",)], ids=["stream", "acp"])
 # Micro-dollars of 1,000 tokens in and 500 out, at the scripted agent's prices.
 COST = 10_500
@@ -43,7 +42,6 @@ def needs_input(home: Home, run: Run) -> None:
     until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
 
 
-@on_both_engines
 @both_languages
 def test_turns_tools_and_charges_are_kept(home: Home, acp: tuple[str, ...]) -> None:
     file = home.work / "made"
@@ -84,12 +82,6 @@ def test_a_conversation_is_gone_on_with(home: Home, acp: tuple[str, ...]) -> Non
     assert said == ["say first", "first", "say second", "second"]
 
 
-def test_what_a_person_sees_in_the_foreground_are_words(home: Home) -> None:
-    said = home.corral("run", "--agent", "scripted", "say hello there; say and goodbye")
-    assert said.returncode == 0, said.stderr
-    assert said.stdout == b"hello there\nand goodbye\n"
-
-
 @both_languages
 def test_an_agent_that_crashes_has_said_what_it_said(home: Home, acp: tuple[str, ...]) -> None:
     ended = home.ended(home.asked("scripted", "say one; crash 7", *acp).id)
@@ -120,18 +112,6 @@ def test_a_budget_that_is_spent_ends_the_run(home: Home) -> None:
     assert ended.state is RunState.CANCELLED
     assert (ended.reason or "").startswith("its budget is spent: $")
     assert (ended.cost_micros or 0) > 1_000_000
-    home.nobody_left()
-
-
-def test_a_budget_that_is_used_up_refuses_the_next_run(home: Home) -> None:
-    made = home.corral("budget", "set", "all", "0.01")
-    if made.returncode:  # the scopes have their own names
-        made = home.corral("budget", "set", "day", "0.01")
-    first = home.asked("scripted", "spend 1000 500")
-    home.ended(first.id)
-    said = home.corral("run", "--agent", "scripted", "say hello", seconds=30)
-    assert said.returncode not in (0, -9), said.stdout
-    assert b"budget" in said.stderr.lower()
     home.nobody_left()
 
 
@@ -169,7 +149,6 @@ def test_what_lies_in_the_folder_is_loaded_by_nobody(
     until(told.exists, "it was told")
 
 
-@on_both_engines
 def test_a_quota_parks_the_run_and_it_goes_on_at_the_reset(home: Home) -> None:
     """The run is parked for a moment only, which a busy machine may miss: the events tell of it."""
     run = home.asked("scripted", "say before; quota 4")
@@ -185,7 +164,7 @@ def test_a_quota_parks_the_run_and_it_goes_on_at_the_reset(home: Home) -> None:
     home.nobody_left()
 
 
-def test_a_parked_run_shows_why_and_until_when(home: Home) -> None:
+def test_a_parked_run_shows_why_and_until_when_and_can_be_stopped(home: Home) -> None:
     began = time.time() * 1_000
     run = home.asked("scripted", "say before; quota 3600")
     parked = home.in_state(run.id, RunState.QUEUED)
@@ -193,11 +172,6 @@ def test_a_parked_run_shows_why_and_until_when(home: Home) -> None:
     assert parked.reason
     latest = time.time() * 1_000
     assert began + 3_598_000 < parked.due_at < latest + 3_602_000
-
-
-def test_a_parked_run_can_be_stopped(home: Home) -> None:
-    run = home.asked("scripted", "quota 3600")
-    home.in_state(run.id, RunState.QUEUED)
     assert home.recover() == []  # it is not due
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
 
@@ -303,7 +277,7 @@ def test_the_keeper_of_acp_is_killed_and_the_agent_is_not_left_behind(home: Home
 
 
 def test_standard_error_of_acp_is_redacted_as_it_is_written(home: Home) -> None:
-    script = 'echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.02; done; exit 3'
+    script = 'echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.1; done; exit 3'
     options = ("--acp", "--secret", "PASS=env:THE_PASS")
     env = {"THE_PASS": "hunter2-7f3a9c51e0"}
     run = home.detached("sh", "-c", script, options=options, env=env)

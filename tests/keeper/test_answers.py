@@ -26,9 +26,7 @@ def asking(home: Home, *options: str) -> Run:
     return until(look, "it asks")
 
 
-@pytest.mark.parametrize(
-    ("engine", "answer"), [("sqlite", "no"), ("sqlite", "3"), ("postgres", "No")]
-)
+@pytest.mark.parametrize("answer", ["No", "3"])
 def test_answering_no_declines(home: Home, answer: str) -> None:
     run = asking(home)
     said = home.json("send", "--json", run.id, answer)

@@ -33,7 +33,6 @@ def tell():
 """
 
 
-@on_both_engines
 def test_a_detached_run_is_asked_for_by_whoever_calls_and_kept_by_its_keeper(home: Home) -> None:
     outer = home.detached("sleep", "600")
     inner = home.detached("true", env={"CORRAL_RUN": outer.id, "CORRAL_AGENT": "ada"})
@@ -84,7 +83,6 @@ def test_a_detached_run_is_running_when_the_command_comes_back(home: Home) -> No
     assert [run["state"] for run in home.json("ps", "-a", "--json")] == ["cancelled"]
 
 
-@on_both_engines
 def test_wait_gives_the_exit_code_and_logs_the_output(home: Home) -> None:
     run = home.detached("sh", "-c", "echo hello; echo wrong >&2; exit 9")
     said = home.corral("wait", run.id)
@@ -118,42 +116,41 @@ def test_resuming_a_command_starts_it_again(home: Home) -> None:
 # -- stopping ----------------------------------------------------------------------------------
 
 
-@on_both_engines
 @pytest.mark.parametrize(
-    ("kind", "script"),
+    "script",
     [
-        ("ignores TERM", "signal.signal(15, signal.SIG_IGN); tell(); time.sleep(600)"),
-        (
-            "ignores TERM in a child",
-            "if os.fork() == 0:\n    signal.signal(15, signal.SIG_IGN)\n    tell()\n"
-            "time.sleep(600)",
-        ),
-        (
-            "went into its own session",
-            "if os.fork() == 0:\n    os.setsid(); tell()\ntime.sleep(600)",
-        ),
-        (
-            "forked twice and ignores TERM",
-            "if os.fork() == 0:\n    os.setsid()\n    if os.fork():\n        os._exit(0)\n"
-            "    signal.signal(15, signal.SIG_IGN)\n    tell()\ntime.sleep(600)",
-        ),
-        ("is stopped", "tell(); os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)"),
-        (
-            "is stopped in a child",
-            "if os.fork() == 0:\n    tell(); os.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(600)",
-        ),
-        (
-            "goes on forking",
-            "signal.signal(15, signal.SIG_IGN)\nsignal.signal(17, signal.SIG_IGN)\ntell()\n"
-            "while True:\n    if os.fork() == 0:\n        time.sleep(5); os._exit(0)\n"
-            "    time.sleep(0.02)",
-        ),
+        "signal.signal(15, signal.SIG_IGN); tell(); time.sleep(600)",
+        "tell(); os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)",
+        # In its children, one after the other; the last one goes on forking.
+        """
+def child(live, *, session=False, twice=False, deaf=True):
+    if os.fork() == 0:
+        if session:
+            os.setsid()
+        if twice and os.fork():
+            os._exit(0)
+        if deaf:
+            signal.signal(15, signal.SIG_IGN)
+        live()
+        time.sleep(600)
+def forks():
+    signal.signal(17, signal.SIG_IGN)
+    tell()
+    while True:
+        if os.fork() == 0:
+            time.sleep(5); os._exit(0)
+        time.sleep(0.05)
+child(lambda: None)
+child(lambda: None, session=True, deaf=False)
+child(lambda: None, session=True, twice=True)
+child(lambda: os.kill(os.getpid(), signal.SIGSTOP), deaf=False)
+child(forks)
+time.sleep(600)
+""",
     ],
-    ids=lambda value: value.replace(" ", "-") if len(value) < 40 else "",
+    ids=["ignores TERM", "is stopped", "in its children"],
 )
-def test_stop_ends_everybody(home: Home, engine: str, kind: str, script: str) -> None:
-    if engine == "postgres" and kind != "forked twice and ignores TERM":
-        return  # processes know nothing of the store; one of these on PostgreSQL is enough
+def test_stop_ends_everybody(home: Home, script: str) -> None:
     run, child = tree(home, TELL + script, "--grace", "300ms")
     ended = home.json("stop", run.id, "--json")
     assert ended["state"] == "cancelled"
@@ -228,7 +225,6 @@ def test_a_child_that_forks_and_leaves_ends_with_its_run(home: Home) -> None:
 # -- limits ------------------------------------------------------------------------------------
 
 
-@on_both_engines
 def test_time_over_ends_it_as_timed_out(home: Home) -> None:
     said = home.corral("run", "--timeout", "300ms", "--", "sleep", "600")
     assert said.returncode == 124
@@ -292,21 +288,23 @@ def test_the_third_failure_is_not_quick_when_they_took_their_time(home: Home) ->
 # -- the line ----------------------------------------------------------------------------------
 
 
-@on_both_engines
+def one_at_once(home: Home) -> None:
+    with home.store() as store:
+        store.settings.set("runs.max_at_once", 1)
+
+
 def test_runs_wait_in_line_and_projects_take_turns(home: Home) -> None:
-    home.corral("setting", "set", "runs.max_at_once", "1")
+    one_at_once(home)
     for name in ("a", "b"):
         (home.work / name).mkdir()
     log = home.work / "log"
-    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.02; done")
+    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     asked = []
     for place, number in (("a", 1), ("a", 2), ("a", 3), ("b", 1)):
         script = f"echo {place}{number} >>'{log}'"
-        told = home.json(
-            "run", "-d", "--project", str(home.work / place), "--json", "--", "sh", "-c", script
-        )
-        assert told["state"] == "queued"
-        asked.append(told["id"])
+        queued = home.detached("sh", "-c", script, options=("--project", str(home.work / place)))
+        assert queued.state is RunState.QUEUED
+        asked.append(queued.id)
     (home.work / "go").touch()
     for id in (first.id, *asked):
         assert home.ended(id).state is RunState.COMPLETED
@@ -318,8 +316,8 @@ def test_runs_wait_in_line_and_projects_take_turns(home: Home) -> None:
 
 
 def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> None:
-    home.corral("setting", "set", "runs.max_at_once", "1")
-    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.02; done")
+    one_at_once(home)
+    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     with home.begin("run", "--", "sh", "-c", "echo at last; exit 3") as command:
         assert command.stderr is not None
         told = command.stderr.readline()
@@ -333,20 +331,20 @@ def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> 
 
 
 def test_a_queued_run_that_is_stopped_never_starts(home: Home) -> None:
-    home.corral("setting", "set", "runs.max_at_once", "1")
+    one_at_once(home)
     first = home.detached("sleep", "600")
-    second = home.json("run", "-d", "--json", "--", "touch", "never")
-    assert home.json("stop", second["id"], "--json")["state"] == "cancelled"
+    second = home.detached("touch", "never")
+    assert home.json("stop", second.id, "--json")["state"] == "cancelled"
     home.json("stop", first.id, "--json")
     home.nobody_left()
     assert not (home.work / "never").exists()
 
 
 def test_a_queued_run_that_cannot_start_does_not_block_the_line(home: Home, tmp_path: Path) -> None:
-    home.corral("setting", "set", "runs.max_at_once", "1")
-    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.02; done")
+    one_at_once(home)
+    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     for command in (["no-such-program"], ["touch", "came"]):
-        assert home.json("run", "-d", "--json", "--", *command)["state"] == "queued"
+        assert home.detached(*command).state is RunState.QUEUED
     (home.work / "go").touch()
     home.ended(first.id)
     until((home.work / "came").exists, "the one behind it came")
@@ -418,7 +416,7 @@ def test_a_run_that_fills_the_disk_ends_in_a_true_state(home: Home, tmp_path: Pa
 
 
 def test_deleting_a_run_deletes_its_files_and_refuses_while_it_goes(home: Home) -> None:
-    run = home.detached("sh", "-c", "echo hello; while [ ! -e go ]; do sleep 0.02; done")
+    run = home.detached("sh", "-c", "echo hello; while [ ! -e go ]; do sleep 0.1; done")
     with home.store() as store:
         with pytest.raises(Conflict):
             store.runs.delete(run.id)
@@ -471,13 +469,11 @@ def test_what_a_keeper_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
             raise RuntimeError("hunter2-7f3a is no number")
 
     before = os.umask(0)
-    handler = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(RuntimeError):
             _keep(SimpleNamespace(runs=None), Dying())
     finally:
         os.umask(before)
-        signal.signal(signal.SIGTERM, handler)
     told = tmp_path / "keeper.error"
     assert stat.S_IMODE(told.stat().st_mode) == 0o600
     assert "RuntimeError: [redacted] is no number" in told.read_text()
@@ -496,7 +492,6 @@ def test_supervisors_hold_no_connection_while_their_runs_only_run(home: Home, ur
     assert all(home.get(run.id).state is RunState.RUNNING for run in runs)
 
 
-@on_both_engines
 def test_show_gives_all_that_is_kept_of_a_run(home: Home) -> None:
     run = home.detached("true", options=("--timeout", "90s", "--env", "COLOUR=blue"))
     home.ended(run.id)

@@ -36,22 +36,16 @@ def test_input_output_and_errors_are_passed_through_apart(home: Home) -> None:
 @pytest.mark.parametrize(
     ("command", "code", "state"),
     [
-        (["true"], 0, RunState.COMPLETED),
-        (["sh", "-c", "exit 3"], 3, RunState.FAILED),
-        (["sh", "-c", "exit 255"], 255, RunState.FAILED),
-        (["no-such-program"], 127, RunState.FAILED),
-        (["/"], 126, RunState.FAILED),
-        (["sh", "-c", "kill -9 $$"], 137, RunState.CRASHED),
-        (["sh", "-c", "kill -SEGV $$"], 139, RunState.CRASHED),
-        (["sh", "-c", "kill -TERM $$"], 143, RunState.CRASHED),
-        (["sh", "-c", "kill -HUP $$"], 129, RunState.CRASHED),
-        (["sh", "-c", "kill -PIPE $$"], 141, RunState.CRASHED),
+        ("exit 255", 255, RunState.FAILED),
+        ("kill -9 $$", 137, RunState.CRASHED),
+        ("kill -SEGV $$", 139, RunState.CRASHED),
+        ("kill -PIPE $$", 141, RunState.CRASHED),
     ],
 )
 def test_the_exit_code_is_the_commands(
-    home: Home, command: list[str], code: int, state: RunState
+    home: Home, command: str, code: int, state: RunState
 ) -> None:
-    said = home.corral("run", "--", *command)
+    said = home.corral("run", "--", "sh", "-c", command)
     assert said.returncode == code, said.stderr
     run = home.only()
     assert run.state is state
@@ -61,22 +55,23 @@ def test_the_exit_code_is_the_commands(
         assert (run.exit_code, run.signal) == (code, None)
 
 
-@pytest.mark.parametrize("command", ["no-such-program", "/etc/passwd", "/"])
-def test_what_cannot_be_executed_is_one_clear_sentence(home: Home, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "code"), [("no\x1b[31msuch-program", 127), ("/etc/passwd", 126), ("/", 126)]
+)
+def test_what_cannot_be_executed_is_one_clear_sentence(home: Home, command: str, code: int) -> None:
     said = home.corral("run", "--", command)
-    assert said.stdout == b""
+    assert (said.returncode, said.stdout) == (code, b"")
     assert said.stderr.count(b"\n") == 1
-    assert command.encode() in said.stderr
+    assert command.replace("\x1b", "\\x1b").encode() in said.stderr, "it cannot steer the terminal"
     run = home.only()
+    assert (run.state, run.exit_code, run.signal) == (RunState.FAILED, code, None)
     assert command in (run.reason or "")
     home.nobody_left()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
 def test_a_signal_to_the_command_is_passed_on(home: Home, number: signal.Signals) -> None:
-    script = (
-        f"trap 'echo heard; exit 7' {number.name[3:]}; touch here; while :; do sleep 0.02; done"
-    )
+    script = f"trap 'echo heard; exit 7' {number.name[3:]}; touch here; while :; do sleep 0.1; done"
     with home.begin("run", "--", "bash", "-c", script) as command:
         started(home)
         command.send_signal(number)
@@ -103,13 +98,8 @@ def test_the_words_of_whoever_stopped_it_cannot_steer_the_terminal(home: Home) -
     assert "is cancelled: \\x1b]0;title\\x07 away." in said
 
 
-def test_a_program_that_is_missing_cannot_steer_the_terminal_by_its_name(home: Home) -> None:
-    said = home.corral("run", "--", "no\x1b[31msuch")
-    assert (said.returncode, b"\x1b" in said.stderr) == (127, False)
-
-
 def test_a_stop_signal_stops_both_and_going_on_wakes_both(home: Home) -> None:
-    script = "touch here; while [ ! -e go ]; do sleep 0.02; done; echo went on"
+    script = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on"
     with home.begin("run", "--", "sh", "-c", script) as command:
         run = started(home)
         assert run.pid is not None
@@ -146,8 +136,7 @@ def test_a_reader_that_leaves_ends_the_run(home: Home) -> None:
 
 def test_every_byte_comes_through_as_it_was(home: Home) -> None:
     data = bytes(range(256)) * 4_096
-    (home.work / "data").write_bytes(data)
-    said = home.corral("run", "--", "cat", "data")
+    said = home.corral("run", "--", "cat", input=data)
     assert said.stdout == data
     run = home.only()
     assert run.output_bytes == len(data)
@@ -170,19 +159,14 @@ def test_a_prompt_of_a_megabyte_reaches_the_agent(home: Home) -> None:
     words = b"word " * 209_716
     (home.work / "tool").write_text("#!/bin/sh\nwc -c\n")
     (home.work / "tool").chmod(0o755)
-    made = home.corral("agent", "create", "reader", "--command", f"{home.work}/tool")
-    assert made.returncode == 0, made.stderr
+    with home.store() as store:
+        store.agents.create("reader", command=f"{home.work}/tool")
     said = home.corral("run", "--agent", "reader", "-", input=words)
     assert said.returncode == 0, said.stderr
     assert abs(int(said.stdout) - len(words)) <= 2
     run = home.only()
     with home.store() as store:
         assert len(store.runs.launch_of(run.id).prompt or "") >= 1 << 20
-
-
-def test_a_megabyte_of_input_reaches_the_command(home: Home) -> None:
-    said = home.corral("run", "--", "wc", "-c", input=b"x" * (1 << 20))
-    assert int(said.stdout) == 1 << 20
 
 
 def test_variables_reach_the_command_and_a_value_that_looks_secret_is_refused(home: Home) -> None:
@@ -196,7 +180,7 @@ def test_variables_reach_the_command_and_a_value_that_looks_secret_is_refused(ho
 
 def test_a_secret_is_nowhere_but_in_the_commands_environment(home: Home, tmp_path: Path) -> None:
     value = "hunter2-7f3a9c51e0"
-    script = 'echo "it is $PASS"; touch here; while [ ! -e go ]; do sleep 0.02; done'
+    script = 'echo "it is $PASS"; touch here; while [ ! -e go ]; do sleep 0.1; done'
     env = home.env | {"THE_PASS": value}
     with home.begin(
         "run", "--secret", "PASS=env:THE_PASS", "--", "sh", "-c", script, env=env
@@ -260,7 +244,7 @@ def test_a_secret_with_colours_in_it_or_spelled_out_is_not_shown(
 def test_standard_error_that_is_kept_apart_is_redacted_as_it_is_written(home: Home) -> None:
     value = "hunter2-7f3a9c51e0"
     script = (
-        'echo "out $PASS"; echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.02; done'
+        'echo "out $PASS"; echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.1; done'
     )
     env = home.env | {"THE_PASS": value}
     with home.begin(
@@ -326,7 +310,7 @@ def test_without_words_nothing_starts_and_no_keeper_stays(home: Home) -> None:
 
 def test_a_command_that_is_killed_leaves_its_run_going(home: Home) -> None:
     """Whoever watches is not the run: its keeper goes on."""
-    script = "touch here; while [ ! -e go ]; do sleep 0.02; done; echo went on"
+    script = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on"
     with home.begin("run", "--", "sh", "-c", script) as command:
         run = started(home)
         command.kill()
@@ -352,16 +336,6 @@ def test_the_program_sees_nothing_of_its_keeper(home: Home) -> None:
     assert lines[0] == "[0, 1, 2, 3]"  # 3 is the folder that is being listed
     assert lines[1] == "['SIGPIPE', 'SIGXFSZ']"  # Python's own doing
     assert lines[2:] == ["set()", "True True"]
-
-
-def test_files_of_a_run_are_for_its_user_alone(home: Home) -> None:
-    home.corral("run", "--", "echo", "hello")
-    run = home.only()
-    home.nobody_left()
-    folder = home.folder_of(run)
-    assert folder.stat().st_mode & 0o077 == 0
-    for file in folder.rglob("*"):
-        assert file.stat().st_mode & 0o077 == 0, file
 
 
 def test_a_closed_standard_input_is_no_trouble(home: Home) -> None:
@@ -416,7 +390,7 @@ def test_a_class_of_questions_that_there_is_not_is_refused(home: Home) -> None:
 
 @pytest.mark.parametrize("trap", ["", "trap 'exit 0' TERM; ", "trap 'exit 9' TERM; "])
 def test_waiting_for_a_stopped_run_tells_what_it_ended_with(home: Home, trap: str) -> None:
-    script = f"{trap}touch here; while :; do sleep 0.02; done"
+    script = f"{trap}touch here; while :; do sleep 0.1; done"
     run = home.detached("sh", "-c", script)
     started(home)
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"

@@ -5,13 +5,9 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from corral.adapters import process
 from corral.rooms.runs.model import RunState
 from tests.support.keeping import Home, lives, until
-
-on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 
 
 def kill(pid: int | None) -> None:
@@ -23,10 +19,10 @@ def kill(pid: int | None) -> None:
 
 def test_a_keeper_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
     """Killed at any moment of its start, again and again: the program runs as a run, or not."""
-    for number in range(12):
+    for number in range(6):
         marker = home.work / f"began{number}"
         with home.begin("run", "-d", "--json", "--", "sh", "-c", f"touch {marker}; sleep 600") as c:
-            time.sleep(0.04 * number)  # any moment will do
+            time.sleep(0.06 * number)  # any moment will do
             keepers = [
                 pid
                 for pid in home.everybody()
@@ -78,14 +74,13 @@ def test_what_ends_at_the_gate_has_no_exit_code(tmp_path: Path) -> None:
     assert (end.exit_code, end.signal) == (None, None), "nobody returned this"
 
 
-@on_both_engines
 def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None:
     """Both have a process at the gate; one is refused, and what it leaves counts for nothing."""
     from corral.adapters.keepers import StartingKeeper, hear, tell
 
     for number in range(3):
         go = home.work / f"go{number}"
-        script = f"while [ ! -e '{go}' ]; do sleep 0.02; done; exit 5"
+        script = f"while [ ! -e '{go}' ]; do sleep 0.1; done; exit 5"
         with home.store() as store:
             run = store.runs.ask(command=["sh", "-c", script], project=str(home.work))
             keepers = [StartingKeeper() for _ in range(3)]

@@ -23,8 +23,6 @@ from tests.support.keys import KEY
 from tests.support.mcp import Agent
 from tests.support.racing import git, make_repository
 
-pytestmark = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-
 BY_VALUE = "hunter2-7f3a9c51e0-Zr8"
 BY_SHAPE = KEY
 PACKED = b"\x28\xb5\x2f\xfd"
@@ -174,6 +172,7 @@ def use_everything(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
         store.db.backup(home.folder / "home" / "backup.db")
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_no_key_is_in_any_byte_of_a_home_that_was_used(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

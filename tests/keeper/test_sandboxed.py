@@ -28,6 +28,14 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
+def any_kind() -> Kind:
+    """The best sandbox that works here, for what the supervisor does, whichever sandbox it is."""
+    if (kind := sandbox.probe().kind) is Kind.NONE:
+        pytest.skip("no sandbox works here")
+    return kind
+
+
+@pytest.fixture
 def tree(home: Home) -> Path:
     """A worktree of the project's repository."""
     repository = new_repository(home.folder / "repository")
@@ -65,7 +73,7 @@ def test_it_may_commit_in_its_worktree_and_change_nothing_else(
 
 @pytest.mark.parametrize("left", ["folder", "link", "nothing"])
 def test_git_that_a_user_calls_in_its_worktree_runs_nothing_that_it_left(
-    home: Home, kind: Kind, tree: Path, left: str
+    home: Home, any_kind: Kind, tree: Path, left: str
 ) -> None:
     marker = home.folder / "marker"
     repository = f"""
@@ -77,7 +85,7 @@ def test_git_that_a_user_calls_in_its_worktree_runs_nothing_that_it_left(
         "link": f"{repository} mv .git evil && ln -s evil .git",
         "nothing": "rm .git",
     }
-    assert sandboxed(home, kind, tree, script[left]).state is RunState.COMPLETED
+    assert sandboxed(home, any_kind, tree, script[left]).state is RunState.COMPLETED
     git(tree, "status")
     assert not marker.exists()
     own = git(tree, "rev-parse", "--path-format=absolute", "--git-common-dir")
@@ -85,7 +93,7 @@ def test_git_that_a_user_calls_in_its_worktree_runs_nothing_that_it_left(
 
 
 def test_what_it_writes_for_git_lets_the_next_one_out_of_nothing(
-    home: Home, kind: Kind, tree: Path
+    home: Home, any_kind: Kind, tree: Path
 ) -> None:
     precious = home.folder / "precious"
     precious.mkdir()
@@ -97,17 +105,17 @@ def test_what_it_writes_for_git_lets_the_next_one_out_of_nothing(
         echo 'gitdir: {own}' > .git
     """
     link = (tree / ".git").read_text()
-    assert sandboxed(home, kind, tree, script).state is RunState.COMPLETED
+    assert sandboxed(home, any_kind, tree, script).state is RunState.COMPLETED
     assert (tree / ".git").read_text() == link, "git of the user finds the user's repository"
     (tree / ".git").write_text(f"gitdir: {own}\n")  # as a run without a sandbox could leave it
     shown = git(tree, "rev-parse", "--path-format=absolute", "--git-common-dir")
     assert shown == str(tree / "evil"), "git itself is taken in"
-    sandboxed(home, kind, tree, f"echo x > {precious}/x")
+    sandboxed(home, any_kind, tree, f"echo x > {precious}/x")
     assert not list(precious.iterdir())
 
 
 def test_whoever_keeps_it_runs_nothing_that_was_left_for_git(
-    home: Home, kind: Kind, tree: Path
+    home: Home, any_kind: Kind, tree: Path
 ) -> None:
     mark = home.folder / "run-by-another"
     script = f"""
@@ -117,9 +125,9 @@ def test_whoever_keeps_it_runs_nothing_that_was_left_for_git(
         echo '* filter=out' > .gitattributes
         touch README
     """
-    first = sandboxed(home, kind, tree, script)
+    first = sandboxed(home, any_kind, tree, script)
     assert first.state is RunState.COMPLETED
-    second = sandboxed(home, kind, tree, "true")
+    second = sandboxed(home, any_kind, tree, "true")
     assert not mark.exists()
     with home.store() as store:
         told = store.runs.launch_of(second.id).environment["git"]
@@ -129,13 +137,13 @@ def test_whoever_keeps_it_runs_nothing_that_was_left_for_git(
 
 @pytest.mark.parametrize("inside", ["", "src"])
 def test_where_only_the_worktree_could_say_whose_it_is_nobody_is_let_in(
-    home: Home, kind: Kind, tree: Path, inside: str
+    home: Home, any_kind: Kind, tree: Path, inside: str
 ) -> None:
     """The project's own folder is a worktree: an agent in there would write what the next one is
     kept in by."""
     project = tree / inside
     project.mkdir(exist_ok=True)
-    ended = sandboxed(home, kind, project, "touch made", project=project)
+    ended = sandboxed(home, any_kind, project, "touch made", project=project)
     assert ended.state is RunState.FAILED
     assert "the project's own folder" in str(ended.reason)
     assert not (project / "made").exists()
@@ -204,7 +212,7 @@ def test_it_cannot_delete_the_objects_of_the_repository(home: Home, kind: Kind, 
 
 FORKS = """
 import os, time
-for _ in range(300):
+for _ in range(60):
     if os.fork() == 0:
         os.setsid(); time.sleep(600); os._exit(0)
 time.sleep(600)
@@ -216,27 +224,30 @@ for number in itertools.count():
         file.write(b"x" * (4 << 20))
     time.sleep(0.5 if number > 20 else 0)
 """
-GROWS = "import time; kept = bytearray(b'x') * (300 << 20); time.sleep(600)"
+GROWS = "import time; kept = bytearray(b'x') * (100 << 20); time.sleep(600)"
 
 # Memory that belongs to files and segments, and to the address space of no process.
 MEMORY_FILES = """
 import os, time
 kept = [os.memfd_create("kept") for _ in range(4)]
 for file in kept:
-    for _ in range(80):
+    for _ in range(25):
         os.write(file, bytes(1 << 20))
 time.sleep(600)
 """
 
 
 @pytest.mark.parametrize(
-    ("setting", "most", "program"),
+    ("kind", "setting", "most", "program"),
     [
-        ("memory_bytes", 200 << 20, MEMORY_FILES),
-        ("processes", 40, FORKS),
-        ("disk_bytes", 60 << 20, FILLS),
-        ("memory_bytes", 200 << 20, GROWS),
+        (Kind.BUBBLEWRAP, "memory_bytes", 60 << 20, MEMORY_FILES),
+        (Kind.LANDLOCK, "memory_bytes", 60 << 20, MEMORY_FILES),
+        (Kind.BUBBLEWRAP, "processes", 40, FORKS),
+        (Kind.LANDLOCK, "processes", 40, FORKS),
+        (Kind.BUBBLEWRAP, "disk_bytes", 60 << 20, FILLS),
+        (Kind.LANDLOCK, "memory_bytes", 60 << 20, GROWS),
     ],
+    indirect=["kind"],
 )
 def test_what_uses_too_much_is_killed_with_all_that_it_started(
     home: Home, kind: Kind, tree: Path, setting: str, most: int, program: str
@@ -302,7 +313,7 @@ def test_it_reaches_corral_by_the_daemon_as_its_agent_alone(home: Home, tree: Pa
 
 
 def test_commits_are_imported_also_when_the_supervisor_was_killed(
-    home: Home, kind: Kind, tree: Path
+    home: Home, any_kind: Kind, tree: Path
 ) -> None:
     script = """
         echo x > made && git add made
@@ -314,7 +325,7 @@ def test_commits_are_imported_also_when_the_supervisor_was_killed(
             command=["/bin/sh", "-ec", script],
             project=store.projects.register(home.folder / "repository").id,
             dir=str(tree),
-            sandbox=kind,
+            sandbox=any_kind,
         )
         store.runs.start_queued()
     until((tree / "here").exists, "it has committed")

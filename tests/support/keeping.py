@@ -5,6 +5,7 @@ went; `end_all` ends those and nobody else.
 """
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -16,12 +17,15 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 import corral
 from corral.adapters import process
+from corral.interfaces.cli.main import run as run_command
 from corral.kernel.errors import NotFound
 from corral.library import Corral
 from corral.rooms.runs.model import Run, RunState
@@ -151,13 +155,42 @@ class Home:
         self, *command: str, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None
     ) -> Run:
         """A detached run of a command."""
-        told = self.json("run", "-d", *options, "--json", "--", *command, env=env)
-        return self.get(told["id"])
+        return self._start(*options, "--", *command, env=env)
 
-    def asked(self, agent: str, prompt: str, *options: str) -> Run:
+    def asked(
+        self, agent: str, prompt: str, *options: str, env: Mapping[str, str] | None = None
+    ) -> Run:
         """A detached run of an agent with a prompt."""
-        told = self.json("run", "-d", "--agent", agent, *options, "--json", prompt)
-        return self.get(told["id"])
+        return self._start("--agent", agent, *options, prompt, env=env)
+
+    def _start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Run:
+        """`corral run --detach`, called in this process: only the supervisor is a new process."""
+        code, out, err = self.call("run", "--detach", "--json", *arguments, env=env)
+        assert code == 0, err
+        return self.get(json.loads(out)["id"])
+
+    def call(self, *arguments: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+        """A command called in this process: its exit code, output and errors."""
+        out, err = io.StringIO(), io.StringIO()
+        with self.entered(env), redirect_stdout(out), redirect_stderr(err):
+            code = run_command([*arguments])
+        return code, out.getvalue(), err.getvalue()
+
+    @contextmanager
+    def entered(self, env: Mapping[str, str] | None = None) -> Iterator[None]:
+        """This process has the environment and the working directory of the home's commands."""
+        with pytest.MonkeyPatch.context() as patch:
+            wanted = {**self.env, **(env or {})}
+            for name in os.environ.keys() - wanted.keys():
+                patch.delenv(name)
+            for name, value in wanted.items():
+                patch.setenv(name, value)
+            patch.chdir(self.work)
+            process.host.cache_clear()
+            try:
+                yield
+            finally:
+                process.host.cache_clear()
 
     # -- the library ---------------------------------------------------------------------------
 

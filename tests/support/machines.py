@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from corral.adapters import process
 from tests.support.keeping import SECONDS, Home, lives, until
 
@@ -32,21 +34,29 @@ class Machine(Home):
 
     def up(self, *options: str) -> dict[str, Any]:
         """Start its daemon; what it says."""
-        said: dict[str, Any] = self.json("up", "--port", "0", "--json", *options)
+        code, out, err = self.call("up", "--port", "0", "--json", *options)
+        assert code == 0, err
+        said: dict[str, Any] = json.loads(out)
         self.link = said["link"]
         self.pid = said["daemon"]["pid"]
         return said
 
     def status(self) -> dict[str, Any]:
         """What `corral status` says, whether all is well or not."""
-        said = self.corral("status", "--json")
-        told: dict[str, Any] = json.loads(said.stdout)
+        told: dict[str, Any] = json.loads(self.call("status", "--json")[1])
         return told
 
     def loop(self, name: str) -> dict[str, Any]:
-        loops = {loop["name"]: loop for loop in self.status()["health"]["status"]["loops"]}
+        """One loop of its daemon, as the daemon itself reports it."""
+        loops = {loop["name"]: loop for loop in self.get_url("/healthz").json()["status"]["loops"]}
         found: dict[str, Any] = loops[name]
         return found
+
+    def get_url(self, path: str) -> httpx.Response:
+        """The answer of its daemon to a request with its own token."""
+        address, _, token = self.link.partition("/?token=")
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.get(f"{address}{path}", headers=headers, timeout=60)
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)

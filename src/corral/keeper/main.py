@@ -46,6 +46,26 @@ class Order(msgspec.Struct):
     size: tuple[int, int] = (24, 80)
 
 
+class Termination:
+    """Handles SIGTERM from now on: it interrupts the run, also when it arrives before the keeper
+    exists. The default action would end the keeper and leave its agent without one."""
+
+    def __init__(self) -> None:
+        self._arrived = False
+        self._keeper: Keeper | None = None
+        signal.signal(signal.SIGTERM, self._handle)
+
+    def set_keeper(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        if self._arrived:
+            keeper.interrupt()
+
+    def _handle(self, *_: object) -> None:
+        self._arrived = True
+        if self._keeper is not None:
+            self._keeper.interrupt()
+
+
 def main() -> int:
     order_at, answer_at, stdin = (int(argument) for argument in sys.argv[1:4])
     gc.freeze()  # what was loaded stays; guards then share it for longer
@@ -71,7 +91,10 @@ def main() -> int:
         return 0
     store.spare_connections()  # there may be hundreds of supervisors
     with store:
+        termination = Termination()
         keeper, answer = _begin(store, order, stdin if order.use_stdin else None)
+        if keeper is not None:
+            termination.set_keeper(keeper)
         keepers.tell(answer_at, answer | {"run": order.run})
         if keeper is not None:
             _keep(store, keeper)
@@ -185,7 +208,6 @@ def _prepare(store: Corral, run: Run, order: Order, stdin: int | None) -> tuple[
 
 
 def _keep(store: Corral, keeper: Keeper) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: keeper.interrupt())
     try:
         run = keeper.keep()
         store.runs.after_end(run, secrets=keeper.secrets)

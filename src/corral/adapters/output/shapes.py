@@ -8,7 +8,7 @@ text may still become this shape.
 """
 
 import re
-from typing import NamedTuple
+from functools import cached_property
 
 Pattern = re.Pattern[bytes]
 
@@ -48,18 +48,54 @@ LONGEST = LONGEST_BLOCK + 256
 DENSE = 256
 
 
-class Shape(NamedTuple):
-    needle: bytes
-    """What is searched for, and how far behind the beginning of the token it stands."""
-    sign: bytes
-    """The byte of it that most texts have not."""
-    back: int
-    prefix: Pattern
-    pattern: Pattern
-    could: Pattern
-    tail: Pattern | None
-    dense: Pattern
-    """A place where a token begins, or may begin."""
+class Shape:
+    """One kind of key. Each pattern is compiled when it is first used: all of them together take
+    longer than the rest of a short command, and most texts have no needle."""
+
+    def __init__(
+        self,
+        needle: bytes,
+        prefix: bytes,
+        pattern: bytes,
+        could: bytes,
+        tail: bytes | None,
+        *,
+        back: int,
+    ) -> None:
+        self.needle = needle
+        """What is searched for, and how far behind the beginning of the token it stands."""
+        self.sign = _rarest(needle)
+        """The byte of it that most texts have not."""
+        self.back = back
+        self._prefix = prefix
+        self._pattern = pattern
+        self._could = could
+        self._tail = tail
+
+    @cached_property
+    def prefix(self) -> Pattern:
+        return re.compile(self._prefix)
+
+    @cached_property
+    def pattern(self) -> Pattern:
+        return re.compile(_START + self._pattern)
+
+    @cached_property
+    def could(self) -> Pattern:
+        return re.compile(_START + rb"(?:" + self._could + rb")\Z")
+
+    @cached_property
+    def tail(self) -> Pattern | None:
+        return re.compile(self._tail) if self._tail else None
+
+    @cached_property
+    def dense(self) -> Pattern:
+        """A place where a token begins, or may begin."""
+        # Its first letters first: to tell whether it begins there takes longer.
+        begins, pattern, could = self._prefix, self._pattern, self._could
+        return re.compile(
+            rb"(?=" + begins + rb")" + _START + rb"(?=" + pattern + rb"|(?:" + could + rb")\Z)"
+        )
 
     def starts(self, text: bytes) -> list[int]:
         """Where a token of this shape may begin."""
@@ -98,6 +134,14 @@ class _Family(Shape):
 class _Behind(Shape):
     """A token that stands behind something: a URL's login, the value of a header."""
 
+    @cached_property
+    def pattern(self) -> Pattern:
+        return re.compile(self._pattern)
+
+    @cached_property
+    def could(self) -> Pattern:
+        return re.compile(self._could + rb"\Z")
+
     def starts(self, text: bytes) -> list[int]:
         return [match.end() for match in self.prefix.finditer(text)]
 
@@ -112,35 +156,13 @@ def _shape(
     back: int = 0,
     kind: type[Shape] = Shape,
 ) -> Shape:
-    begins = prefix or re.escape(needle)
-    return kind(
-        needle,
-        _rarest(needle),
-        back,
-        re.compile(begins),
-        re.compile(_START + pattern),
-        re.compile(_START + rb"(?:" + could + rb")\Z"),
-        re.compile(tail) if tail else None,
-        # Its first letters first: to tell whether it begins there takes longer.
-        re.compile(
-            rb"(?=" + begins + rb")" + _START + rb"(?=" + pattern + rb"|(?:" + could + rb")\Z)"
-        ),
-    )
+    return kind(needle, prefix or re.escape(needle), pattern, could, tail, back=back)
 
 
 def _behind(
     needle: bytes, prefix: bytes, pattern: bytes, could: bytes, tail: bytes | None
 ) -> Shape:
-    return _Behind(
-        needle,
-        _rarest(needle),
-        0,
-        re.compile(prefix),
-        re.compile(pattern),
-        re.compile(could + rb"\Z"),
-        re.compile(tail) if tail else None,
-        re.compile(prefix),
-    )
+    return _Behind(needle, prefix, pattern, could, tail, back=0)
 
 
 _HEADER = (
