@@ -5,7 +5,6 @@ went; `end_all` ends those and nobody else.
 """
 
 import fcntl
-import io
 import json
 import os
 import pty
@@ -17,7 +16,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +24,6 @@ import pytest
 
 import corral
 from corral.adapters import process
-from corral.interfaces.cli.main import run as run_command
 from corral.kernel.errors import NotFound
 from corral.library import Corral
 from corral.rooms.runs.model import Run, RunState
@@ -164,17 +162,7 @@ class Home:
         return self._start("--agent", agent, *options, prompt, env=env)
 
     def _start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Run:
-        """`corral run --detach`, called in this process: only the supervisor is a new process."""
-        code, out, err = self.call("run", "--detach", "--json", *arguments, env=env)
-        assert code == 0, err
-        return self.get(json.loads(out)["id"])
-
-    def call(self, *arguments: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
-        """A command called in this process: its exit code, output and errors."""
-        out, err = io.StringIO(), io.StringIO()
-        with self.entered(env), redirect_stdout(out), redirect_stderr(err):
-            code = run_command([*arguments])
-        return code, out.getvalue(), err.getvalue()
+        return self.get(self.json("run", "--detach", "--json", *arguments, env=env)["id"])
 
     @contextmanager
     def entered(self, env: Mapping[str, str] | None = None) -> Iterator[None]:

@@ -34,16 +34,14 @@ class Machine(Home):
 
     def up(self, *options: str) -> dict[str, Any]:
         """Start its daemon; what it says."""
-        code, out, err = self.call("up", "--port", "0", "--json", *options)
-        assert code == 0, err
-        said: dict[str, Any] = json.loads(out)
+        said: dict[str, Any] = self.json("up", "--port", "0", "--json", *options)
         self.link = said["link"]
         self.pid = said["daemon"]["pid"]
         return said
 
     def status(self) -> dict[str, Any]:
         """What `corral status` says, whether all is well or not."""
-        told: dict[str, Any] = json.loads(self.call("status", "--json")[1])
+        told: dict[str, Any] = json.loads(self.corral("status", "--json").stdout)
         return told
 
     def loop(self, name: str) -> dict[str, Any]:
