@@ -1,16 +1,41 @@
 """Many quick cases in one test: an item of pytest costs more than most of them."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from _pytest.mark import ParameterSet
 
 Ids = Iterable[str] | Callable[[Any], object] | None
+
+
+class Cases:
+    """Cases of a test: all run, and those that failed are reported together at the end."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._failures: list[Exception] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if error is None and self._failures:
+            text = f"{len(self._failures)} of {self._count} cases failed"
+            raise ExceptionGroup(text, self._failures)
+
+    @contextmanager
+    def case(self, name: str) -> Iterator[None]:
+        self._count += 1
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"case: {name}")
+            self._failures.append(error)
 
 
 def each_case(
@@ -35,16 +60,10 @@ def each_case(
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
         def run(**fixtures: Any) -> None:
-            failures = []
-            for number, (name, arguments) in enumerate(cases):
-                with ExitStack() as stack:
-                    try:
+            with Cases() as tried:
+                for number, (name, arguments) in enumerate(cases):
+                    with tried.case(name), ExitStack() as stack:
                         test(**_own(fixtures, number, stack), **arguments)
-                    except Exception as error:
-                        error.add_note(f"case: {name}")
-                        failures.append(error)
-            if failures:
-                raise ExceptionGroup(f"{len(failures)} of {len(cases)} cases failed", failures)
 
         signature = inspect.signature(test)
         kept = [each for each in signature.parameters.values() if each.name not in names]
