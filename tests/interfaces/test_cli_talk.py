@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
+from tests.support.cases import each_case
 from tests.support.cli import Cli
 
 
@@ -90,7 +89,7 @@ def test_a_session_goes_its_whole_way(cli: Cli, tmp_path: Path) -> None:
     assert cli.json("search", "zebra", "--kind", "note") == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("words", "code"),
     [
         (("session", "show", "ses_0"), 3),

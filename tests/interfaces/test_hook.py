@@ -14,6 +14,7 @@ import pytest
 import corral
 from corral.interfaces import hook
 from tests.interfaces.test_start_up import HEAVY
+from tests.support.cases import each_case
 from tests.support.cli import Said
 
 Hook = Callable[..., Said]
@@ -90,7 +91,7 @@ def test_another_name_of_a_locked_file_is_locked_too(folder: Path, call: Hook) -
     assert call("claude", "pre-tool-use", use("Edit", file_path="deep/alias.py")).code == 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("provider", "event", "told"),
     [
         ("claude", "pre-tool-use", use("Edit", file_path="src/a.py")),
@@ -140,7 +141,7 @@ def test_copilot_reads_its_refusal_as_json(folder: Path, call: Hook) -> None:
         assert "agent:ada" in answer["permissionDecisionReason"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "told",
     [
         use("Edit", file_path="README"),
@@ -167,7 +168,7 @@ def test_ones_own_files_and_other_events_go_on(
     assert call("claude", "pre-tool-use", use("Edit", file_path="src/a.py")) == (0, "", "")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("provider", "event", "told"),
     [
         ("claude", "pre-tool-use", "no json"),
@@ -360,7 +361,7 @@ def test_one_path_that_makes_no_sense_takes_no_other_past_the_hook(
     assert call("codex", "pre-tool-use", use("apply_patch", command=patch)).code == 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     "told",
     [
         use("apply_patch", command=PATCH.replace("*** Add", "  *** Add")),

@@ -33,6 +33,10 @@ class Cases:
         self._count += 1
         try:
             yield
+        except pytest.skip.Exception:
+            raise AssertionError(
+                f"case {name}: a skip would leave out the cases after it"
+            ) from None
         except Exception as error:
             error.add_note(f"case: {name}")
             self._failures.append(error)
