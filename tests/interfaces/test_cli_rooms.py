@@ -13,6 +13,11 @@ from tests.support.cases import each_case
 from tests.support.cli import Cli
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 def test_a_letter_goes_its_whole_way(cli: Cli) -> None:
     put = cli.json("mail", "put", "agent:ada", "hello", "--key", "k", "--sender", "user:ben")
     assert (put["state"], put["body"], put["attempts"]) == ("waiting", "hello", 0)

@@ -2,8 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.cases import each_case
 from tests.support.cli import Cli
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def test_an_agent_is_made_edited_and_retired(cli: Cli, tmp_path: Path) -> None:
