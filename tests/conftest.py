@@ -4,7 +4,8 @@ import gc
 import os
 import random
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -195,6 +196,27 @@ def url(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
     url = shelf.lend()
     yield url
     shelf.take_back(url)
+
+
+@pytest.fixture
+def new_url(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
+    """A function that gives the URL of one more empty store with its schema, on an engine."""
+    made = 0
+    with ExitStack() as stack:
+
+        def new(engine: str) -> str:
+            nonlocal made
+            made += 1
+            if engine == "sqlite":
+                path = tmp_path / f"store-{made}.db"
+                shutil.copy(request.getfixturevalue("sqlite_template"), path)
+                return f"sqlite:///{path}"
+            shelf: Shelf = request.getfixturevalue("shelf")
+            url = shelf.lend()
+            stack.callback(shelf.take_back, url)
+            return url
+
+        yield new
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.support.cases import each_case
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -63,7 +63,7 @@ def imported() -> set[str]:
     return found - {*sys.stdlib_module_names, "corral"}
 
 
-@pytest.mark.parametrize("requirement", wanted())
+@each_case("requirement", wanted())
 def test_a_dependency_has_a_lower_bound_and_is_used(requirement: str) -> None:
     assert re.search(r">=\d", requirement), f"{requirement}: say from which version on"
     assert module_of(requirement) in imported() | NOT_IMPORTED, f"{requirement} is not used"

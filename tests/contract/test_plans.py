@@ -5,6 +5,8 @@ may use, and must. Nothing may read a whole table, and nothing may sort a backlo
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import apsw
@@ -32,8 +34,9 @@ from corral.rooms.questions import ops as questions
 from corral.rooms.races import choosing, doing, keeping
 from corral.rooms.runs import ops as runs
 from corral.rooms.runs.model import Attention, Sample
+from tests.support.cases import Cases
 from tests.support.history import fill
-from tests.support.plans import Plan, postgres_plans, sqlite_plan
+from tests.support.plans import Plan, postgres_plan, sqlite_plan
 from tests.support.runs import held, next_queued, order, queued, running
 from tests.support.trace import Call, traced
 
@@ -1110,49 +1113,47 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
 }
 
-Explain = Callable[[Call], list[Plan]]
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def used(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a store with a long past, made once for all these tests."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path_factory.mktemp('plans')}/corral.db"
-    else:
-        url = request.getfixturevalue("postgres_server").new_database()
-    fill(url, SetClock().now())
-    yield url
-    if request.param == "postgres":
-        request.getfixturevalue("postgres_server").drop_database(url)
+Explain = Callable[[Call], Plan]
 
 
 @pytest.fixture
-def old_store(used: str) -> Iterator[Corral]:
-    with corral.open(used, clock=SetClock(), actor="user:tester") as store:
+def old_store(empty_url: str) -> Iterator[Corral]:
+    """A store with a long past."""
+    fill(empty_url, SetClock().now())
+    with corral.open(empty_url, clock=SetClock(), actor="user:tester") as store:
         store.mail.put("agent:warm", 1)  # opens the connection that writes
         yield store
 
 
 @pytest.fixture
-def explain(used: str) -> Iterator[Explain]:
-    if used.startswith("sqlite"):
-        file = apsw.Connection(used.removeprefix("sqlite:///"))
-        yield lambda call: [sqlite_plan(file, *call)]
-        file.close()
-        return
-    with psycopg.connect(used, autocommit=True) as server:
-        yield lambda call: postgres_plans(server, *call)
+def explain(old_store: Corral, empty_url: str) -> Iterator[Explain]:
+    """Plans of statements, each asked for once: no engine's plan depends on the values here."""
+    known: dict[str, Plan] = {}
+    if old_store.db.engine == "sqlite":
+        file = apsw.Connection(empty_url.removeprefix("sqlite:///"))
+        plan: Callable[..., Plan] = partial(sqlite_plan, file)
+    else:
+        file = psycopg.connect(empty_url, autocommit=True)
+        plan = partial(postgres_plan, file)
+
+    def ask(call: Call) -> Plan:
+        if call.statement.text not in known:
+            known[call.statement.text] = plan(*call)
+        return known[call.statement.text]
+
+    with closing(file):
+        yield ask
 
 
 def look(name: str, calls: list[Call], explain: Explain, wanted: set[str], engine: str) -> None:
     used: set[str] = set()
     for call in calls:
-        for plan in explain(call):
-            allowed = {SORTS} if name.startswith("search.find") else {WALKS.get(name)}
-            allowed |= LINE if name in ("runs, next in line", "insights.task_cost") else set()
-            faults = [fault for fault in plan.faults if fault not in allowed]
-            assert not faults, f"{call.statement.text}\n\n{plan.text}"
-            used |= plan.indexes
+        plan = explain(call)
+        allowed = {SORTS} if name.startswith("search.find") else {WALKS.get(name)}
+        allowed |= LINE if name in ("runs, next in line", "insights.task_cost") else set()
+        faults = [fault for fault in plan.faults if fault not in allowed]
+        assert not faults, f"{call.statement.text}\n\n{plan.text}"
+        used |= plan.indexes
     if name in WALKS and engine == "sqlite":
         return
     if engine == "postgres" and name.startswith(("events.after", "events.before")):
@@ -1165,24 +1166,23 @@ def look(name: str, calls: list[Call], explain: Explain, wanted: set[str], engin
     assert used == expected
 
 
-@pytest.mark.parametrize("name", CALLS)
+def prepared(operation: Operation) -> Operation:
+    """An operation that needs nothing but a store, as the others are written."""
+    return lambda _: operation
+
+
+EACH = {name: (prepared(operation), wanted) for name, (operation, wanted) in CALLS.items()} | READY
+
+
 def test_an_operation_uses_its_indexes_and_reads_no_whole_table(
-    old_store: Corral, explain: Explain, monkeypatch: pytest.MonkeyPatch, name: str
+    old_store: Corral, explain: Explain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operation, wanted = CALLS[name]
-    with traced(old_store, monkeypatch) as trace:
-        operation(old_store)
-    assert trace.calls
-    look(name, trace.calls, explain, wanted, old_store.db.engine)
-
-
-@pytest.mark.parametrize("name", READY)
-def test_an_operation_on_what_was_found_before_uses_its_indexes_too(
-    old_store: Corral, explain: Explain, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    prepare, wanted = READY[name]
-    operation: Any = prepare(old_store)
-    with traced(old_store, monkeypatch) as trace:
-        operation(old_store)
-    assert trace.calls
-    look(name, trace.calls, explain, wanted, old_store.db.engine)
+    assert len(EACH) == len(CALLS) + len(READY)
+    with Cases() as cases:
+        for name, (prepare, wanted) in EACH.items():
+            with cases.case(name):
+                operation: Any = prepare(old_store)
+                with traced(old_store, monkeypatch) as trace:
+                    operation(old_store)
+                assert trace.calls
+                look(name, trace.calls, explain, wanted, old_store.db.engine)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import corral
 from corral.db import copy
+from tests.support.cases import each_case
 
 SOURCE = Path(corral.__file__).parent
 TESTS = Path(__file__).parents[1]
@@ -25,13 +24,18 @@ def module_of(file: Path) -> str:
 
 
 @cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
 def imported(file: Path) -> tuple[str, ...]:
     """Every module, and every name out of a module, that a file imports, at any depth of it."""
     return tuple(_imports(file))
 
 
 def _imports(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -46,7 +50,7 @@ def texts(file: Path) -> tuple[str, ...]:
 
 
 def _texts(file: Path) -> Iterator[str]:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = tree_of(file)
     docstrings = {
         id(node.value)
         for node in ast.walk(tree)
@@ -69,7 +73,7 @@ def test_there_is_something_to_look_at() -> None:
     assert {"events", "mail", "nodes", "projects", "schedules", "settings"} <= {*ROOMS}
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@each_case("room", ROOMS)
 def test_the_statements_of_a_room_are_used_by_that_room_alone(room: str) -> None:
     own = SOURCE / "rooms" / room
     statements = re.compile(rf"corral\.rooms\.{room}\.(\w+_)?sql(\.|$)")
@@ -78,7 +82,7 @@ def test_the_statements_of_a_room_are_used_by_that_room_alone(room: str) -> None
             assert not [name for name in imported(file) if statements.match(name)], file
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@each_case("room", ROOMS)
 def test_a_room_has_its_three_files_and_says_what_it_is(room: str) -> None:
     folder = SOURCE / "rooms" / room
     assert {"__init__.py", "model.py", "sql.py", "ops.py"} <= {f.name for f in folder.glob("*.py")}
@@ -86,7 +90,7 @@ def test_a_room_has_its_three_files_and_says_what_it_is(room: str) -> None:
         assert ast.get_docstring(ast.parse((folder / name).read_text(encoding="utf-8"))), name
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@each_case("room", ROOMS)
 def test_every_operation_of_a_room_takes_the_open_transaction_first(room: str) -> None:
     tree = ast.parse((SOURCE / "rooms" / room / "ops.py").read_text(encoding="utf-8"))
     pure = re.compile(r"check_|parse_|real_")
@@ -107,16 +111,16 @@ DIE_WITH = {
 }
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@each_case("room", ROOMS)
 def test_a_process_dies_at_every_commit_of_every_room(room: str) -> None:
     scenarios = TESTS / "crash" / f"test_{DIE_WITH.get(room, room)}.py"
     assert re.search(r"crash_at_every_commit\(|kill_at=", scenarios.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@each_case("room", ROOMS)
 def test_no_room_asks_which_engine_it_is_on(room: str) -> None:
     for file in (SOURCE / "rooms" / room).glob("*.py"):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        tree = tree_of(file)
         asked = [n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
         assert "engine" not in asked, file
         words = " ".join([*asked, *imported(file), *texts(file)]).lower()

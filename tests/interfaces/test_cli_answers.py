@@ -15,6 +15,7 @@ from corral.adapters import keepers
 from corral.config import home, make_private_folder
 from corral.interfaces.cli import main, render, running
 from corral.kernel.text import printable
+from tests.support.cases import each_case
 from tests.support.cli import Cli
 
 NO_LETTER = "There is no letter let_999; `corral mail list` shows those that there are."
@@ -101,7 +102,7 @@ BAD_INPUT = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_INPUT)
+@each_case("case", BAD_INPUT)
 def test_bad_input_gets_one_sentence_and_writes_nothing(cli: Cli, case: str) -> None:
     arguments, code, sentence = BAD_INPUT[case]
     said = cli(*arguments)
@@ -147,7 +148,7 @@ def test_a_late_answer_is_refused(cli: Cli) -> None:
     assert cli.error("mail", "ack", "1", "--fence", "1")["exit_code"] == 4
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("url", "code", "sentence"),
     [
         ("nonsense", 2, "is no store"),
@@ -167,7 +168,7 @@ def test_a_store_that_cannot_be_used_is_told_in_a_sentence(
     assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         "postgresql://me:hush@127.0.0.1:1/db",
@@ -300,7 +301,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("meant", [one for near in main.OTHERS_WORDS.values() for one in near])
+@each_case("meant", [one for near in main.OTHERS_WORDS.values() for one in near])
 def test_what_is_meant_by_others_words_is_there(home_cli: Cli, meant: str) -> None:
     assert home_cli(*meant.split(), "--help").code == 0
 
@@ -332,7 +333,7 @@ def test_who_follows_ends_when_its_reader_goes_away(
             cli("stop", "slow")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@each_case("shell", ["bash", "zsh", "fish"])
 def test_shell_completion_is_printed_and_knows_the_verbs(home_cli: Cli, shell: str) -> None:
     script = home_cli("completion", shell).out
     assert "_CORRAL_COMPLETE" in script

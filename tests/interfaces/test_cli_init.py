@@ -11,6 +11,7 @@ import pytest
 import corral
 from corral.library.configuring import FILE
 from corral.library.equipping import AGENTS, SECTION, SKILL
+from tests.support.cases import each_case
 from tests.support.cli import Cli
 
 # -- init --------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ TEAM: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("team", "words"),
     [
         ({}, "missing required field `lead`"),

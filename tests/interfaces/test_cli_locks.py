@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import each_case
 from tests.support.cli import Cli
 
 
@@ -86,7 +87,7 @@ def test_standing_in_line_waiting_and_being_granted(
     assert cli("lock", "release").code == 2
 
 
-@pytest.mark.parametrize("path", ["/", "..", "../x", "a\nb"])
+@each_case("path", ["/", "..", "../x", "a\nb"])
 def test_a_path_that_leads_out_is_refused_in_a_sentence(cli: Cli, path: str) -> None:
     said = cli("lock", "acquire", path)
     assert said.code in (2, 3)

@@ -13,6 +13,7 @@ import corral
 from corral.adapters.providers.facts import Used
 from corral.interfaces.cli.commands.stats import bar
 from corral.library import Corral
+from tests.support.cases import each_case
 from tests.support.cli import Cli
 from tests.support.http import receiving
 from tests.support.runs import add_run
@@ -102,7 +103,7 @@ def test_stats_of_nothing_say_so(cli: Cli) -> None:
     assert cli.error("stats", "--by", "mood")["exit_code"] == 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("count", "most", "length"), [(0, 0, 0), (0, 9, 0), (9, 9, 20), (1, 10_000, 1), (5, 10, 10)]
 )
 def test_a_bar_is_as_long_as_its_share(count: int, most: int, length: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import each_case
 from tests.support.cli import Cli, Said
 from tests.support.keeping import until
 from tests.support.racing import git, make_repository
@@ -189,7 +190,7 @@ def test_grafting_keeps_what_is_not_worse(cli: Cli, project: Path) -> None:
     assert cli("race", "graft", race, "2", "--hunk", "made").code == 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("words", "code"),
     [
         (("race", "start", "x", "--agents", "nobody"), 3),

@@ -9,7 +9,13 @@ import pytest
 import corral
 from corral.kernel.clock import HOUR
 from corral.rooms.mail.model import Letter
+from tests.support.cases import each_case
 from tests.support.cli import Cli
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def test_a_letter_goes_its_whole_way(cli: Cli) -> None:
@@ -190,7 +196,7 @@ def test_a_body_comes_out_alone(cli: Cli) -> None:
     assert json.loads(cli("mail", "show", value, "--body").out) == {"a": [1]}
 
 
-@pytest.mark.parametrize("path", [[], ["mail"], ["mail", "put"]], ids=repr)
+@each_case("path", [[], ["mail"], ["mail", "put"]], ids=repr)
 def test_help_has_a_short_name(cli: Cli, path: list[str]) -> None:
     short, long = cli(*path, "-h"), cli(*path, "--help")
     assert (short.code, short.out) == (0, long.out)

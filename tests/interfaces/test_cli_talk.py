@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import each_case
 from tests.support.cli import Cli
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def test_an_agent_is_made_edited_and_retired(cli: Cli, tmp_path: Path) -> None:
@@ -90,7 +96,7 @@ def test_a_session_goes_its_whole_way(cli: Cli, tmp_path: Path) -> None:
     assert cli.json("search", "zebra", "--kind", "note") == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("words", "code"),
     [
         (("session", "show", "ses_0"), 3),

@@ -7,6 +7,11 @@ import pytest
 from tests.support.cli import Cli
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 def test_a_question_is_asked_listed_answered_and_answered_too_late(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 import corral
 from corral.interfaces import hook
 from tests.interfaces.test_start_up import HEAVY
+from tests.support.cases import each_case
 from tests.support.cli import Said
 
 Hook = Callable[..., Said]
@@ -90,7 +91,7 @@ def test_another_name_of_a_locked_file_is_locked_too(folder: Path, call: Hook) -
     assert call("claude", "pre-tool-use", use("Edit", file_path="deep/alias.py")).code == 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("provider", "event", "told"),
     [
         ("claude", "pre-tool-use", use("Edit", file_path="src/a.py")),
@@ -140,7 +141,7 @@ def test_copilot_reads_its_refusal_as_json(folder: Path, call: Hook) -> None:
         assert "agent:ada" in answer["permissionDecisionReason"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "told",
     [
         use("Edit", file_path="README"),
@@ -167,7 +168,7 @@ def test_ones_own_files_and_other_events_go_on(
     assert call("claude", "pre-tool-use", use("Edit", file_path="src/a.py")) == (0, "", "")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("provider", "event", "told"),
     [
         ("claude", "pre-tool-use", "no json"),
@@ -273,9 +274,7 @@ def test_a_commit_outside_of_every_project_goes_on(
     assert call("git", "pre-commit") == (0, "", "")
 
 
-def test_the_hook_as_a_process_refuses_and_loads_nothing_heavy(folder: Path, url: str) -> None:
-    if url.startswith("postgres"):
-        return  # its driver is what a PostgreSQL store costs
+def test_the_hook_as_a_process_refuses_and_loads_nothing_heavy(folder: Path) -> None:
     told = json.dumps(use("Edit", file_path=str(folder / "src" / "a.py")))
     done = subprocess.run(
         [sys.executable, "-m", "corral", "hook", "claude", "pre-tool-use"],
@@ -360,7 +359,7 @@ def test_one_path_that_makes_no_sense_takes_no_other_past_the_hook(
     assert call("codex", "pre-tool-use", use("apply_patch", command=patch)).code == 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     "told",
     [
         use("apply_patch", command=PATCH.replace("*** Add", "  *** Add")),

@@ -18,6 +18,11 @@ from tests.support.served import Served
 from tests.support.store import rows, unchanged
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
 def client(served: Served) -> Iterator[httpx.Client]:
     with served.client() as opened:

@@ -18,6 +18,11 @@ from tests.support.keeping import until
 from tests.support.served import Served, serving
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 def ask(served: Served, query: str = "", last: str | None = None) -> bytes:
     """The request of a listener. What is told is read line by line: whatever stands between the
     lines of an event is the transport's."""

@@ -29,6 +29,12 @@ ENDLESS = {"events.follow"}
 FAST = Rate(1e9, 1e9)
 
 
+@pytest.fixture(params=["sqlite", "postgres"] if "CORRAL_FUZZ" in os.environ else ["postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """PostgreSQL is the stricter engine; `make test-real` takes both."""
+    return str(request.param)
+
+
 @pytest.fixture
 def served(store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
     without_keepers(monkeypatch)  # nothing that is made up is ever run

@@ -1,4 +1,4 @@
-"""The protocol's own client, in both eras, on both transports, on both engines."""
+"""The protocol's own client, in both eras, on both transports."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

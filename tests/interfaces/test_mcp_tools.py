@@ -10,6 +10,7 @@ from corral.interfaces.mcp.tools import MOST, TABLE, Tool, tools
 from corral.kernel.clock import SetClock
 from corral.library import Corral
 from corral.library.operations import operations
+from tests.support.cases import each_case
 from tests.support.mcp import Agent, ToolError
 from tests.support.runs import add_run
 from tests.support.store import record, rows, unchanged
@@ -48,7 +49,7 @@ def test_there_are_at_most_thirty_tools_and_each_stands_for_an_operation() -> No
     assert {tool.operation for tool in TABLE} <= known
 
 
-@pytest.mark.parametrize("tool", TABLE, ids=lambda tool: tool.name)
+@each_case("tool", TABLE, ids=lambda tool: tool.name)
 def test_a_tool_says_what_it_is_for_and_takes_nothing_that_says_who_calls(tool: Tool) -> None:
     assert 40 <= len(tool.help) <= 400
     assert tool.help.endswith(".")
@@ -349,7 +350,7 @@ def test_what_is_remembered_is_found_by_those_whom_it_is_for(
     assert bob("recall", about="weather")["notes"] == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("tool", "arguments"),
     [
         ("send", {"to": "bob"}),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import Cases
+
 pytestmark = pytest.mark.slow
 
 PRINT_MODULES = """
@@ -69,26 +71,28 @@ def test_the_version_needs_next_to_nothing(tmp_path: Path) -> None:
     assert not loaded & (HEAVY | {"click", "msgspec", "apsw", "typing", "re"})
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["mail", "list", "--json"],
-        ["mail", "put", "agent:ada", "x", "--json"],
-        ["mail", "claim", "agent:ada", "--owner", "x", "--json"],
-        ["project", "list", "--json"],
-        ["events", "--json"],
-        ["setting", "get", "mail.keep_ms", "--json"],
-        ["token", "list", "--json"],
-        ["--json"],
-        ["alert", "list", "--json"],
-        ["budget", "list", "--json"],
-        ["charge", "total", "--json"],
-        ["stats", "--json"],
-    ],
-)
-def test_everyday_commands_load_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
+EVERYDAY = [
+    ["mail", "list", "--json"],
+    ["mail", "put", "agent:ada", "x", "--json"],
+    ["mail", "claim", "agent:ada", "--owner", "x", "--json"],
+    ["project", "list", "--json"],
+    ["events", "--json"],
+    ["setting", "get", "mail.keep_ms", "--json"],
+    ["token", "list", "--json"],
+    ["--json"],
+    ["alert", "list", "--json"],
+    ["budget", "list", "--json"],
+    ["charge", "total", "--json"],
+    ["stats", "--json"],
+]
+
+
+def test_everyday_commands_load_nothing_heavy(tmp_path: Path) -> None:
     modules_after(tmp_path, "db", "check", "--json")  # the store is made
-    assert not modules_after(tmp_path, *arguments) & HEAVY
+    with Cases() as cases:
+        for arguments in EVERYDAY:
+            with cases.case(" ".join(arguments)):
+                assert not modules_after(tmp_path, *arguments) & HEAVY
 
 
 @pytest.mark.parametrize(

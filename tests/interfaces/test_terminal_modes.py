@@ -1,8 +1,7 @@
 """What a program left set in a terminal is reset, and nothing else."""
 
-import pytest
-
 from corral.interfaces.cli.terminal_modes import TerminalModes
+from tests.support.cases import each_case
 
 OPENED = b"\x1b[?1049h\x1b[?25l\x1b[?1000;1006h\x1b[?2004h\x1b[>1u\x1b[>4;2m\x1b=\x1b[2 q\x1b[1;20r"
 
@@ -39,7 +38,7 @@ def test_a_program_that_cleaned_up_after_itself_leaves_nothing_to_reset() -> Non
     assert modes(OPENED, b"text", closed).reset() == b""
 
 
-@pytest.mark.parametrize("at", range(1, len(OPENED)))
+@each_case("at", range(1, len(OPENED)))
 def test_a_sequence_may_be_cut_anywhere(at: int) -> None:
     whole = modes(OPENED)
     assert modes(OPENED[:at], OPENED[at:]).reset() == whole.reset()

@@ -10,6 +10,7 @@ from corral.library import Corral
 from corral.rooms.agents import ops
 from corral.rooms.agents.model import Limits
 from corral.rooms.agents.roles import ROLES
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, rows, unchanged, walk
 
 
@@ -36,13 +37,13 @@ def test_a_name_is_taken_once_also_by_a_retired_agent(store: Corral) -> None:
     assert "restore" in caught.value.message
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a:b", "a/b", "agt_x", "a\n", "a\0", "x" * 101])
+@each_case("name", ["", "a b", "a:b", "a/b", "agt_x", "a\n", "a\0", "x" * 101])
 def test_a_name_that_would_be_mistaken_is_refused(store: Corral, name: str) -> None:
     with refuses(store, Invalid):
         store.agents.create(name)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "limits",
     [{"max_runs": 0}, {"budget_micros": -1}, {"timeout_ms": "1h"}, {"other": 1}, [], 5],
 )

@@ -8,6 +8,7 @@ from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.alerts import ops
+from tests.support.cases import each_case
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, unchanged, walk
 
@@ -124,7 +125,7 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@each_case("case", BAD)
 def test_an_alert_that_could_never_be_told_is_refused(store: Corral, case: str) -> None:
     given = {"kinds": ["crashed"], **COMMAND} | BAD[case]
     with refuses(store, Invalid):

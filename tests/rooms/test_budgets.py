@@ -10,6 +10,7 @@ from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.money import MICROS
 from corral.library import Corral
+from tests.support.cases import each_case
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, unchanged, walk
 
@@ -194,7 +195,7 @@ def test_a_project_that_is_deleted_takes_its_budgets_along(store: Corral, tmp_pa
     assert [budget.scope for budget in store.budgets.list().items] == ["all"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("scope", "limit", "period"),
     [
         ("", 1, "total"),

@@ -9,6 +9,7 @@ from corral.kernel.clock import DAY, HOUR, SetClock, day_of
 from corral.kernel.errors import Invalid, NotFound
 from corral.library import Corral
 from corral.rooms.charges.model import Price, Source
+from tests.support.cases import each_case
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, rows, unchanged, walk
 
@@ -182,7 +183,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@each_case("case", BAD)
 def test_what_an_agent_made_up_is_refused_and_changes_nothing(store: Corral, case: str) -> None:
     figures, arguments = BAD[case]
     with refuses(store, Invalid):

@@ -22,6 +22,7 @@ from corral.daemon.courier import deliver_once, run_courier
 from corral.kernel.clock import MINUTE, SetClock
 from corral.library import Corral
 from corral.rooms.alerts.model import Alert
+from tests.support.cases import each_case
 from tests.support.http import Receiver, receiving
 from tests.support.keeping import lives, until
 from tests.support.postgres import reserve_port
@@ -157,7 +158,7 @@ def test_a_server_that_answers_a_byte_at_a_time_is_given_up_too() -> None:
         dripping.join()
 
 
-@pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "javascript:1"])
+@each_case("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "javascript:1"])
 def test_only_the_web_is_posted_to(url: str) -> None:
     with pytest.raises(notify.Undelivered, match="http"):
         notify.post(url, b"{}", at=0)

@@ -7,6 +7,7 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.library import Corral
 from corral.rooms.decisions.model import Decision
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, walk
 from tests.support.threads import Racer
 
@@ -140,7 +141,7 @@ def test_one_author_cannot_propose_endlessly(store: Corral) -> None:
         propose(store)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         {"category": "A b"},

@@ -9,6 +9,7 @@ import corral
 from corral.kernel.clock import DAY, HOUR, YEAR, SetClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
 from corral.library import Corral
+from tests.support.cases import each_case
 from tests.support.runs import add_run
 from tests.support.store import refuses, unchanged, walk
 from tests.support.tasks import board, project_with
@@ -235,9 +236,7 @@ def test_the_latest_plan_takes_the_place_of_the_one_before(store: Corral, team: 
         store.plans.get("ben")
 
 
-@pytest.mark.parametrize(
-    "steps", ["text", [{"status": "done"}], [1], ["x"] * 1001, [{"content": "\0"}]]
-)
+@each_case("steps", ["text", [{"status": "done"}], [1], ["x"] * 1001, [{"content": "\0"}]])
 def test_a_plan_that_is_none_is_refused(store: Corral, team: str, steps: Any) -> None:
     with refuses(store, Invalid):
         store.plans.set(steps, agent="ada")

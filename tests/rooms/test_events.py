@@ -10,6 +10,7 @@ from corral.kernel.errors import Invalid, NotFound
 from corral.library import Corral
 from corral.rooms.events.model import Event
 from corral.rooms.mail import ops as mail
+from tests.support.cases import each_case
 from tests.support.store import refuses, rows, unchanged
 from tests.support.threads import SECONDS
 
@@ -112,7 +113,7 @@ def test_a_subject_and_a_project_together_are_refused(store: Corral) -> None:
         store.events.newest(subject="a", project="b")
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1_001])
+@each_case("limit", [0, -1, 1_001])
 def test_a_limit_out_of_bounds_is_refused(store: Corral, limit: int) -> None:
     with refuses(store, Invalid):
         store.events.after(limit=limit)
@@ -120,7 +121,7 @@ def test_a_limit_out_of_bounds_is_refused(store: Corral, limit: int) -> None:
         store.events.newest(limit=limit)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "cursor",
     [
         "x",

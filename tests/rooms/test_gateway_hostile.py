@@ -11,6 +11,7 @@ from corral.library import Corral
 from corral.rooms.gateway import cards, ops
 from corral.rooms.questions import ops as questions
 from corral.rooms.questions.model import Question
+from tests.support.cases import each_case
 from tests.support.channels import Chat, Runner
 from tests.support.store import rows
 from tests.support.threads import SECONDS
@@ -138,7 +139,7 @@ def test_steering_is_for_those_who_may_however_it_is_written(
     assert store.runs.get(run.id).state == "stopping"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "account", "meant"),
     [
         ("@corral_bot look", "@corral_bot", True),
@@ -162,7 +163,7 @@ def test_a_name_that_begins_like_ours_is_not_ours(text: str, account: str, meant
     assert calls_for(text, account) is meant
 
 
-@pytest.mark.parametrize("text", ["@ada.evil x", "@adam x", "x@ada", "@@ada"])
+@each_case("text", ["@ada.evil x", "@adam x", "x@ada", "@@ada"])
 def test_an_agent_is_called_by_its_whole_name_alone(store: Corral, chat: Chat, text: str) -> None:
     (wiring,) = store.wirings.list().items
     store.wirings.change(wiring.id, trigger="mention")

@@ -7,6 +7,7 @@ import pytest
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.gateway.patterns import MAX_TEXT, Pattern
+from tests.support.cases import each_case
 from tests.support.channels import Chat
 from tests.support.store import refuses, unchanged, walk
 
@@ -26,7 +27,7 @@ def heard_by(chat: Chat, text: str, **given: object) -> list[str]:
     return [names[route.agent_id] for route in message.routes if route.heard]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pattern", "text", "found"),
     [
         ("a+b", "xaab", True),
@@ -49,18 +50,14 @@ def test_a_pattern_finds_what_it_says(pattern: str, text: str, found: bool) -> N
     assert Pattern(pattern).found_in(text) is found
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(a+)+$", "(a|a)*b", "(a*)*(a*)*b", "(" * 60 + "a*" + ")*" * 60]
-)
+@each_case("pattern", ["(a+)+$", "(a|a)*b", "(a*)*(a*)*b", "(" * 60 + "a*" + ")*" * 60])
 def test_no_pattern_runs_for_ever(pattern: str) -> None:
     began = time.process_time()
     Pattern(pattern).found_in("a" * (MAX_TEXT - 1) + "!")
     assert time.process_time() - began < 5.0
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(", ")", "*a", "[a", "a\\", "(?=a)", r"(a)\1", "a{3}", "", "a" * 201]
-)
+@each_case("pattern", ["(", ")", "*a", "[a", "a\\", "(?=a)", r"(a)\1", "a{3}", "", "a" * 201])
 def test_a_pattern_that_is_none_is_refused_in_a_sentence(pattern: str) -> None:
     with pytest.raises(Invalid):
         Pattern(pattern)
@@ -145,7 +142,7 @@ def test_a_wiring_is_made_once_and_can_be_made_again_when_it_was_removed(chat: C
     assert [each.state for each in walk(store.wirings.list, all=True)] == ["removed", "active"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "error"),
     [
         ({"trigger": "pattern"}, Invalid),

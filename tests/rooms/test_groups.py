@@ -8,6 +8,7 @@ from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Ambiguous, Conflict, Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.groups import posting
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, rows, walk
 
 ANN = "user:ann"
@@ -254,7 +255,7 @@ def test_a_name_is_taken_once_in_a_project_and_told_apart_between_them(
     assert store.groups.get(first.id).state == "archived"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "members"),
     [
         ("", []),

@@ -10,9 +10,10 @@ from corral.kernel.errors import Conflict, CorralError, Invalid, NotFound, Refus
 from corral.library import Corral
 from corral.rooms.tasks.graph import closing_edges, critical_path
 from tests.support import foreign
+from tests.support.cases import Cases, each_case
 from tests.support.invariants import check_store
 from tests.support.runs import add_run, queued
-from tests.support.store import rows
+from tests.support.store import rows, unchanged
 
 VERBS: dict[str, Callable[[Corral, str], Any]] = {
     "next": lambda c, race: c.races.next(race),
@@ -30,18 +31,20 @@ VERBS: dict[str, Callable[[Corral, str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("key", ["r1", "r2"])
 def test_an_imported_race_refuses_what_needs_its_repository(
-    store: Corral, tmp_path: Path, verb: str, key: str
+    store: Corral, tmp_path: Path, key: str
 ) -> None:
     store.imports.take("multishot", foreign.make_multishot(tmp_path))
     found = rows(store, "SELECT id FROM origins WHERE part = 'runs' AND row_id = :key", key=key)
-    with pytest.raises(CorralError) as caught:
-        VERBS[verb](store, found[0][0])
-    if verb.startswith("next"):
-        assert isinstance(caught.value, Refused)
-        assert "corral race start" in caught.value.message
+    with Cases() as cases:
+        for verb, call in VERBS.items():
+            with cases.case(verb):
+                with unchanged(store), pytest.raises(CorralError) as caught:
+                    call(store, found[0][0])
+                if verb.startswith("next"):
+                    assert isinstance(caught.value, Refused)
+                    assert "corral race start" in caught.value.message
     check_store(store)
 
 
@@ -131,7 +134,7 @@ def test_a_running_process_that_is_only_recorded_can_be_failed(store: Corral) ->
     assert store.runs.fail(run.id, reason="again") == failed
 
 
-@pytest.mark.parametrize("state", ["starting", "running", "stopping"])
+@each_case("state", ["starting", "running", "stopping"])
 def test_a_run_with_a_supervisor_cannot_just_be_called_failed(store: Corral, state: str) -> None:
     run = add_run(store, state)
     with pytest.raises(Conflict) as caught:

@@ -6,6 +6,7 @@ from corral.kernel.clock import DAY, HOUR, SECOND, SetClock
 from corral.kernel.errors import Invalid
 from corral.library import Corral
 from corral.rooms.mail.model import Letter, LetterState
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, unchanged
 
 BOTH = pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])
@@ -147,7 +148,7 @@ def test_a_claim_takes_at_most_the_limit(store: Corral, box: str) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [
         {"limit": 0},
@@ -265,7 +266,7 @@ def test_a_letter_due_tomorrow_holds_up_nothing(store: Corral, clock: SetClock) 
     assert bodies(store.mail.claim("agent:ada", owner="a")) == ["today"]
 
 
-@pytest.mark.parametrize("kind", ["agent", "hook", "place", "session", "user"])
+@each_case("kind", ["agent", "hook", "place", "session", "user"])
 def test_every_kind_of_mailbox_but_the_queue_keeps_order(store: Corral, kind: str) -> None:
     mailbox = f"{kind}:{store.sessions.open().id if kind == 'session' else 'x'}"
     store.mail.put(mailbox, 1)

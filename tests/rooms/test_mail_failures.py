@@ -6,6 +6,7 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, SetClock
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from corral.library import Corral
 from corral.rooms.mail.model import Letter, LetterState
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, unchanged
 
 BOTH = pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])
@@ -233,7 +234,7 @@ def test_a_refused_letter_ends_and_its_sender_is_told_why(store: Corral, clock: 
     assert store.mail.list(state="refused").items == [refused]
 
 
-@pytest.mark.parametrize("reason", ["", "a\0b", "x" * 8_193], ids=["empty", "nul", "long"])
+@each_case("reason", ["", "a\0b", "x" * 8_193], ids=["empty", "nul", "long"])
 def test_a_refusal_needs_a_reason_that_can_be_kept(store: Corral, reason: str) -> None:
     store.mail.put("agent:ada", 1)
     letter = claim_one(store)

@@ -8,6 +8,7 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, SetClock
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from corral.library import Corral
 from corral.rooms.mail.model import Letter, LetterState
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, unchanged
 
 BOTH = pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])
@@ -152,7 +153,7 @@ def test_an_unknown_letter_is_not_found(store: Corral, id: str) -> None:
         store.mail.fail(id, "no", fence=1)
 
 
-@pytest.mark.parametrize("id", ["", "let_", "let_x", "prj_1", "let_1x", "-1", "let_" + "9" * 19])
+@each_case("id", ["", "let_", "let_x", "prj_1", "let_1x", "-1", "let_" + "9" * 19])
 def test_a_text_that_is_no_letters_id_is_refused(store: Corral, id: str) -> None:
     with refuses(store, Invalid):
         store.mail.get(id)
@@ -237,7 +238,7 @@ def test_a_letter_that_is_in_doubt_is_renewed_too(store: Corral, clock: SetClock
     assert store.mail.renew(letter, lease_ms=DAY).due_at == clock.now() + DAY
 
 
-@pytest.mark.parametrize("lease_ms", [0, 999, DAY + 1, -1])
+@each_case("lease_ms", [0, 999, DAY + 1, -1])
 def test_a_term_out_of_bounds_is_refused(store: Corral, lease_ms: int) -> None:
     letter = claimed(store)
     with refuses(store, Invalid):
@@ -272,9 +273,7 @@ def test_ack_and_claim_gives_the_next_to_another_owner_as_well(store: Corral, bo
     assert second.owner == "b"
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"limit": 0}, {"lease_ms": 1}, {"owner": ""}, {"owner": "\0"}], ids=ascii
-)
+@each_case("arguments", [{"limit": 0}, {"lease_ms": 1}, {"owner": ""}, {"owner": "\0"}], ids=ascii)
 @BOTH
 def test_a_claim_that_cannot_work_takes_the_ack_back_with_it(
     store: Corral, box: str, arguments: dict[str, object]

@@ -9,6 +9,7 @@ from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.page import encode_cursor
 from corral.library import Corral
 from corral.rooms.mail.model import Letter
+from tests.support.cases import each_case
 from tests.support.store import refuses, unchanged, walk
 
 # The ways in which letters are listed.
@@ -26,7 +27,7 @@ def seven(store: Corral) -> list[Letter]:
     return [store.mail.put(box, n) for n, box in enumerate(boxes)]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
+@each_case("limit", [1, 2, 3, 7, 50])
 def test_letters_on_their_way_are_listed_by_mailbox_oldest_first(
     store: Corral, seven: list[Letter], limit: int
 ) -> None:
@@ -34,7 +35,7 @@ def test_letters_on_their_way_are_listed_by_mailbox_oldest_first(
     assert found == sorted(seven, key=lambda letter: (letter.mailbox, letter.body))
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 50])
+@each_case("limit", [1, 2, 3, 50])
 def test_letters_on_their_way_to_one_mailbox_are_listed_oldest_first(
     store: Corral, seven: list[Letter], limit: int
 ) -> None:
@@ -156,14 +157,14 @@ def test_an_empty_list_is_one_empty_page(store: Corral) -> None:
         assert (page.items, page.next) == ([], None)
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1_001])
+@each_case("limit", [0, -1, 1_001])
 def test_a_limit_out_of_bounds_is_refused(store: Corral, limit: int) -> None:
     for arguments in WAYS:
         with refuses(store, Invalid):
             store.mail.list(limit=limit, **arguments)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "cursor",
     [
         "",

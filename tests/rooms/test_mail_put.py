@@ -3,12 +3,12 @@
 from typing import Any
 
 import msgspec
-import pytest
 
 from corral.kernel.clock import DAY, YEAR, SetClock
 from corral.kernel.errors import Invalid
 from corral.library import Corral
 from corral.rooms.mail.model import LetterState
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, rows, unchanged
 
 
@@ -77,7 +77,7 @@ def test_letters_without_a_key_are_never_the_same(store: Corral) -> None:
     assert store.mail.put("agent:ada", "hello").id != first.id
 
 
-@pytest.mark.parametrize(
+@each_case(
     "body",
     [
         None,
@@ -122,12 +122,12 @@ def test_a_letter_may_be_due_in_a_year_and_no_later(store: Corral, clock: SetClo
         store.mail.put("agent:ada", 1, due_at=clock.now() + YEAR + 1)
 
 
-@pytest.mark.parametrize("priority", [-100, 0, 100])
+@each_case("priority", [-100, 0, 100])
 def test_priorities_go_from_minus_100_to_100(store: Corral, priority: int) -> None:
     assert store.mail.put("agent:ada", 1, priority=priority).priority == priority
 
 
-@pytest.mark.parametrize(
+@each_case(
     "mailbox",
     [
         "",
@@ -158,15 +158,13 @@ def test_a_text_that_is_no_mailbox_is_refused_everywhere(store: Corral, mailbox:
             store.mail.list(mailbox=mailbox, all=True)
 
 
-@pytest.mark.parametrize(
-    "mailbox", ["", "ada", "robot:ada", "agent:a\0", "agent:\ud800"], ids=ascii
-)
+@each_case("mailbox", ["", "ada", "robot:ada", "agent:a\0", "agent:\ud800"], ids=ascii)
 def test_a_text_that_is_no_mailbox_has_no_next_moment_either(store: Corral, mailbox: str) -> None:
     with refuses(store, Invalid):
         store.mail.next_due(mailbox)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [
         {"priority": 101},
@@ -188,7 +186,7 @@ def test_an_argument_that_cannot_work_is_refused(store: Corral, arguments: dict[
         store.mail.put("agent:ada", "hello", **arguments)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "body",
     [
         "a\0b",

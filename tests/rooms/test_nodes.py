@@ -11,6 +11,7 @@ from corral.kernel.page import encode_cursor
 from corral.library import Corral
 from corral.rooms.nodes import ops
 from corral.rooms.nodes.model import NodeState
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, rows, shared_length, walk
 
 
@@ -44,7 +45,7 @@ def test_another_boot_or_another_host_is_another_node(store: Corral) -> None:
     assert store.nodes.join("other", "boot-1", owner="d").id != first.id
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [
         {"name": ""},
@@ -109,7 +110,7 @@ def test_a_heartbeat_that_comes_late_still_counts_while_nobody_gave_the_node_up(
     assert store.nodes.lose_silent() == []
 
 
-@pytest.mark.parametrize("lease_ms", [0, 999, DAY + 1])
+@each_case("lease_ms", [0, 999, DAY + 1])
 def test_a_heartbeat_with_a_term_out_of_bounds_is_refused(store: Corral, lease_ms: int) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     with refuses(store, Invalid):
@@ -203,7 +204,7 @@ def test_nodes_are_listed_newest_first(store: Corral, limit: int) -> None:
     assert found == made[::-1]
 
 
-@pytest.mark.parametrize("cursor", ["", "x", encode_cursor(1)])
+@each_case("cursor", ["", "x", encode_cursor(1)])
 def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
     with refuses(store, Invalid):
         store.nodes.list(after=cursor)
@@ -271,7 +272,7 @@ def test_a_lead_that_is_yielded_may_be_taken_at_once(store: Corral) -> None:
     assert store.nodes.yield_lead("nothing", owner="a") is False
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "owner", "lease_ms"),
     [
         ("", "a", 15_000),
@@ -291,9 +292,7 @@ def test_a_lead_that_cannot_be_one_is_refused(
         store.nodes.take_lead(name, owner=owner, lease_ms=lease_ms)
 
 
-@pytest.mark.parametrize(
-    ("name", "owner"), [("n\0", "a"), ("n", "a\0"), ("\ud800", "a")], ids=ascii
-)
+@each_case(("name", "owner"), [("n\0", "a"), ("n", "a\0"), ("\ud800", "a")], ids=ascii)
 def test_a_yield_that_names_nobody_is_refused(store: Corral, name: str, owner: str) -> None:
     with refuses(store, Invalid):
         store.nodes.yield_lead(name, owner=owner)

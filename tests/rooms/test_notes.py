@@ -7,6 +7,7 @@ import pytest
 from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.library import Corral
+from tests.support.cases import each_case
 from tests.support.prompts import quotes_in
 from tests.support.store import refuses, walk
 
@@ -164,7 +165,7 @@ def test_the_limit_really_holds_and_what_has_expired_does_not_count(
     store.notes.add("one more")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         {"text": ""},

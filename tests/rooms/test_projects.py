@@ -10,6 +10,7 @@ from corral.kernel.errors import Ambiguous, IllegalMove, Invalid, NotFound
 from corral.kernel.page import encode_cursor
 from corral.library import Corral
 from corral.rooms.projects.model import Project, ProjectState
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, rows, shared_length, unchanged, walk
 
 
@@ -113,16 +114,14 @@ def test_the_root_of_everything_has_a_name_too(store: Corral) -> None:
     assert (store.projects.register("/").dir, store.projects.register("/").name) == ("/", "/")
 
 
-@pytest.mark.parametrize("name", ["ünïcode ☃", "with space", "it's", "a'b\"c", "-dash", "x" * 255])
+@each_case("name", ["ünïcode ☃", "with space", "it's", "a'b\"c", "-dash", "x" * 255])
 def test_a_directory_may_have_any_name(store: Corral, tmp_path: Path, name: str) -> None:
-    if len(name.encode()) > 255:
-        pytest.skip("no file system has such a long name")
     (tmp_path / name).mkdir()
     made = store.projects.register(tmp_path / name)
     assert store.projects.by_dir(tmp_path / name) == made
 
 
-@pytest.mark.parametrize("dir", ["", "a\0b", "\udcff", "x" * 5_000], ids=ascii)
+@each_case("dir", ["", "a\0b", "\udcff", "x" * 5_000], ids=ascii)
 def test_a_text_that_is_no_directory_is_refused(store: Corral, dir: str) -> None:
     with refuses(store, Invalid):
         store.projects.register(dir)
@@ -138,7 +137,7 @@ def test_what_is_not_there_or_is_a_file_is_refused(store: Corral, tmp_path: Path
             store.projects.register(way)
 
 
-@pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * (64 * 1024 + 1)], ids=range(3))
+@each_case("text", ["a\0b", "\ud800", "x" * (64 * 1024 + 1)], ids=range(3))
 def test_a_command_or_prompt_that_cannot_be_kept_is_refused(
     store: Corral, folder: Path, text: str
 ) -> None:
@@ -189,7 +188,7 @@ def test_many_candidates_are_cut_short(store: Corral, tmp_path: Path) -> None:
     assert "…" in caught.value.message
 
 
-@pytest.mark.parametrize("verb", ["get", "touch", "archive", "delete"])
+@each_case("verb", ["get", "touch", "archive", "delete"])
 def test_an_unknown_id_is_not_found_and_a_wrong_one_refused(
     store: Corral, folder: Path, verb: str
 ) -> None:
@@ -241,7 +240,7 @@ def test_archived_projects_are_listed_only_when_asked_for(store: Corral, tmp_pat
     assert [project.name for project in found] == ["p3", "p2", "p1", "p0"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "cursor", ["", "x", encode_cursor("a", "b"), encode_cursor(1), encode_cursor(2**70, "~")]
 )
 def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
@@ -283,7 +282,7 @@ def test_a_project_gets_another_name_and_keeps_the_rest(
     assert record(store) == ["project.register", "project.change"]
 
 
-@pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 201], ids=ascii)
+@each_case("name", ["", "a\0b", "\ud800", "x" * 201], ids=ascii)
 def test_a_name_that_cannot_be_kept_is_refused(store: Corral, folder: Path, name: str) -> None:
     made = store.projects.register(folder)
     with refuses(store, Invalid):

@@ -3,13 +3,12 @@
 from contextlib import suppress
 from functools import partial
 
-import pytest
-
 import corral
 from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.mail.model import Letter
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, walk
 from tests.support.threads import Racer, race
 
@@ -180,7 +179,7 @@ def test_one_asker_cannot_ask_endlessly(store: Corral) -> None:
     store.questions.ask("Which?", asker="agent:ben")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         {"text": ""},
@@ -301,7 +300,7 @@ def test_votes_that_are_too_few_at_the_deadline_are_no_answer(
     assert store.questions.get(asked.id).state == "expired"
 
 
-@pytest.mark.parametrize("needed", [0, -1, 4, 21])
+@each_case("needed", [0, -1, 4, 21])
 def test_more_than_may_answer_cannot_be_needed(store: Corral, needed: int) -> None:
     with refuses(store, Invalid):
         store.questions.ask("?", asker="agent:ada", answerers=BOARD, needed=needed)

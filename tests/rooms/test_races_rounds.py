@@ -15,6 +15,7 @@ from corral.library import Corral
 from corral.rooms.races import doing, ops
 from corral.rooms.races.model import Attempt, Check, Entry, Plan, Race, Round, Tally
 from corral.rooms.runs.model import Run
+from tests.support.cases import each_case
 from tests.support.racing import attempts, states
 from tests.support.runs import ended, running
 
@@ -257,7 +258,7 @@ def test_a_budget_is_shared_between_the_rounds_and_spent_it_ends_them(
         begin(store, tmp_path, budget_micros=-1)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("plan", "words"),
     [
         ({"rounds": 0}, "rounds"),
@@ -274,7 +275,7 @@ def test_a_plan_that_cannot_be_is_refused(
         begin(store, tmp_path, **plan)
 
 
-@pytest.mark.parametrize("typed", ["9", "2.1", "0", "att_", "", "x" * 500])
+@each_case("typed", ["9", "2.1", "0", "att_", "", "x" * 500])
 def test_an_attempt_that_is_not_there_is_not_found(
     store: Corral, tmp_path: Path, typed: str
 ) -> None:

@@ -10,6 +10,7 @@ from corral.kernel.clock import DAY, MINUTE, SetClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.requests.model import Request
+from tests.support.cases import each_case
 from tests.support.channels import Chat, Runner
 from tests.support.store import contents, refuses
 
@@ -158,7 +159,7 @@ def test_the_same_key_is_the_same_request_and_too_many_are_refused(store: Corral
     assert store.requests.ask("ben", "create_agent", {**HELPER, "name": "his"}).state == "waiting"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("action", "arguments"),
     [
         ("rebuild", {}),

@@ -10,6 +10,7 @@ from corral.kernel.errors import Invalid
 from corral.library import Corral
 from corral.rooms.runs.model import Mode, RunState
 from corral.rooms.runs.order import MAX_PROMPT
+from tests.support.cases import each_case
 from tests.support.runs import order, queued
 from tests.support.store import record, refuses, rows
 
@@ -111,7 +112,7 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
+@each_case("what", BAD)
 def test_what_can_never_be_run_is_refused_and_nothing_is_kept(store: Corral, what: str) -> None:
     with refuses(store, Invalid) as caught:
         store.runs.request(order(**BAD[what]))
@@ -119,7 +120,7 @@ def test_what_can_never_be_run_is_refused_and_nothing_is_kept(store: Corral, wha
     assert "\0" not in caught.value.message
 
 
-@pytest.mark.parametrize(
+@each_case(
     "limits",
     [{"timeout_ms": 1}, {"idle_ms": 1}, {"grace_ms": DAY}, {"restarts": 1_000}, {"output_cap": 1}],
 )

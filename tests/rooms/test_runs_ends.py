@@ -14,6 +14,7 @@ from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound,
 from corral.library import Corral
 from corral.rooms.runs import ending, ops
 from corral.rooms.runs.model import Attention, Run, RunState, Stop
+from tests.support.cases import each_case
 from tests.support.runs import (
     ELSEWHERE,
     ended,
@@ -47,7 +48,7 @@ def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     without_keepers(monkeypatch)
 
 
-@pytest.mark.parametrize(("stop", "how", "state", "reason"), ENDS)
+@each_case(("stop", "how", "state", "reason"), ENDS)
 def test_an_end_is_kept_with_its_code_or_signal_and_why(
     store: Corral,
     clock: SetClock,
@@ -67,7 +68,7 @@ def test_an_end_is_kept_with_its_code_or_signal_and_why(
     assert not over.is_live
 
 
-@pytest.mark.parametrize("words", [*ending.REASONS.values(), ending.IDLE])
+@each_case("words", [*ending.REASONS.values(), ending.IDLE])
 def test_whatever_a_person_gives_as_the_reason_it_is_cancelled(store: Corral, words: str) -> None:
     run = running(store)
     store.runs.begin_to_stop(run.id, reason=words)
@@ -89,7 +90,7 @@ def test_a_run_may_end_before_its_program_was_executed(store: Corral, how: End) 
     assert not store.runs.end(starting(store), how).is_live
 
 
-@pytest.mark.parametrize("reason", ["a\0b", "half \ud800 a pair", "x" * 100_000, ""])
+@each_case("reason", ["a\0b", "half \ud800 a pair", "x" * 100_000, ""])
 def test_whatever_an_agent_says_at_its_end_the_run_ends(store: Corral, reason: str) -> None:
     over = store.runs.end(running(store), End(exit_code=1, reason=reason))
     assert over.state is RunState.FAILED
@@ -107,10 +108,8 @@ SECOND_ENDS: dict[str, Callable[[Corral, Run], Run]] = {
 }
 
 
-@pytest.mark.parametrize("second", SECOND_ENDS)
-@pytest.mark.parametrize(
-    "first", [End(exit_code=0), End(exit_code=3), End(signal=9), End()], ids=str
-)
+@each_case("second", SECOND_ENDS)
+@each_case("first", [End(exit_code=0), End(exit_code=3), End(signal=9), End()], ids=str)
 def test_the_first_end_stands_and_a_second_one_changes_nothing(
     store: Corral, clock: SetClock, first: End, second: str
 ) -> None:
@@ -174,14 +173,14 @@ def test_what_has_a_process_is_stopping_until_it_is_gone(
     assert (over.state, over.signal, over.reason) == ("cancelled", 15, "enough")
 
 
-@pytest.mark.parametrize("reason", ["", "a\0b", "\ud800", "x" * 2_001])
+@each_case("reason", ["", "a\0b", "\ud800", "x" * 2_001])
 def test_a_reason_that_cannot_be_kept_stops_nothing(store: Corral, reason: str) -> None:
     run = running(store)
     with refuses(store, Invalid):
         store.runs.stop(run.id, reason=reason)
 
 
-@pytest.mark.parametrize("grace_ms", [-1, 2 * DAY, 1.5, True])
+@each_case("grace_ms", [-1, 2 * DAY, 1.5, True])
 def test_a_time_to_end_that_cannot_be_stops_nothing(store: Corral, grace_ms: Any) -> None:
     run = running(store)
     with refuses(store, Invalid):
@@ -198,7 +197,7 @@ def test_a_run_that_does_not_exist_is_not_stopped(store: Corral) -> None:
 # -- processes that Corral did not start, or that vanished -------------------------------------
 
 
-@pytest.mark.parametrize(("code", "state"), [(0, "completed"), (3, "failed"), (-9, "failed")])
+@each_case(("code", "state"), [(0, "completed"), (3, "failed"), (-9, "failed")])
 def test_somebody_says_how_a_process_ended(store: Corral, code: int, state: str) -> None:
     over = store.runs.finish(running(store).id, exit_code=code)
     assert (over.state, over.exit_code) == (state, code)
@@ -209,7 +208,7 @@ def test_a_finish_of_what_was_being_stopped_is_a_cancellation(store: Corral) -> 
     assert (over.state, over.exit_code) == ("cancelled", 0)
 
 
-@pytest.mark.parametrize("code", [1 << 70, "0", 1.0, None, True])
+@each_case("code", [1 << 70, "0", 1.0, None, True])
 def test_an_exit_code_is_a_whole_number(store: Corral, code: object) -> None:
     run = running(store)
     with refuses(store, Invalid):
@@ -261,7 +260,7 @@ def test_a_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral)
     assert store.runs.get(waiting.id).state is RunState.QUEUED
 
 
-@pytest.mark.parametrize("way", ["end", "finish", "lose", "give up"])
+@each_case("way", ["end", "finish", "lose", "give up"])
 def test_however_a_run_ends_nothing_stays_reserved(
     store: Corral, clock: SetClock, way: str
 ) -> None:

@@ -10,6 +10,7 @@ from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound
 from corral.library import Corral
 from corral.rooms.runs.keeping import LEASE_MS
 from corral.rooms.runs.model import Attention, RunState, Sample
+from tests.support.cases import each_case
 from tests.support.runs import (
     ELSEWHERE,
     ended,
@@ -81,7 +82,7 @@ def test_a_keeper_that_starts_touches_the_project(
     assert store.projects.get(project.id).last_run_at == clock.now()
 
 
-@pytest.mark.parametrize("lease_ms", [0, 999, DAY + 1])
+@each_case("lease_ms", [0, 999, DAY + 1])
 def test_a_lease_that_protects_nothing_is_refused(store: Corral, lease_ms: int) -> None:
     asked = queued(store)
     with refuses(store, Invalid):
@@ -168,7 +169,7 @@ def test_a_run_that_is_being_stopped_is_not_started_again(store: Corral) -> None
 # -- being taken over --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["starting", "running", "stopping"])
+@each_case("state", ["starting", "running", "stopping"])
 def test_a_new_keeper_takes_over_whatever_has_a_process(store: Corral, state: str) -> None:
     run = {"starting": starting, "running": running, "stopping": stopping}[state](store)
     taken = store.runs.take_over(run, owner="keeper:2", keeper_pid=5, keeper_token="5")
@@ -245,10 +246,8 @@ def test_what_the_agent_says_of_itself_adds_up_and_is_not_forgotten(store: Corra
     assert store.runs.tell(run).tokens == 10
 
 
-@pytest.mark.parametrize("name", ["model", "provider_version"])
-@pytest.mark.parametrize(
-    "text", ["a\0b", "a\ud800b", "x" * 100_000, "\0", ""], ids=lambda text: repr(text)[:12]
-)
+@each_case("name", ["model", "provider_version"])
+@each_case("text", ["a\0b", "a\ud800b", "x" * 100_000, "\0", ""], ids=lambda text: repr(text)[:12])
 def test_whatever_an_agent_calls_itself_is_cut_to_what_can_be_kept(
     store: Corral, name: str, text: str
 ) -> None:
@@ -260,8 +259,8 @@ def test_whatever_an_agent_calls_itself_is_cut_to_what_can_be_kept(
     assert store.runs.get(run.id) == told
 
 
-@pytest.mark.parametrize("figure", [1 << 70, -1, 1.5])
-@pytest.mark.parametrize("name", ["tokens", "cost_micros"])
+@each_case("figure", [1 << 70, -1, 1.5])
+@each_case("name", ["tokens", "cost_micros"])
 def test_figures_that_an_agent_makes_up_are_refused(
     store: Corral, figure: float, name: str
 ) -> None:
@@ -326,7 +325,7 @@ def test_a_quota_that_is_back_already_is_not_waited_for(store: Corral, clock: Se
     assert parked.due_at == clock.now()
 
 
-@pytest.mark.parametrize("reason", ["", "x" * 100_000, "a\0b", "half \ud800 a pair"])
+@each_case("reason", ["", "x" * 100_000, "a\0b", "half \ud800 a pair"])
 def test_whatever_a_provider_writes_of_its_quota_the_run_is_parked(
     store: Corral, clock: SetClock, reason: str
 ) -> None:

@@ -12,6 +12,7 @@ from corral.kernel.errors import Ambiguous, Conflict, Invalid, NoRoom, NotFound
 from corral.library import Corral
 from corral.rooms.runs import ops
 from corral.rooms.runs.model import Run, RunState, Sample
+from tests.support.cases import each_case
 from tests.support.runs import (
     ELSEWHERE,
     add_run,
@@ -54,7 +55,7 @@ def test_a_run_is_found_by_its_id_shortened_or_not(store: Corral) -> None:
         store.runs.get("run_0000")
 
 
-@pytest.mark.parametrize("typed", ["", "a b", "prj_0", "ä", "a\0b", "\ud800", "x" * 1_000])
+@each_case("typed", ["", "a b", "prj_0", "ä", "a\0b", "\ud800", "x" * 1_000])
 def test_what_is_no_run_is_said_to_be_none(store: Corral, typed: str) -> None:
     queued(store)
     for look in (store.runs.get, store.runs.launch_of, store.runs.samples):
@@ -177,7 +178,7 @@ def test_a_list_that_grows_between_two_pages_shows_nothing_twice(
     assert walk(store.runs.list, between=lambda: queued(store)) == many
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         {"limit": 0},
@@ -195,8 +196,8 @@ def test_a_list_that_makes_no_sense_is_refused(store: Corral, wrong: dict[str, o
         store.runs.list(**wrong)
 
 
-@pytest.mark.parametrize("of", ["project", "session"])
-@pytest.mark.parametrize("made_up", ["a\0b", "\ud800"])
+@each_case("of", ["project", "session"])
+@each_case("made_up", ["a\0b", "\ud800"])
 def test_a_list_of_what_cannot_exist_is_empty_or_refused(
     store: Corral, of: str, made_up: str
 ) -> None:
@@ -332,7 +333,7 @@ def test_a_run_that_is_over_is_forgotten_with_all_that_was_kept_of_it(store: Cor
     assert store.runs.get(kept.id) == kept
 
 
-@pytest.mark.parametrize("make", [queued, starting, running, stopping])
+@each_case("make", [queued, starting, running, stopping])
 def test_a_run_that_is_not_over_is_not_forgotten(
     store: Corral, make: Callable[[Corral], Run]
 ) -> None:

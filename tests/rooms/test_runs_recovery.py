@@ -22,6 +22,7 @@ from corral.kernel.errors import CorralError
 from corral.library import Corral
 from corral.rooms.runs import ops
 from corral.rooms.runs.model import Run, RunState
+from tests.support.cases import each_case
 from tests.support.processes import at_once
 from tests.support.runs import (
     held,
@@ -118,7 +119,7 @@ def test_an_output_is_sealed_by_its_keeper_for_as_long_as_that_lives(
     assert store.outputs.get(id).state == "sealed"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("end", "state"),
     [(End(exit_code=0), "completed"), (End(exit_code=5), "failed"), (End(signal=9), "crashed")],
 )
@@ -347,7 +348,7 @@ def test_whoever_waited_for_a_recorded_process_says_how_it_ended(
     assert sleeper.poll() is None
 
 
-@pytest.mark.parametrize("pid", [0, -1, 1, GONE, 1 << 40, "7", None, True])
+@each_case("pid", [0, -1, 1, GONE, 1 << 40, "7", None, True])
 def test_nothing_is_recorded_of_a_process_that_is_not_there(store: Corral, pid: Any) -> None:
     with unchanged(store), pytest.raises(CorralError):
         store.runs.record(pid=pid)

@@ -9,6 +9,7 @@ from corral.kernel.errors import Ambiguous, IllegalMove, Invalid, NotFound
 from corral.kernel.page import encode_cursor
 from corral.library import Corral
 from corral.rooms.schedules.model import Kind, Misfire, Overlap, ScheduleState
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, rows, shared_length, unchanged, walk
 
 
@@ -53,7 +54,7 @@ def test_a_schedule_repeats_every_five_seconds_to_every_year(store: Corral, ever
     assert store.schedules.create("agent:ada", 1, every_ms=every_ms).rule == str(every_ms)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [
         {},
@@ -97,13 +98,13 @@ def test_a_schedule_that_cannot_work_is_refused(store: Corral, arguments: dict[s
         store.schedules.create("agent:ada", 1, **arguments)
 
 
-@pytest.mark.parametrize("mailbox", ["", "ada", "agent:a\0", "agent:\ud800"], ids=ascii)
+@each_case("mailbox", ["", "ada", "agent:a\0", "agent:\ud800"], ids=ascii)
 def test_a_schedule_needs_a_mailbox(store: Corral, mailbox: str) -> None:
     with refuses(store, Invalid):
         store.schedules.create(mailbox, 1, every_ms=HOUR)
 
 
-@pytest.mark.parametrize("body", ["\0", "\ud800", len, "x" * 1024 * 1024], ids=range(4))
+@each_case("body", ["\0", "\ud800", len, "x" * 1024 * 1024], ids=range(4))
 def test_a_schedule_needs_a_body_that_can_be_kept(store: Corral, body: Any) -> None:
     with refuses(store, Invalid):
         store.schedules.create("agent:ada", body, every_ms=HOUR)
@@ -124,7 +125,7 @@ def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: SetClock
     assert caught.value.details["candidates"] == [first.id, second.id]
 
 
-@pytest.mark.parametrize("verb", ["get", "pause", "resume", "run", "delete"])
+@each_case("verb", ["get", "pause", "resume", "run", "delete"])
 def test_an_unknown_id_is_not_found_and_a_wrong_one_refused(store: Corral, verb: str) -> None:
     store.schedules.create("agent:ada", 1, every_ms=HOUR)
     call = getattr(store.schedules, verb)
@@ -271,7 +272,7 @@ def test_schedules_made_between_two_pages_disturb_nothing(store: Corral) -> None
     assert found == made[::-1]
 
 
-@pytest.mark.parametrize("cursor", ["", "x", encode_cursor(1), encode_cursor("a", "b")])
+@each_case("cursor", ["", "x", encode_cursor(1), encode_cursor("a", "b")])
 def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
     for list_ in (store.schedules.list, store.timers.list):
         with refuses(store, Invalid):

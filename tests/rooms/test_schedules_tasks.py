@@ -9,6 +9,7 @@ from corral.kernel.errors import Held, Invalid, Refused
 from corral.library import Corral
 from corral.rooms.schedules.model import Past, Schedule, verdict
 from corral.rooms.sessions import forgetting
+from tests.support.cases import each_case
 from tests.support.channels import Chat, Runner
 from tests.support.prompts import quotes_in, texts_in
 from tests.support.store import record, refuses, rows, unchanged
@@ -393,7 +394,7 @@ def test_a_script_whose_directory_is_gone_fails_and_says_so(
     assert "is not on this machine" in str(past(store, made)[0].reason)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "options",
     [{"script": ""}, {"script": "x\0"}, {"script_ms": SECOND}, {"script": "x", "script_ms": 1}],
 )

@@ -14,6 +14,7 @@ from corral.library import Corral
 from corral.rooms.search import ops
 from corral.rooms.sessions import ops as sessions
 from corral.rooms.sessions.model import NewTurn
+from tests.support.cases import each_case
 from tests.support.store import refuses, rows, walk
 
 
@@ -37,7 +38,7 @@ def test_what_was_just_said_is_found_newest_first(store: Corral, clock: SetClock
     assert places(store, "red blue") == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "found"),
     [
         ("src/foo_bar.py", True),

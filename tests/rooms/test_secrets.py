@@ -11,6 +11,7 @@ import pytest
 from corral.kernel.clock import SetClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.library import Corral
+from tests.support.cases import each_case
 from tests.support.store import contents, record, refuses, rows, walk
 
 VALUE = "hunter2-do-not-tell"
@@ -34,14 +35,14 @@ def test_the_event_tells_the_kind_of_a_reference_and_not_more(store: Corral) -> 
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "reference", ["env:X", "file:/x", "file:~/x y", "cmd:pass show 'a b'", "keyring:corral/token"]
 )
 def test_every_kind_of_reference_is_kept(store: Corral, reference: str) -> None:
     assert store.secrets.set("token", reference).reference == reference
 
 
-@pytest.mark.parametrize(
+@each_case(
     "reference",
     [
         VALUE,
@@ -65,7 +66,7 @@ def test_what_is_no_reference_is_refused_and_not_repeated(store: Corral, referen
     assert VALUE not in f"{caught.value!r} {caught.value} {caught.value.details}"
 
 
-@pytest.mark.parametrize("name", ["", "1x", "a b", "a/b", "../x", "x" * 101, "ü", "a\0", "\ud800"])
+@each_case("name", ["", "1x", "a b", "a/b", "../x", "x" * 101, "ü", "a\0", "\ud800"])
 def test_what_is_no_name_is_refused(store: Corral, name: str) -> None:
     with refuses(store, Invalid):
         store.secrets.set(name, "env:X")
@@ -94,7 +95,7 @@ def test_a_deleted_secret_is_gone_once(store: Corral) -> None:
     assert record(store) == ["secret.set", "secret.delete"]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 50])
+@each_case("limit", [1, 2, 50])
 def test_secrets_are_listed_by_name(store: Corral, limit: int) -> None:
     for name in ("c", "a", "B", "d", "b"):
         store.secrets.set(name, "env:X")
@@ -147,7 +148,7 @@ def test_a_value_kept_again_replaces_the_first(store: Corral) -> None:
     assert os.listdir(folder) == ["token"]
 
 
-@pytest.mark.parametrize("value", ["abc\ud800", "", "a\0b"], ids=ascii)
+@each_case("value", ["abc\ud800", "", "a\0b"], ids=ascii)
 def test_a_value_that_cannot_be_kept_leaves_nothing_behind(
     store: Corral, tmp_path: Path, value: str
 ) -> None:

@@ -5,6 +5,7 @@ import pytest
 from corral.kernel.clock import MINUTE, SetClock
 from corral.kernel.errors import IllegalMove, NotFound
 from corral.library import Corral
+from tests.support.cases import each_case
 from tests.support.channels import Runner
 from tests.support.cli import Cli
 from tests.support.prompts import quotes_in
@@ -123,6 +124,6 @@ def test_the_command_line_says_that_there_is_no_such_session(cli: Cli) -> None:
     assert "There is no session ses_nothing" in done.err
 
 
-@pytest.mark.parametrize("mailbox", ["run:run_1", "group:team", "team"])
+@each_case("mailbox", ["run:run_1", "group:team", "team"])
 def test_other_kinds_of_addresses_are_no_mailboxes(cli: Cli, mailbox: str) -> None:
     assert cli("mail", "put", mailbox, "hello").code == 2

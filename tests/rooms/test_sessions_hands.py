@@ -9,6 +9,7 @@ from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refus
 from corral.library import Corral
 from corral.rooms.sessions import forgetting
 from corral.rooms.sessions.model import NewTurn, Session
+from tests.support.cases import each_case
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, rows, unchanged, walk
 
@@ -78,7 +79,7 @@ def test_all_is_all_whatever_an_earlier_hand_off_left_out(store: Corral) -> None
     assert [(each.number, each.policy) for each in listed] == [(1, "summary"), (2, "all")]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("policy", "more"),
     [
         ("some", {}),

@@ -11,6 +11,7 @@ from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.sessions.model import NewTurn
 from corral.rooms.sessions.turn import MAX_CONTENT
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, unchanged, walk
 from tests.support.trace import traced
 
@@ -118,7 +119,7 @@ def test_whoever_waits_is_woken_by_a_turn(store: Corral, url: str, clock: SetClo
         assert listener.wait(10.0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("role", "content", "more"),
     [
         ("person", "hi", {}),

@@ -9,6 +9,7 @@ from corral.kernel.clock import DAY, MINUTE, SetClock, format_duration
 from corral.kernel.errors import Invalid
 from corral.library import Corral
 from corral.rooms.settings.model import KNOWN
+from tests.support.cases import each_case
 from tests.support.store import record, refuses, rows, unchanged
 
 NAME = "mail.max_attempts"
@@ -94,7 +95,7 @@ def as_written(name: str, number: int) -> str:
     return format_duration(number) if name.endswith("_ms") else str(number)
 
 
-@pytest.mark.parametrize("name", sorted(name for name in KNOWN if KNOWN[name].type is int))
+@each_case("name", sorted(name for name in KNOWN if KNOWN[name].type is int))
 def test_a_number_is_kept_within_its_bounds(store: Corral, name: str) -> None:
     low, high = KNOWN[name].low, KNOWN[name].high
     assert store.settings.set(name, low).value == low
@@ -105,12 +106,12 @@ def test_a_number_is_kept_within_its_bounds(store: Corral, name: str) -> None:
         assert f"from {as_written(name, low)} to {as_written(name, high)}" in caught.value.message
 
 
-@pytest.mark.parametrize("name", sorted(KNOWN))
+@each_case("name", sorted(KNOWN))
 def test_every_default_is_a_value_that_could_be_chosen(store: Corral, name: str) -> None:
     assert store.settings.set(name, KNOWN[name].default).value == KNOWN[name].default
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     ["3", 3.5, True, None, [3], {}, 2**70, "\0", float("nan"), float("inf"), b"3"],
     ids=repr,
@@ -120,7 +121,7 @@ def test_a_value_of_another_type_is_refused(store: Corral, value: Any) -> None:
         store.settings.set(NAME, value)
 
 
-@pytest.mark.parametrize("value", [[], 5, "5", [-1], [1, "2"], [1] * 101, [2**70], [None]], ids=str)
+@each_case("value", [[], 5, "5", [-1], [1, "2"], [1] * 101, [2**70], [None]], ids=str)
 def test_a_ladder_that_cannot_work_is_refused(store: Corral, value: Any) -> None:
     with refuses(store, Invalid):
         store.settings.set("mail.backoff_ms", value)
@@ -147,13 +148,13 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(store: Corral) -> None:
     assert "corral setting list" in caught.value.message
 
 
-@pytest.mark.parametrize("name", ["", "a\0b", "\ud800"], ids=ascii)
+@each_case("name", ["", "a\0b", "\ud800"], ids=ascii)
 def test_a_name_that_cannot_be_one_is_refused(store: Corral, name: str) -> None:
     with refuses(store, Invalid):
         store.settings.get(name)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "scope",
     [
         "",
@@ -177,8 +178,8 @@ def test_a_text_that_is_no_scope_is_refused(store: Corral, scope: str) -> None:
         store.settings.list(scope=scope)
 
 
-@pytest.mark.parametrize("whose", ["agent", "project"])
-@pytest.mark.parametrize("text", ["a\0b", "\ud800"], ids=ascii)
+@each_case("whose", ["agent", "project"])
+@each_case("text", ["a\0b", "\ud800"], ids=ascii)
 def test_an_agent_or_project_that_cannot_be_one_is_refused(
     store: Corral, whose: str, text: str
 ) -> None:

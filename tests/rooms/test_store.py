@@ -9,6 +9,7 @@ from corral.db.statement import Statement
 from corral.kernel.clock import SetClock
 from corral.kernel.errors import Invalid, StoreUnavailable
 from corral.library import Corral
+from tests.support.cases import each_case
 from tests.support.store import refuses, rows, unchanged
 
 
@@ -95,7 +96,7 @@ def test_durability_is_a_property_of_the_store(store: Corral, url: str, engine: 
     assert store.db.durability("normal") == "normal"
 
 
-@pytest.mark.parametrize("wanted", ["", "FULL", "off"])
+@each_case("wanted", ["", "FULL", "off"])
 def test_a_durability_that_does_not_exist_is_refused(store: Corral, wanted: str) -> None:
     with refuses(store, Invalid):
         store.db.durability(wanted)

@@ -6,6 +6,7 @@ import pytest
 
 from corral.kernel.errors import Invalid
 from corral.library import Corral
+from tests.support.cases import each_case
 from tests.support.store import refuses, unchanged
 
 ENDLESS = (
@@ -59,19 +60,19 @@ def test_a_query_that_takes_too_long_is_stopped(store: Corral) -> None:
     assert caught.value.details["timeout_ms"] == 100
 
 
-@pytest.mark.parametrize("limit", [0, -1, 100_001])
+@each_case("limit", [0, -1, 100_001])
 def test_a_limit_out_of_bounds_is_refused(store: Corral, limit: int) -> None:
     with refuses(store, Invalid):
         store.db.sql("SELECT 1", limit=limit)
 
 
-@pytest.mark.parametrize("timeout_ms", [0, -1, 600_001])
+@each_case("timeout_ms", [0, -1, 600_001])
 def test_a_time_out_of_bounds_is_refused(store: Corral, timeout_ms: int) -> None:
     with refuses(store, Invalid):
         store.db.sql("SELECT 1", timeout_ms=timeout_ms)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "query",
     [
         "DELETE FROM events",
@@ -129,7 +130,7 @@ def test_no_file_is_written_by_a_query(store: Corral, tmp_path: Path) -> None:
         assert not target.exists()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "query",
     ["", "  ", "nonsense", "SELECT * FROM nowhere", "SELECT (", "SELECT 1 \0", "\ud800", "--"],
     ids=ascii,

@@ -8,6 +8,7 @@ from corral.kernel.clock import DAY, HOUR, SECOND, YEAR, SetClock
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from corral.library import Corral
 from corral.rooms.schedules.model import Kind, ScheduleState
+from tests.support.cases import each_case
 from tests.support.store import record, refuses
 
 
@@ -30,13 +31,13 @@ def test_a_timer_runs_for_five_seconds_to_a_year(
     assert store.timers.set("agent:ada", 1, delay_ms=delay_ms).next_at == clock.now() + delay_ms
 
 
-@pytest.mark.parametrize("delay_ms", [5 * SECOND - 1, YEAR + 1, 0, -1, 2**70])
+@each_case("delay_ms", [5 * SECOND - 1, YEAR + 1, 0, -1, 2**70])
 def test_a_timer_out_of_these_bounds_is_refused(store: Corral, delay_ms: int) -> None:
     with refuses(store, Invalid):
         store.timers.set("agent:ada", 1, delay_ms=delay_ms)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [{"priority": 101}, {"priority": -101}, {"project": "\0"}, {"project": "\ud800"}],
     ids=ascii,
@@ -46,7 +47,7 @@ def test_a_timer_that_could_not_be_put_is_refused(store: Corral, arguments: Any)
         store.timers.set("agent:ada", 1, delay_ms=HOUR, **arguments)
 
 
-@pytest.mark.parametrize("body", ["\0", "\ud800", len], ids=range(3))
+@each_case("body", ["\0", "\ud800", len], ids=range(3))
 def test_a_timer_needs_a_body_that_can_be_kept(store: Corral, body: Any) -> None:
     with refuses(store, Invalid):
         store.timers.set("agent:ada", body, delay_ms=HOUR)

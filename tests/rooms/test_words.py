@@ -13,6 +13,7 @@ import pytest
 import corral
 from corral.errors import Invalid, Refused
 from corral.library import Corral
+from tests.support.cases import each_case
 from tests.support.keys import KEY
 
 Reopen = Callable[[], Corral]
@@ -74,7 +75,7 @@ def test_what_is_repeated_under_its_key_is_still_one_letter(store: Corral) -> No
     assert store.mail.put("agent:ben", WORDS, key="once").id == first.id
 
 
-@pytest.mark.parametrize("depth", [90, 700, 5_000])
+@each_case("depth", [90, 700, 5_000])
 def test_a_key_in_brackets_upon_brackets_is_taken_out(store: Corral, depth: int) -> None:
     """Whoever writes it: a message in a chat must not be what its channel cannot get past."""
     turn = store.sessions.append(

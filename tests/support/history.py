@@ -9,8 +9,8 @@ from corral.db.sqlite_filing import file_behind
 from corral.db.statement import Statement
 
 LETTERS = 30_000
-BACKLOG = 4_000
-MANY = 4_000
+BACKLOG = 2_000
+MANY = 2_000
 
 _SERIES = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
 

@@ -63,10 +63,10 @@ def _known_as(connection: apsw.Connection, index: str) -> str:
     return "_".join([table, *(str(column[0]) for column in columns), "key"])
 
 
-def postgres_plans(
+def postgres_plan(
     connection: "psycopg.Connection[Any]", statement: Statement, params: Params
-) -> list[Plan]:
-    """The plan that the server makes at first, and the one that it settles on after a while."""
+) -> Plan:
+    """The generic plan, which a store's connections use for all values from the first call on."""
     text, names, _ = statement.postgres
     connection.execute(SESSION_SETTINGS.encode())  # as the store's own connections
     connection.execute(f"PREPARE looked_at AS {text}".encode())
@@ -74,11 +74,11 @@ def postgres_plans(
     arguments = sql.SQL("({})").format(values) if names else sql.SQL("")
     explain = sql.SQL("EXPLAIN (FORMAT JSON) EXECUTE looked_at") + arguments
     try:
-        # From the sixth time on the server may keep one plan for whatever values come.
-        told = [connection.execute(explain).fetchone() for _ in range(8)]
+        told = connection.execute(explain).fetchone()
     finally:
         connection.execute("DEALLOCATE looked_at")
-    return [_postgres_plan(row[0]) for row in (told[0], told[-1]) if row is not None]
+    assert told is not None
+    return _postgres_plan(told[0])
 
 
 def _postgres_plan(told: Any) -> Plan:

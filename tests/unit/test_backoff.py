@@ -2,16 +2,16 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.rooms.mail.backoff import SPREAD, pause_ms
+from tests.support.cases import each_case
 
 LADDER = [5_000, 10_000, 20_000, 40_000, 80_000]
 
 
-@pytest.mark.parametrize(("failures", "rung"), [(1, 5_000), (2, 10_000), (5, 80_000), (9, 80_000)])
+@each_case(("failures", "rung"), [(1, 5_000), (2, 10_000), (5, 80_000), (9, 80_000)])
 def test_the_nth_failure_takes_the_nth_rung_and_the_last_one_repeats(
     failures: int, rung: int
 ) -> None:

@@ -4,10 +4,9 @@ right: a checker that cannot fail proves nothing.
 
 from collections.abc import Callable
 
-import pytest
-
 from corral.db.moves import StateTable
 from corral.library.catalogue import declared
+from tests.support.cases import each_case
 from tests.torture.chaos import faults
 from tests.torture.chaos.checker import judge
 from tests.torture.chaos.record import History, Note, Ran, Told
@@ -233,7 +232,7 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@each_case("wrong", WRONG)
 def test_each_kind_of_wrong_is_found(wrong: str) -> None:
     said, spoil = WRONG[wrong]
     history = good()

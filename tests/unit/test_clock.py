@@ -17,9 +17,10 @@ from corral.kernel.clock import (
     parse_duration,
 )
 from corral.kernel.errors import Invalid
+from tests.support.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "ms"),
     [
         ("250ms", 250),
@@ -38,7 +39,7 @@ def test_a_duration_is_read(text: str, ms: int) -> None:
     assert parse_duration(text) == ms
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     ["", " ", "5", "s", "5 s", "1h 30m", "-5s", "+5s", "5x", "5s!", "1,5s", "1e3s", "5S", ".5s"],
 )
@@ -48,7 +49,7 @@ def test_what_is_no_duration_is_refused_and_shown_how_one_looks(text: str) -> No
     assert "90s" in caught.value.message
 
 
-@pytest.mark.parametrize("text", ["\u0663s", "\uff15s"])
+@each_case("text", ["\u0663s", "\uff15s"])
 def test_digits_of_other_scripts_are_refused(text: str) -> None:
     with pytest.raises(Invalid):
         parse_duration(text)
@@ -64,7 +65,7 @@ def test_a_fraction_loses_no_millisecond(ms: int) -> None:
     assert parse_duration(f"{ms // 1_000}.{ms % 1_000:03}s") == ms
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ms", "text"), [(0, "0s"), (1, "1ms"), (90_000, "1m30s"), (DAY, "1d"), (HOUR + 1, "1h1ms")]
 )
 def test_a_duration_is_written_in_its_largest_units(ms: int, text: str) -> None:

@@ -9,6 +9,7 @@ import corral
 from corral import config
 from corral.db import connect
 from corral.kernel.errors import Invalid, StoreUnavailable
+from tests.support.cases import each_case
 
 
 def test_the_store_that_was_named_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +72,7 @@ def test_a_user_whom_the_environment_does_not_name_has_the_name_of_the_account(
     assert config.actor() == "user:4000000001", "nobody's account, as in a container"
 
 
-@pytest.mark.parametrize("slashes", ["sqlite:///store.db", "sqlite:///./store.db"])
+@each_case("slashes", ["sqlite:///store.db", "sqlite:///./store.db"])
 def test_three_slashes_are_relative_to_where_we_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slashes: str
 ) -> None:
@@ -98,7 +99,7 @@ def test_missing_folders_are_made_private(tmp_path: Path) -> None:
         assert store.db.path.parent.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     [
         "store.db",

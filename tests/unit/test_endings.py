@@ -3,11 +3,10 @@
 import itertools
 import signal
 
-import pytest
-
 from corral.kernel.end import End
 from corral.rooms.runs import ending
 from corral.rooms.runs.model import ACTIVE, MOVES, RunState, Stop
+from tests.support.cases import each_case
 
 STOPS = (None, *Stop)
 CODES = (None, 0, 1, 3, 127, 255)
@@ -23,7 +22,7 @@ def state_after(end: End, stop: Stop | None) -> RunState:
     return RunState(MOVES[ending.verb_of(end, stop)].to)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("end", "state"),
     [
         (End(exit_code=0), "completed"),
@@ -43,8 +42,8 @@ def test_an_end_that_nobody_asked_for(end: End, state: str) -> None:
     assert state_after(end, None) == state
 
 
-@pytest.mark.parametrize("end", WAYS, ids=str)
-@pytest.mark.parametrize(
+@each_case("end", WAYS, ids=str)
+@each_case(
     ("stop", "state"),
     [
         (Stop.ASKED, "cancelled"),
@@ -57,15 +56,15 @@ def test_why_it_was_stopped_counts_before_how_it_ended(end: End, stop: Stop, sta
     assert state_after(end, stop) == state
 
 
-@pytest.mark.parametrize("end", WAYS, ids=str)
+@each_case("end", WAYS, ids=str)
 def test_a_run_that_was_stopped_is_never_shown_as_completed(end: End) -> None:
     for stop in Stop:
         assert state_after(end, stop) is not RunState.COMPLETED
         assert ending.reason_of(end, ending.REASONS[stop]) == ending.REASONS[stop]
 
 
-@pytest.mark.parametrize("well", [False, True])
-@pytest.mark.parametrize("end", WAYS, ids=str)
+@each_case("well", [False, True])
+@each_case("end", WAYS, ids=str)
 def test_every_end_is_a_legal_move_of_the_state_in_which_it_may_come(end: End, well: bool) -> None:
     """A run is stopping exactly when there is a reason to stop it."""
     for stop in STOPS:
@@ -74,7 +73,7 @@ def test_every_end_is_a_legal_move_of_the_state_in_which_it_may_come(end: End, w
         assert wanted <= {*sources}, stop
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("end", "reason"),
     [
         (End(exit_code=0), None),
@@ -117,7 +116,7 @@ def test_a_run_goes_on_as_often_as_it_may_and_no_more() -> None:
     assert [goes_on(attempts, 2) for attempts in (1, 2, 3)] == [True, True, False]
 
 
-@pytest.mark.parametrize("stop_reason", ending.REASONS.values())
+@each_case("stop_reason", ending.REASONS.values())
 def test_what_was_stopped_does_not_go_on(stop_reason: str) -> None:
     assert not ending.goes_on(
         End(exit_code=1), stop_reason=stop_reason, attempts=1, restarts=9, quick=0

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from corral.interfaces.web.forms import MAX_FIELDS, MAX_FORM, read_form
 from corral.kernel.errors import Invalid
+from tests.support.cases import each_case
 
 BOUND = "----x7"
 KIND = f"multipart/form-data; boundary={BOUND}"
@@ -35,7 +36,7 @@ def test_the_bytes_of_a_file_come_as_they_are(data: bytes) -> None:
     assert (file.name, file.data, file.bytes) == ("a.bin", data, len(data))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("head", "name"),
     [
         ('filename="../../x"', "../../x"),
@@ -53,7 +54,7 @@ def test_a_field_for_files_in_which_nothing_was_chosen_has_none() -> None:
     assert read_form(KIND, sent(('name="file"; filename=""', b""))).files == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "body"),
     [
         ("multipart/form-data", sent(('name="a"', b"1"))),

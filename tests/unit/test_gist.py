@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import pytest
-
 from corral.rooms.mail.model import gist
+from tests.support.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("body", "words"),
     [
         ("plain words", "plain words"),
@@ -25,7 +24,7 @@ def test_what_corral_itself_writes_is_told_in_a_line(body: Any, words: str) -> N
     assert gist(body) == words
 
 
-@pytest.mark.parametrize(
+@each_case(
     "body",
     [{"commit": "abc"}, [1, 2], None, 7, {"kind": 3, "title": "x"}, {"kind": "a", "text": 5}],
 )

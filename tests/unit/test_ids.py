@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import ALPHABET, LENGTH, id_range, new_id, number_of
+from tests.support.cases import each_case
 
 MOMENT = 1_800_000_000_000
 
@@ -105,12 +106,12 @@ def test_a_range_holds_nothing_that_begins_otherwise() -> None:
     assert not low <= "prk_0b" < high
 
 
-@pytest.mark.parametrize("typed", ["prj_0b", "0b", "0B", "PRJ_0B", "  prj_0b\n"])
+@each_case("typed", ["prj_0b", "0b", "0B", "PRJ_0B", "  prj_0b\n"])
 def test_the_prefix_may_be_left_out_and_case_does_not_matter(typed: str) -> None:
     assert id_range("prj", typed).low == "prj_0b"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "typed",
     ["", " ", "prj_", "sch_0b", "prj_u", "prj_o", "0-b", "é", "prj_" + "0" * 27, "0\0"],
 )
@@ -123,7 +124,7 @@ def test_what_can_be_no_id_is_refused_and_shown_how_one_looks(typed: str) -> Non
 # -- numbers ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("typed", "number"),
     [("let_184", 184), ("184", 184), (184, 184), (" let_7 ", 7), ("let_007", 7), ("0", 0)],
 )
@@ -137,13 +138,13 @@ def test_the_largest_number_that_is_read_fits_64_bits() -> None:
         number_of("let", "9" * 19)
 
 
-@pytest.mark.parametrize("typed", ["", "let_", "evt_1", "let_1.0", "-1", "let_-1", "+1", "1e3"])
+@each_case("typed", ["", "let_", "evt_1", "let_1.0", "-1", "let_-1", "+1", "1e3"])
 def test_what_holds_no_number_is_refused(typed: str) -> None:
     with pytest.raises(Invalid):
         number_of("let", typed)
 
 
-@pytest.mark.parametrize("typed", ["²", "\u0663", "\uff11", "1_000", "0x1", "let_1\0", -1])
+@each_case("typed", ["²", "\u0663", "\uff11", "1_000", "0x1", "let_1\0", -1])
 def test_digits_of_other_scripts_are_no_numbers(typed: str | int) -> None:
     with pytest.raises(Invalid):
         number_of("let", typed)

@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from corral.adapters.output.shapes import SHAPES
 from corral.adapters.redaction import Redaction, clean_of_secrets
 from corral.kernel.ids import new_id
 from corral.kernel.words import may_hold_key
+from tests.support.cases import each_case
 from tests.support.keys import KEY
 
 KEYS = (
@@ -58,7 +58,7 @@ def test_json_stays_json_whatever_is_taken_out_of_it() -> None:
     assert redaction.clean("{no json: 12345678") == "{no json: [redacted]"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "kept"),
     [
         ('{"a":"KEY","a":"fine"}', '{"a":"[redacted]","a":"fine"}'),

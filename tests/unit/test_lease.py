@@ -5,21 +5,22 @@ import pytest
 from corral.kernel.clock import DAY, SECOND
 from corral.kernel.errors import Conflict, Held, Invalid
 from corral.kernel.lease import lease_end, taken_over
+from tests.support.cases import each_case
 
 
-@pytest.mark.parametrize("term", [SECOND, 30 * SECOND, DAY])
+@each_case("term", [SECOND, 30 * SECOND, DAY])
 def test_a_lease_ends_its_term_after_now(term: int) -> None:
     assert lease_end(1_000, term) == 1_000 + term
 
 
-@pytest.mark.parametrize("term", [-1, 0, SECOND - 1, DAY + 1])
+@each_case("term", [-1, 0, SECOND - 1, DAY + 1])
 def test_a_term_that_protects_nothing_or_for_ever_is_refused(term: int) -> None:
     with pytest.raises(Invalid) as caught:
         lease_end(1_000, term)
     assert caught.value.details["lease_ms"] == term
 
 
-@pytest.mark.parametrize("term", [2**70, 1_500.7, "30s", True])
+@each_case("term", [2**70, 1_500.7, "30s", True])
 def test_a_term_that_is_no_whole_number_is_refused(term: int) -> None:
     with pytest.raises(Invalid) as caught:
         lease_end(1_000, term)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from corral.kernel.errors import Invalid
 from corral.kernel.patterns import covering, head_of, heads_above, meet, parts_of
 from corral.rooms.locks.patterns import fold, normalise
+from tests.support.cases import each_case
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def root(tmp_path: Path) -> Path:
     return home
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "wanted"),
     [
         ("src/a.py", "src/a.py"),
@@ -83,7 +84,7 @@ def test_the_root_of_the_file_system_can_be_a_project() -> None:
     assert normalise("/", "/") == "."
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("one", "other", "wanted"),
     [
         ("src/a.py", "src/a.py", True),
@@ -156,7 +157,7 @@ def test_patterns_that_cover_one_name_meet_and_their_heads_find_each_other(
         assert head_of(a) in heads_above(head_of(b)) or head_of(b) in heads_above(head_of(a))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "pattern",
     ["*" * 100, "*a" * 125, "a*" * 120 + "b", "**/" * 80 + "x", "**/a/" * 49 + "b", "?*" * 125],
 )
@@ -169,7 +170,7 @@ def test_no_pattern_makes_it_take_long(pattern: str) -> None:
     assert time.process_time() - began < 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("path", "covers", "spares"),
     [
         ("src", ["src", "src/a.py", "src/deep/b.py"], ["srcs", "docs/src"]),

@@ -10,19 +10,20 @@ from hypothesis import strategies as st
 from corral.adapters.output.lines import LONGEST_LINE, Line, Splitter
 from corral.adapters.output.read import Output
 from corral.adapters.output.render import PipeText, text_of
+from tests.support.cases import each_case
 
 pytestmark = pytest.mark.slow
 
 MB = 1_000_000
-LENGTH = 20 * MB
+LENGTH = 5 * MB
 
 
-@pytest.mark.parametrize(
+@each_case(
     "piece", [b"word ", b"progress\r", b"\x1b[31mred ", "ünï".encode(), b"\x1b]0;", b"\xff\xfe"]
 )
-def test_a_line_of_20_mb_takes_seconds_and_holds_little(tmp_path: Path, piece: bytes) -> None:
+def test_a_long_line_takes_seconds_and_holds_little(tmp_path: Path, piece: bytes) -> None:
     with (tmp_path / "output").open("wb") as file:
-        for _ in range(20):
+        for _ in range(LENGTH // MB):
             file.write(piece * (MB // len(piece)))
     busy = time.process_time()
     text, length = PipeText(), 0
@@ -32,7 +33,7 @@ def test_a_line_of_20_mb_takes_seconds_and_holds_little(tmp_path: Path, piece: b
         assert len(shown) <= 2 * LONGEST_LINE
         assert len(text._left) <= 2 * LONGEST_LINE
     length += len(text.finish())
-    assert time.process_time() - busy < 8
+    assert time.process_time() - busy < 2
     if piece == b"word ":
         assert length == LENGTH + 1
     (last,) = Output(tmp_path).tail(5)

@@ -4,9 +4,10 @@ import pytest
 
 from corral.kernel.errors import Invalid
 from corral.kernel.money import check_micros, format_usd, parse_usd
+from tests.support.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "micros"),
     [
         ("5", 5_000_000),
@@ -22,7 +23,7 @@ def test_dollars_are_read_exactly(text: str, micros: int) -> None:
     assert parse_usd(text) == micros
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -43,7 +44,7 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
         parse_usd(text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("micros", "text"),
     [
         (None, "-"),
@@ -59,7 +60,7 @@ def test_an_amount_is_written_for_people(micros: int | None, text: str) -> None:
     assert format_usd(micros) == text
 
 
-@pytest.mark.parametrize("value", [-1, 10**12 + 1, True, 1.0, "1"])
+@each_case("value", [-1, 10**12 + 1, True, 1.0, "1"])
 def test_an_amount_that_cannot_be_is_refused(value: int) -> None:
     with pytest.raises(Invalid):
         check_micros(value, "The cost")

@@ -19,6 +19,7 @@ from corral.adapters.output.redact import Redactor
 from corral.adapters.output.seal import load_index, remove_plain, seal, sealed_file, sealing
 from corral.adapters.output.sealed import open_sealed
 from corral.kernel.errors import NotFound, StoreUnavailable
+from tests.support.cases import each_case
 from tests.support.outputs import KEY, NARROW, follow_all, text_of_lines
 
 ANY = settings(
@@ -172,7 +173,7 @@ def test_an_empty_output_is_sealed_too(folder: Path) -> None:
     assert follow_all(output) == b""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "utf8"),
     [(b"plain", True), ("ü☃".encode() * 40_000, True), (b"\xff\xfe", False), (b"cut \xc3", False)],
 )
@@ -368,7 +369,7 @@ def test_nothing_to_seal_is_said(folder: Path) -> None:
     assert follow_all(Output(folder)) == b""
 
 
-@pytest.mark.parametrize("damage", [b"", b"rubbish", b"x" * 40])
+@each_case("damage", [b"", b"rubbish", b"x" * 40])
 def test_a_damaged_sealed_file_is_made_anew_while_the_plain_one_is_there(
     folder: Path, damage: bytes
 ) -> None:

@@ -7,11 +7,12 @@ import sys
 import pytest
 
 import corral
+from tests.support.cases import each_case
 
 NAMES = ["CorralError", "NotFound", "Conflict", "IllegalMove", "Held", "Refused", "Invalid"]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "StoreUnavailable", "Ambiguous"])
+@each_case("name", [*NAMES, "StoreUnavailable", "Ambiguous"])
 def test_an_error_is_found_under_its_public_name(name: str) -> None:
     assert issubclass(getattr(corral.errors, name), corral.errors.CorralError)
 

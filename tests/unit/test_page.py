@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from corral.kernel.errors import Invalid
 from corral.kernel.page import MAX_LIMIT, check_limit, decode_cursor, encode_cursor, page_of
+from tests.support.cases import each_case
 
 SMALL = st.integers(-(2**62), 2**62)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
@@ -30,7 +31,7 @@ def test_without_a_cursor_the_list_begins_before_its_first_row() -> None:
     assert decode_cursor(None, "", 0) == ["", 0]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "cursor",
     [
         "",
@@ -53,16 +54,14 @@ def test_a_cursor_that_is_damaged_or_of_another_list_is_refused(cursor: str) -> 
     assert "no cursor of this list" in caught.value.message
 
 
-@pytest.mark.parametrize(
-    "key", [["a", True], ["a", None], ["a", 1.5], ["a", [1]], {"a": 1}, "a", 1, None]
-)
+@each_case("key", [["a", True], ["a", None], ["a", 1.5], ["a", [1]], {"a": 1}, "a", 1, None])
 def test_a_cursor_that_holds_something_else_is_refused(key: object) -> None:
     cursor = binascii.b2a_base64(json.dumps(key).encode(), newline=False).decode()
     with pytest.raises(Invalid):
         decode_cursor(cursor, "", 0)
 
 
-@pytest.mark.parametrize("key", [["a", 2**63], ["a", -(2**63) - 1], ["a\0", 1], ["\ud800", 1]])
+@each_case("key", [["a", 2**63], ["a", -(2**63) - 1], ["a\0", 1], ["\ud800", 1]])
 def test_a_cursor_that_no_engine_could_compare_is_refused(key: list[object]) -> None:
     cursor = binascii.b2a_base64(json.dumps(key).encode(), newline=False).decode()
     with pytest.raises(Invalid):
@@ -78,7 +77,7 @@ def test_no_text_whatever_does_more_than_be_refused(text: str) -> None:
     assert [type(part) for part in key] == [str, int]
 
 
-@pytest.mark.parametrize(("count", "more"), [(0, False), (2, False), (3, True)])
+@each_case(("count", "more"), [(0, False), (2, False), (3, True)])
 def test_a_page_promises_more_only_when_a_further_row_was_fetched(count: int, more: bool) -> None:
     page = page_of(list(range(count)), 2, lambda row: (row,))
     assert page.items == list(range(count))[:2]
@@ -87,12 +86,12 @@ def test_a_page_promises_more_only_when_a_further_row_was_fetched(count: int, mo
         assert decode_cursor(page.next, 0) == [1], "the key of the last row shown"
 
 
-@pytest.mark.parametrize("limit", [1, 50, MAX_LIMIT])
+@each_case("limit", [1, 50, MAX_LIMIT])
 def test_a_limit_within_bounds_is_given_back(limit: int) -> None:
     assert check_limit(limit) == limit
 
 
-@pytest.mark.parametrize("limit", [0, -1, MAX_LIMIT + 1])
+@each_case("limit", [0, -1, MAX_LIMIT + 1])
 def test_a_limit_out_of_bounds_is_refused(limit: int) -> None:
     with pytest.raises(Invalid):
         check_limit(limit)

@@ -10,11 +10,12 @@ import pytest
 
 from corral.adapters.prices import Question, Usage, answer, ask, price, serve
 from corral.kernel.errors import Refused
+from tests.support.cases import each_case
 
 AT = 1_790_000_000_000
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("model", "provider", "usage", "micros"),
     [
         # 1.25, 0.125 and 10 dollars a million tokens.
@@ -40,7 +41,7 @@ def test_a_price_is_exact_to_the_micro_dollar(
     assert told[1].startswith("genai-prices ")
 
 
-@pytest.mark.parametrize("model", ["nobody-knows", "", "/", "openai/nobody-knows"])
+@each_case("model", ["nobody-knows", "", "/", "openai/nobody-knows"])
 def test_a_model_that_is_not_in_the_table_has_no_price(model: str) -> None:
     assert price(model, "codex", Usage(input=1), AT) is None
 

@@ -10,6 +10,7 @@ from corral.library.judging import understand
 from corral.rooms.races.model import Attempt, AttemptState, Check, Tally, Verdict, VerdictState
 from corral.rooms.races.ranking import confidence, ranked, survivors
 from corral.rooms.races.variations import TEMPLATES, entries, read_agents, read_text, templates
+from tests.support.cases import each_case
 
 
 def attempt(number: int, **more: object) -> Attempt:
@@ -120,7 +121,7 @@ def test_agents_and_variations_are_paired_and_the_shorter_list_goes_round() -> N
 LABELS = {"A": "att_1", "B": "att_2"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("said", "ranking"),
     [
         ('{"ranking": [["B"], ["A"]], "reason": "x"}', [["att_2"], ["att_1"]]),

@@ -12,6 +12,7 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR
 from corral.kernel.errors import Invalid
 from corral.rooms.schedules.model import Kind
 from corral.rooms.schedules.recurrence import Rule, check_cron, check_every, zone
+from tests.support.cases import each_case
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 
@@ -89,7 +90,7 @@ def test_every_moment_is_a_whole_number_of_steps_from_the_anchor(
 # -- cron ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rule", "after", "expected"),
     [
         ("* * * * *", "2027-01-15T08:00:00", "2027-01-15T08:01"),
@@ -121,8 +122,8 @@ def test_a_cron_rule_is_read_on_the_wall_clock_of_its_zone() -> None:
 # becomes 02:00); in New York on 14 March and 7 November, each an hour of the local night earlier.
 SPRING = [(BERLIN, "2027-03-28", "+01:00", "+02:00"), (NEW_YORK, "2027-03-14", "-05:00", "-04:00")]
 AUTUMN = [(BERLIN, "2027-10-31", "+02:00", "+01:00"), (NEW_YORK, "2027-11-07", "-04:00", "-05:00")]
-EACH_SPRING = pytest.mark.parametrize(("zone_name", "day", "before", "after"), SPRING, ids=str)
-EACH_AUTUMN = pytest.mark.parametrize(("zone_name", "day", "before", "after"), AUTUMN, ids=str)
+EACH_SPRING = each_case(("zone_name", "day", "before", "after"), SPRING, ids=str)
+EACH_AUTUMN = each_case(("zone_name", "day", "before", "after"), AUTUMN, ids=str)
 
 
 def night(zone_name: str, day: str) -> tuple[int, int]:
@@ -294,7 +295,7 @@ def test_latest_is_the_mirror_of_next_for_steps_too(step: int, anchor: int, mome
 # -- what is refused -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["0 0 30 2 *", "0 0 31 4 *", "0 0 31 2,4,6,9,11 *"])
+@each_case("text", ["0 0 30 2 *", "0 0 31 4 *", "0 0 31 2,4,6,9,11 *"])
 def test_a_rule_that_never_fires_is_refused_quickly(text: str) -> None:
     began = time.process_time()
     with pytest.raises(Invalid) as caught:
@@ -303,7 +304,7 @@ def test_a_rule_that_never_fires_is_refused_quickly(text: str) -> None:
     assert caught.value.details["rule"] == text
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "",
@@ -336,24 +337,24 @@ def test_a_rule_that_fires_rarely_is_found_quickly() -> None:
     assert time.process_time() - began < 2
 
 
-@pytest.mark.parametrize("ms", [5 * SECOND, DAY, YEAR])
+@each_case("ms", [5 * SECOND, DAY, YEAR])
 def test_a_step_within_bounds_is_kept_as_text(ms: int) -> None:
     assert check_every(ms) == str(ms)
 
 
-@pytest.mark.parametrize("ms", [5 * SECOND - 1, YEAR + 1, 0, -5_000])
+@each_case("ms", [5 * SECOND - 1, YEAR + 1, 0, -5_000])
 def test_a_step_out_of_bounds_is_refused(ms: int) -> None:
     with pytest.raises(Invalid) as caught:
         check_every(ms)
     assert caught.value.details["every_ms"] == ms
 
 
-@pytest.mark.parametrize("name", ["UTC", BERLIN, "America/Argentina/Buenos_Aires", "Etc/GMT+5"])
+@each_case("name", ["UTC", BERLIN, "America/Argentina/Buenos_Aires", "Etc/GMT+5"])
 def test_a_time_zone_is_found_by_its_name(name: str) -> None:
     assert zone(name).key == name
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     ["", "Mars/Olympus", "CETT", "../../etc/passwd", "/etc/localtime", "a\0b", "\ud800", "Europe"],
 )
@@ -363,8 +364,8 @@ def test_what_is_no_time_zone_is_refused_and_shown_how_one_looks(name: str) -> N
     assert "Europe/Berlin" in caught.value.message
 
 
-@pytest.mark.parametrize("rule", ["30 */2 * * *", "45 */3 * * *", "0 0 29 2 *"])
-@pytest.mark.parametrize("zone_name", ["Pacific/Chatham", "Australia/Lord_Howe", "Pacific/Apia"])
+@each_case("rule", ["30 */2 * * *", "45 */3 * * *", "0 0 29 2 *"])
+@each_case("zone_name", ["Pacific/Chatham", "Australia/Lord_Howe", "Pacific/Apia"])
 def test_looking_back_ends_where_clocks_change_off_the_full_hour(rule: str, zone_name: str) -> None:
     """It runs inside a write: a search that never ends would hold up every writer of the store."""
     there = cron(rule, zone_name)

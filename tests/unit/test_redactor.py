@@ -5,7 +5,6 @@ import json
 import time
 import urllib.parse
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from corral.adapters.output.escapes import UNSEEN
 from corral.adapters.output.redact import REDACTED, WIDEST_LETTER, Redactor, forms_of
 from corral.adapters.output.render import render
 from corral.adapters.output.shapes import CONTEXT, SHAPES
+from tests.support.cases import each_case
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 LONG = (LETTERS * 2)[7:97].encode()
@@ -98,19 +98,19 @@ def in_pieces(data: bytes, borders: list[int], values: list[bytes]) -> bytes:
     return out
 
 
-@pytest.mark.parametrize("name", KEYS)
+@each_case("name", KEYS)
 def test_a_key_is_taken_out_and_nothing_else(name: str) -> None:
     for before, after in ((b"", b""), (b"key=", b" and on"), (b'"text\\n', b'"'), (b"\n", b"\n")):
         data = before + KEYS[name] + after
         assert in_pieces(data, [], []) == before + REDACTED + after
 
 
-@pytest.mark.parametrize("data", PLAIN)
+@each_case("data", PLAIN)
 def test_what_is_no_key_is_left_alone(data: bytes) -> None:
     assert in_pieces(b"x " + data + b" y\n", [], []) == b"x " + data + b" y\n"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "wanted"),
     [
         (b"https://ada:pw@example.com/x", b"https://[redacted]@example.com/x"),
@@ -129,7 +129,7 @@ def test_only_the_secret_part_is_taken_out(data: bytes, wanted: bytes) -> None:
         assert in_pieces(data, [border], []) == wanted
 
 
-@pytest.mark.parametrize("name", KEYS)
+@each_case("name", KEYS)
 def test_a_key_is_found_whatever_border_runs_through_it(name: str) -> None:
     data = b"a " + KEYS[name] + b" b"
     for border in range(1, len(data)):
@@ -139,7 +139,7 @@ def test_a_key_is_found_whatever_border_runs_through_it(name: str) -> None:
     assert one_by_one + redactor.finish() == b"a [redacted] b"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "before",
     [
         b"\x1b[31m",
@@ -176,7 +176,7 @@ def test_a_private_key_without_its_end_is_taken_out_too() -> None:
 VALUE = 'hunter2/"quoted"+ü\nsecond line'
 
 
-@pytest.mark.parametrize(
+@each_case(
     "form",
     [
         VALUE.encode(),
@@ -207,7 +207,7 @@ def test_a_value_is_found_as_encoders_for_pages_write_it() -> None:
 COLOURS = b"\x1b[38;2;255;100;50m\x1b[1m"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "between",
     [
         *(b"\x1b[31m", COLOURS, b"\x1b[0m\x00\x1b[K", b"\x1b]8;;http://x\x07", b"\x1b]0;t\x1b\\"),
@@ -230,8 +230,8 @@ def test_what_never_becomes_a_value_is_let_go_of() -> None:
     assert out.startswith(b"hunt\x1b[31m")
 
 
-@pytest.mark.parametrize("before", [b"", b"u", b"us", b"user:"])
-@pytest.mark.parametrize("after", [b"", b":", b"::"])
+@each_case("before", [b"", b"u", b"us", b"user:"])
+@each_case("after", [b"", b":", b"::"])
 def test_a_value_within_something_in_base64_cannot_be_read_back(
     before: bytes, after: bytes
 ) -> None:
@@ -316,7 +316,7 @@ def test_no_pattern_looks_further_back_than_the_context() -> None:
     assert len(longest) < CONTEXT
 
 
-@pytest.mark.parametrize(
+@each_case(
     "piece",
     [
         *(b"@", b"J", b"K", b"gh", b"ghp_ ", b"xox", b"xox ", b"sk- ", b"sk-", b"://", b"://a:"),
@@ -326,15 +326,15 @@ def test_no_pattern_looks_further_back_than_the_context() -> None:
         *(b"sk-aaaaaaaaaaaaaaaa ", b"://a:b@", b"uthorization", b"eyJaaaaaaaa.eyJ "),
     ],
 )
-def test_what_is_made_to_take_long_takes_no_longer_than_seconds_for_a_megabyte(
+def test_what_is_made_to_take_long_takes_less_than_a_second(
     piece: bytes,
 ) -> None:
-    data = piece * (1_000_000 // len(piece))
+    data = piece * (262_144 // len(piece))
     redactor, busy = Redactor(["hunter2-aaaaaaaaaaaaaaab"]), time.process_time()
     for at in range(0, len(data), 65_536):
         redactor.feed(data[at : at + 65_536])
     redactor.finish()
-    assert time.process_time() - busy < 3
+    assert time.process_time() - busy < 1
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,11 +1,10 @@
 """Numbers of things in sentences."""
 
-import pytest
-
 from corral.interfaces.cli.render import count
+from tests.support.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("number", "things", "text"),
     [
         (0, "agents", "0 agents"),

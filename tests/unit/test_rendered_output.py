@@ -4,11 +4,11 @@ import re
 import subprocess
 import time
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.adapters.output.render import Terminal, render, text_of
+from tests.support.cases import each_case
 
 HARMFUL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
@@ -19,7 +19,7 @@ def played(data: bytes, *, columns: int = 80, rows: int = 24) -> str:
     return render(data, terminal=True, columns=columns, rows=rows)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "text"),
     [
         (b"plain\ttext\n", "plain\ttext\n"),
@@ -51,7 +51,7 @@ def test_what_was_written_to_a_pipe(data: bytes, text: str) -> None:
     assert text_of(data) == text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "text"),
     [
         (b"one\r\ntwo\r\n", "one\ntwo\n"),
@@ -171,20 +171,20 @@ def test_real_programs_on_a_real_terminal_read_well() -> None:
     assert played(data) == "loading 99%\nbold\n"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
-        "e" + "\u0301" * 300_000,
-        "e" + "\u0301\x1b[m" * 100_000,
-        "x" * 30_000 + "\ra" * 300_000,
-        "x" * 100_000 + "\x1b[2K\x1b[1K" * 100_000,
-        "\b" * 900_000,
-        "\x1b" * 900_000,
-        "\x1b[" * 450_000,
-        "\x1b]" * 450_000,
-        "\x1b[9999L\x1b[9999@" * 5_000,
-        "\x1b[?1049h\x1b[?1049l" * 20_000,
-        "\x1b[" + "1" * 900_000 + "H",
+        "e" + "\u0301" * 100_000,
+        "e" + "\u0301\x1b[m" * 33_000,
+        "x" * 10_000 + "\ra" * 100_000,
+        "x" * 33_000 + "\x1b[2K\x1b[1K" * 33_000,
+        "\b" * 300_000,
+        "\x1b" * 300_000,
+        "\x1b[" * 150_000,
+        "\x1b]" * 150_000,
+        "\x1b[9999L\x1b[9999@" * 1_700,
+        "\x1b[?1049h\x1b[?1049l" * 7_000,
+        "\x1b[" + "1" * 300_000 + "H",
     ],
     ids=range(11),
 )
@@ -192,4 +192,4 @@ def test_what_is_made_to_take_long_does_not(data: str) -> None:
     busy = time.process_time()
     text_of(data.encode())
     played(data.encode())
-    assert time.process_time() - busy < 10
+    assert time.process_time() - busy < 3

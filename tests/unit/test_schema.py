@@ -2,15 +2,14 @@
 
 import re
 
-import pytest
-
 from corral.db.migrate import FOLDER, migrations, newest, split_statements
 from corral.db.schema import TableDoc, tables
 from corral.library import Corral
+from tests.support.cases import each_case
 from tests.support.store import rows
 
 TABLES = {table.name: table for table in tables()}
-EACH_TABLE = pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+EACH_TABLE = each_case("table", TABLES.values(), ids=TABLES)
 
 
 def test_migrations_are_numbered_without_a_gap() -> None:

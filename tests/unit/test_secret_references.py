@@ -9,6 +9,7 @@ import pytest
 
 from corral.adapters import secrets
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
+from tests.support.cases import each_case
 
 VALUE = "hunter2-do-not-tell"
 
@@ -38,7 +39,7 @@ def test_a_value_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert secrets.resolve("env:TOKEN") == VALUE
 
 
-@pytest.mark.parametrize("value", [None, ""])
+@each_case("value", [None, ""])
 def test_a_variable_that_is_not_set_is_named(
     monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
@@ -51,7 +52,7 @@ def test_a_variable_that_is_not_set_is_named(
 # -- file ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+@each_case("end", ["", "\n", "\r\n", "\n\n"])
 def test_a_value_from_a_file_without_its_line_end(tmp_path: Path, end: str) -> None:
     assert secrets.resolve(f"file:{private(tmp_path / 's', VALUE + end)}") == VALUE
 
@@ -67,7 +68,7 @@ def test_the_home_sign_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert secrets.resolve("file:~/s") == VALUE
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o620, 0o610])
+@each_case("mode", [0o644, 0o640, 0o604, 0o660, 0o620, 0o610])
 def test_a_file_that_others_can_reach_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
     file = private(tmp_path / "s", VALUE)
     file.chmod(mode)
@@ -102,7 +103,7 @@ def test_a_command_is_split_like_a_shell_does_and_run_without_one(tmp_path: Path
     assert secrets.resolve(f"cmd:{sys.executable} -c '{code}' \"a  b; $HOME\"") == "a  b; $HOME"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "code",
     [
         'import sys; print("hunter2" + "-do-not-tell"); sys.exit(3)',
@@ -121,7 +122,7 @@ def test_a_command_that_prints_no_text_is_not_found() -> None:
     error_of(python(code), NotFound)
 
 
-@pytest.mark.parametrize("command", ["/no/such/program", "no-such-program-here x", "'unclosed"])
+@each_case("command", ["/no/such/program", "no-such-program-here x", "'unclosed"])
 def test_a_command_that_cannot_be_run_is_not_found(command: str) -> None:
     error_of(f"cmd:{command}", NotFound)
 
@@ -199,7 +200,7 @@ def test_a_value_kept_in_a_file_is_found_by_its_reference(tmp_path: Path) -> Non
     assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("reference", ["", "token", "vault:x", "env:", "cmd:  ", VALUE])
+@each_case("reference", ["", "token", "vault:x", "env:", "cmd:  ", VALUE])
 def test_what_is_no_reference_is_refused_and_not_repeated(reference: str) -> None:
     error_of(reference, Invalid)
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from corral.db.dialect import TOKENS
 from corral.db.statement import Query, Statement, for_engine, record_maker
+from tests.support.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "positional", "names"),
     [
         ("SELECT 1", "SELECT 1", ()),
@@ -42,7 +43,7 @@ def test_sqlite_numbers_them_too() -> None:
     assert (text, names) == ("SELECT ':a', ?1, ?2, ?1", ("b", "c"))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "values"),
     [("SELECT 1", ()), ("SELECT :b", (2,)), ("SELECT :b, :a", (2, 1))],
 )
@@ -78,7 +79,7 @@ def test_every_place_gets_the_number_of_its_name(names: list[str]) -> None:
     assert len({*found}) == len(found)
 
 
-@pytest.mark.parametrize("token", sorted(TOKENS))
+@each_case("token", sorted(TOKENS))
 def test_every_token_has_words_for_both_engines(token: str) -> None:
     assert {*TOKENS[token]} == {"sqlite", "postgres"}
     for engine in ("sqlite", "postgres"):
@@ -96,7 +97,7 @@ def test_parameters_inside_a_token_count_too() -> None:
     assert after.names == ("seq", "xid", "limit")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "reads"),
     [
         ("SELECT 1", True),

@@ -5,6 +5,7 @@ from enum import StrEnum
 import pytest
 
 from corral.kernel.states import Move, Moves, move
+from tests.support.cases import each_case
 
 
 class Light(StrEnum):
@@ -36,7 +37,7 @@ def test_an_unknown_verb_is_a_mistake_of_the_program() -> None:
         LIGHTS["fly"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("state", "verbs"),
     [
         ("red", ["go", "blink", "smash"]),

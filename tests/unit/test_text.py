@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from corral.kernel.errors import Invalid
 from corral.kernel.text import MAX_BODY, MAX_TEXT, abridged, clean_text, encode_json, encode_text
+from tests.support.cases import each_case
 
 STORABLE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
 JSON = st.recursive(
@@ -18,7 +19,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "short"),
     [
         ("as it is", "as it is"),
@@ -36,7 +37,7 @@ def test_storable_text_is_given_back_as_it_is(text: str) -> None:
     assert clean_text(text, "It") == text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "said"),
     [
         ("", "empty"),
@@ -89,16 +90,14 @@ def test_every_value_comes_back_out_of_its_json(value: Any) -> None:
     assert msgspec.json.decode(encode_json(value, "It")) == value
 
 
-@pytest.mark.parametrize(
-    "value", ["\0", ["\0"], {"\0": 1}, {"a": [{"b": "x\0"}]}, ("\0",)], ids=ascii
-)
+@each_case("value", ["\0", ["\0"], {"\0": 1}, {"a": [{"b": "x\0"}]}, ("\0",)], ids=ascii)
 def test_a_nul_is_found_however_deep_it_lies(value: Any) -> None:
     with pytest.raises(Invalid) as caught:
         encode_json(value, "The body")
     assert "NUL" in caught.value.message
 
 
-@pytest.mark.parametrize("value", ["\\u0000", ["\\u0000"], {"\\u0000": "\\\\u0000"}], ids=ascii)
+@each_case("value", ["\\u0000", ["\\u0000"], {"\\u0000": "\\\\u0000"}], ids=ascii)
 def test_a_nul_spelled_out_is_six_plain_characters(value: Any) -> None:
     assert msgspec.json.decode(encode_json(value, "It")) == value
 
@@ -118,19 +117,19 @@ def test_a_nul_inside_a_record_is_found() -> None:
     assert encode_json(Shaped("\\u0000"), "It")
 
 
-@pytest.mark.parametrize("value", ["\ud800", ["\udfff"], {"\ud800": 1}], ids=ascii)
+@each_case("value", ["\ud800", ["\udfff"], {"\ud800": 1}], ids=ascii)
 def test_half_a_pair_of_surrogates_is_refused(value: Any) -> None:
     with pytest.raises(Invalid):
         encode_json(value, "It")
 
 
-@pytest.mark.parametrize("value", [object(), {1: object()}, {(1, 2): 3}, [len]], ids=range(4))
+@each_case("value", [object(), {1: object()}, {(1, 2): 3}, [len]], ids=range(4))
 def test_what_is_no_json_is_refused(value: Any) -> None:
     with pytest.raises(Invalid):
         encode_json(value, "It")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), [float("-inf")]], ids=repr)
+@each_case("value", [float("nan"), float("inf"), [float("-inf")]], ids=repr)
 def test_a_number_that_json_does_not_have_is_refused_and_not_turned_into_null(value: Any) -> None:
     with pytest.raises(Invalid):
         encode_json(value, "It")

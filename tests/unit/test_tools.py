@@ -1,8 +1,7 @@
 """Which tools the rules of an agent allow."""
 
-import pytest
-
 from corral.rooms.agents.tools import allows
+from tests.support.cases import each_case
 
 
 def test_without_rules_everything_is_allowed() -> None:
@@ -24,7 +23,7 @@ def test_a_denial_beats_whatever_allows() -> None:
     assert allows("mcp__git__log", ["mcp__*"], ["mcp__db__*"])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "rule"),
     [
         ("Bash(git push)", "Bash(git *)"),
@@ -39,7 +38,7 @@ def test_a_rule_fits(call: str, rule: str) -> None:
     assert not allows(call, [], [rule])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("call", "rule"),
     [
         ("Bash", "Bash(git *)"),
@@ -53,7 +52,7 @@ def test_a_rule_does_not_fit(call: str, rule: str) -> None:
     assert not allows(call, [rule], [])
 
 
-@pytest.mark.parametrize(
+@each_case(
     "line",
     [
         "git status; rm -rf x",

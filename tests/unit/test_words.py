@@ -14,9 +14,10 @@ from corral.rooms.search.words import (
     snippet_of,
     text_in,
 )
+from tests.support.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "query"),
     [
         ("one two", '"one" "two"'),
@@ -31,7 +32,7 @@ def test_every_word_stands_in_quotes(text: str, query: str) -> None:
     assert query_of(text) == query
 
 
-@pytest.mark.parametrize("text", ["", " ", "!!!", '""', "_", "- *", "\0", "a" * 2_000])
+@each_case("text", ["", " ", "!!!", '""', "_", "- *", "\0", "a" * 2_000])
 def test_what_holds_no_word_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
         query_of(text)
