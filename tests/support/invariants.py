@@ -4,9 +4,10 @@ Read from the tables, past the rooms' own code, because that is what is being ch
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
-from corral.db.database import silent
+from corral.db.database import Finding, silent
 from corral.db.moves import StateTable
 from corral.db.schema import filled_tables
 from corral.db.statement import Row, Statement
@@ -27,15 +28,20 @@ def check_store(store: Corral, *, schema: bool = False) -> None:
     and moving a store can change its schema, and on PostgreSQL the comparison is the largest part.
     """
     database = store._database
-    findings = (
-        store.db.verify()
-        if schema
-        else [
-            *database.check(thorough=True),
-            *verifying.rows(database, silent),
-            *verifying.files(database, silent),
-        ]
-    )
+    findings = store.db.verify() if schema else database.check(thorough=True)
+    if not schema:
+        findings += verifying.files(database, silent)
+    _require_sound(findings)
+    check_rows(store)
+
+
+def check_rows(store: Corral) -> None:
+    """Check the invariants that concern rows only, not pages and files."""
+    _require_sound(verifying.rows(store._database, silent))
+    store._database.read(_check_rows)
+
+
+def _require_sound(findings: Iterable[Finding]) -> None:
     # Tests make up ids of runs and sessions, which then belong to nothing: only a warning.
     # And runs that no process ever had, whose output is in no folder.
     broken = [
@@ -44,7 +50,6 @@ def check_store(store: Corral, *, schema: bool = False) -> None:
         if finding.state == "broken" and NO_FOLDER not in finding.message
     ]
     assert not broken, broken
-    database.read(_check_rows)
 
 
 def _check_rows(tx: Tx) -> None:
