@@ -149,7 +149,7 @@ torture: setup ## kill, stop, cut off and fill whatever there is, and see that t
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --handles
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --moves
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --runs
-	@env -u PYTHONDONTWRITEBYTECODE CORRAL_CRASH=all $(BIN)/pytest --timeout 1800 -n $(WORKERS) --dist worksteal tests/crash
+	@env -u PYTHONDONTWRITEBYTECODE CORRAL_CRASH=all $(BIN)/pytest --timeout 1800 -n $(WORKERS) --dist worksteal tests/crash tests/adapters/test_pool.py tests/faults/test_damage.py
 
 clean: ## remove what the targets above made
 	@rm -rf build .venv .venv-real bench/node/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis

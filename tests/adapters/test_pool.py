@@ -2,16 +2,21 @@
 
 import os
 import shutil
+import signal
 import stat
 import subprocess
-import sys
+import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from corral.adapters import git as adapter
 from corral.adapters import leftovers, pool, worktrees
 from corral.adapters.pool import Pool
+from tests.support.processes import Child
 from tests.support.repositories import commit, git, new_repository, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain_git")]
@@ -262,44 +267,54 @@ def test_what_is_too_deep_to_be_walked_through_is_no_obstacle(repository: Path, 
     assert_as_new(repository, made(repository, "two", kept))
 
 
-STEP = """
-import os, sys
-from corral.adapters import git, leftovers, pool, worktrees
-
-repository, folder, root, action, last = sys.argv[1:]
-left = [int(last)]
-
-def dying(function):
-    def call(*words, **more):
-        left[0] -= 1
-        if left[0] == 0:
-            os._exit(9)
-        return function(*words, **more)
-    return call
-
-kept = pool.pool_of(root, repository, 2)
-git._started = dying(git._started)
-for name in ("rename", "chmod", "unlink", "rmdir", "utime", "mkdir"):
-    setattr(os, name, dying(getattr(os, name)))
-if action == "make":
-    worktrees.make(repository, folder, "corral/two", base="main", pool=kept)
-else:
-    worktrees.remove(repository, folder, delete_branch=True, despite=["dirty"], pool=kept)
-"""
+STEPS = ("rename", "chmod", "unlink", "rmdir", "utime", "mkdir")
+STRIDE = 1 if os.environ.get("CORRAL_CRASH") == "all" else 3
 
 
-def step(repository: Path, folder: Path, kept: Pool, action: str, last: int) -> int:
-    words = (str(repository), str(folder), str(Path(kept.folder).parent), action, str(last))
-    return subprocess.run([sys.executable, "-c", STEP, *words], check=False).returncode
+def killed_at_step(number: int, action: Callable[[], object]) -> bool:
+    """Run an action in a process that is killed before so many git commands and file operations.
+
+    Return whether it was killed; False: the action finished first.
+    """
+    left = number
+
+    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*words: object, **more: object) -> object:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*words, **more)
+
+        return call
+
+    def act() -> None:
+        adapter._started = dying(adapter._started)
+        for name in STEPS:
+            setattr(os, name, dying(getattr(os, name)))
+        try:
+            action()
+        except BaseException:
+            traceback.print_exc()
+            os.abort()
+
+    with Child(act) as child:
+        ended = child.ended_by()
+    assert ended in (None, signal.SIGKILL), "the action failed"
+    return ended is not None
 
 
 def test_a_crash_at_any_step_of_taking_leaves_a_whole_worktree_or_one_that_is_made_anew(
     repository: Path, kept: Pool
 ) -> None:
-    for last in range(1, 200):
+    folder = repository.parent / "worktrees" / "two"
+
+    def make() -> None:
+        worktrees.make(str(repository), str(folder), "corral/two", base="main", pool=kept)
+
+    for last in range(1, 200, STRIDE):
         put(repository, made(repository, "one"), kept)
-        folder = repository.parent / "worktrees" / "two"
-        code = step(repository, folder, kept, "make", last)
+        killed = killed_at_step(last, make)
         made(repository, "two", kept)
         assert_as_new(repository, folder)
         pool.sweep(str(Path(kept.folder).parent))
@@ -307,9 +322,9 @@ def test_a_crash_at_any_step_of_taking_leaves_a_whole_worktree_or_one_that_is_ma
         put(repository, folder, kept)
         for entry in entries(kept):
             pool.drop(entry)
-        if code == 0:
+        if not killed:
             break
-    assert code == 0
+    assert not killed
     assert last > 10
 
 
@@ -317,23 +332,28 @@ def test_a_crash_at_any_step_of_keeping_loses_nothing_and_leaves_nothing_unliste
     repository: Path, kept: Pool
 ) -> None:
     root = str(repository.parent / "worktrees")
-    for last in range(1, 200):
-        folder = made(repository, "one")
+    folder = repository.parent / "worktrees" / "one"
+
+    def remove() -> None:
+        worktrees.remove(
+            str(repository), str(folder), delete_branch=True, despite=["dirty"], pool=kept
+        )
+
+    for last in range(1, 200, STRIDE):
+        made(repository, "one")
         write(folder, {"cache/x": "left", "README": "changed\n"})
-        code = step(repository, folder, kept, "remove", last)
+        killed = killed_at_step(last, remove)
         listed = leftovers.orphans([str(repository)], root, [])
         if folder.exists():
             assert [each.folder for each in listed] == [str(folder)]
             assert (folder / "README").read_text() == "changed\n"
-        worktrees.remove(
-            str(repository), str(folder), delete_branch=True, despite=["dirty"], pool=kept
-        )
+        remove()
         leftovers.sweep(root)
         assert git(repository, "branch", "--list", "corral/one") == "", "its branch is found, too"
         assert leftovers.orphans([str(repository)], root, []) == []
         assert_as_new(repository, made(repository, "two", kept))
         worktrees.remove(str(repository), str(folder.with_name("two")), delete_branch=True)
-        if code == 0:
+        if not killed:
             break
-    assert code == 0
+    assert not killed
     assert last > 10

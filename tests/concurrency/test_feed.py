@@ -18,7 +18,7 @@ from tests.support.processes import Signal
 from tests.support.threads import Racer
 
 WRITERS = 6
-TRANSACTIONS = 25
+TRANSACTIONS = 12
 
 
 class TakeBack(Exception):

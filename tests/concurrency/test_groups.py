@@ -8,8 +8,8 @@ from tests.support.invariants import check_store
 from tests.support.processes import at_once
 from tests.support.threads import race
 
-POSTERS = 4
-POSTS = 12
+POSTERS = 3
+POSTS = 6
 
 
 def test_posts_of_several_processes_are_numbered_without_gaps_and_arrive_in_that_order(

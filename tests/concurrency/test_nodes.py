@@ -17,7 +17,7 @@ from tests.support.processes import SECONDS, Child, Counters, at_once
 
 LEASE = 2 * SECOND
 PROCESSES = 4
-CHANGES = 30
+CHANGES = 12
 
 
 class Reign(NamedTuple):

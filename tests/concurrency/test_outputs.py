@@ -11,7 +11,7 @@ from corral.adapters.output.read import Output
 from corral.adapters.output.seal import remove_plain, seal
 from tests.support.threads import SECONDS
 
-LINES = 400_000
+LINES = 100_000
 WRITE = f"""
 import sys
 for n in range({LINES}):

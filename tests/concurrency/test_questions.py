@@ -9,7 +9,7 @@ from tests.support.invariants import check_store
 from tests.support.processes import at_once
 from tests.support.threads import race
 
-QUESTIONS = 20
+QUESTIONS = 8
 
 
 def test_of_many_answers_one_stands_and_the_others_learn_which(url: str) -> None:

@@ -9,11 +9,11 @@ from tests.support.invariants import check_store
 from tests.support.processes import at_once
 from tests.support.tasks import check_counts
 
-AGENTS = 8
-ROUNDS = 15
+AGENTS = 5
+ROUNDS = 10
 
 
-def test_eight_agents_share_one_store_and_nothing_is_lost_or_given_out_twice(
+def test_agents_share_one_store_and_nothing_is_lost_or_given_out_twice(
     url: str, tmp_path: Path
 ) -> None:
     """The bench measures fifty of them against their bars; here only what no noise explains."""

@@ -23,8 +23,8 @@ from tests.support.keeping import until
 from tests.support.kernel_locks import holds_lock, requests_lock, waits_for_lock
 from tests.support.processes import Child, Counters, Signal, at_once
 
-PROCESSES = 16
-ROUNDS = 20
+PROCESSES = 8
+ROUNDS = 10
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ class Overtaking:
         self._file.close()
 
 
-def test_sixteen_processes_on_one_file_are_all_served_and_lose_nothing(file_url: str) -> None:
+def test_processes_on_one_file_are_all_served_and_lose_nothing(file_url: str) -> None:
     """All of them go on until the slowest one has done its rounds. The bench measures how evenly
     they are served; that depends on the machine."""
     rounds = Counters(PROCESSES)

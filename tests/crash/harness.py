@@ -11,13 +11,15 @@ for every store (`tests.support.invariants`).
             fresh_url, tmp_path, Scenario(run=put_three, recover=deliver_all, check=all_delivered)
         )
 
-Each of the four steps is a plain function of the open store and of the world around it.
+Each of the four steps is a plain function of the open store and of the world around it. On SQLite
+`prepare` runs once and its files are copied for each process that is killed.
 
 Of a long scenario `make test` takes some moments, fewer on PostgreSQL, where a death costs more
 time; `make torture` takes them all, on both engines.
 """
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -25,11 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import corral
+from corral import config
 from corral.kernel.clock import HOUR
 from corral.library import Corral
 from tests.support.clocks import SharedClock
 from tests.support.fresh import wait_until_alone
-from tests.support.invariants import check_store
+from tests.support.invariants import check_rows, check_store
 from tests.support.processes import Child
 from tests.torture.ledger import Batch, note
 
@@ -37,7 +40,7 @@ FreshUrl = Callable[[], str]
 
 ALL = os.environ.get("CORRAL_CRASH") == "all"
 KILLS = os.environ.get("CORRAL_KILLS")  # read now: a test sees none of these
-MOST, MOST_ON_POSTGRES = 5, 3
+MOST, MOST_ON_POSTGRES = 4, 2
 
 
 class World:
@@ -101,11 +104,14 @@ class Probe:
 
 
 def crash_at_every_commit(fresh_url: FreshUrl, folder: Path, scenario: Scenario) -> None:
-    peaceful = fresh_url()
-    moments = Trial(peaceful, folder / "diary", scenario).in_peace()
+    first = Trial(fresh_url(), folder / "trial", scenario)
+    first.prepare()
+    on_sqlite = first.url.startswith("sqlite")
+    prepared = Prepared(first, folder) if on_sqlite else None
+    moments = first.in_peace()
     assert moments == ["before commit", "after commit"] * (len(moments) // 2), moments
     assert moments, "the scenario commits nothing, so it shows nothing"
-    most = MOST_ON_POSTGRES if peaceful.startswith("postgresql") else MOST
+    most = MOST if on_sqlite else MOST_ON_POSTGRES
     # Odd, so that it is now before a commit and now after one.
     stride = 1 if ALL else -(-len(moments) // most) | 1
     began, killed, wrong = time.monotonic(), 0, 0
@@ -115,13 +121,19 @@ def crash_at_every_commit(fresh_url: FreshUrl, folder: Path, scenario: Scenario)
                 continue
             killed += 1
             try:
-                Trial(fresh_url(), folder / f"diary-{number}", scenario).killed_at(number)
+                url = fresh_url()
+                if prepared is not None:
+                    trial = prepared.copy_to(url)
+                else:
+                    trial = Trial(url, folder / f"trial-{number}", scenario)
+                    trial.prepare()
+                trial.killed_at(number)
             except BaseException as error:
                 wrong += 1
                 error.add_note(f"killed {moment} {number // 2 + 1} of {len(moments) // 2}")
                 raise
     finally:
-        engine = "postgres" if peaceful.startswith("postgresql") else "sqlite"
+        engine = "sqlite" if on_sqlite else "postgres"
         kills, seconds = {"at a commit": killed}, time.monotonic() - began
         note(KILLS, Batch(engine, "commits", None, kills, seconds, wrong))
 
@@ -129,40 +141,73 @@ def crash_at_every_commit(fresh_url: FreshUrl, folder: Path, scenario: Scenario)
 class Trial:
     """One run of a scenario, on one store."""
 
-    def __init__(self, url: str, diary: Path, scenario: Scenario) -> None:
-        self._url = url
-        self._scenario = scenario
-        self._clock = SharedClock()
-        self._world = World(diary, self._clock)
+    def __init__(self, url: str, folder: Path, scenario: Scenario) -> None:
+        folder.mkdir(exist_ok=True)
+        self.url = url
+        self.folder = folder
+        self.scenario = scenario
+        self.clock = SharedClock()
+        self._world = World(folder / "diary", self.clock)
+
+    def prepare(self) -> None:
+        with corral.open(self.url, clock=self.clock) as store:
+            self.scenario.prepare(store, self._world)
 
     def in_peace(self) -> list[str]:
         """Nobody is killed; gives back the moments at which somebody could have been."""
-        self._prepare()
         with Child(lambda: self._run(Probe())) as child:
             moments = child.result()
         self._recover_and_check()
         return moments
 
     def killed_at(self, moment: int) -> None:
-        self._prepare()
         with Child(lambda: self._run(Probe(kill_at=moment))) as child:
             assert child.ended_by() is signal.SIGKILL, "the process got away"
         self._recover_and_check()
 
-    def _prepare(self) -> None:
-        with corral.open(self._url, clock=self._clock) as store:
-            self._scenario.prepare(store, self._world)
-
     def _run(self, probe: Probe) -> list[str]:
-        with corral.open(self._url, clock=self._clock, probe=probe) as store:
-            self._scenario.run(store, self._world)
+        with corral.open(self.url, clock=self.clock, probe=probe) as store:
+            self.scenario.run(store, self._world)
         return probe.told
 
     def _recover_and_check(self) -> None:
-        wait_until_alone(self._url)
-        self._clock.advance(self._scenario.later_ms)
-        with corral.open(self._url, clock=self._clock) as store:
-            check_store(store)  # before anybody mends anything
-            self._scenario.recover(store, self._world)
-            self._scenario.check(store, self._world)
+        wait_until_alone(self.url)
+        self.clock.advance(self.scenario.later_ms)
+        with corral.open(self.url, clock=self.clock) as store:
+            check_rows(store)  # before anybody mends anything
+            self.scenario.recover(store, self._world)
+            self.scenario.check(store, self._world)
             check_store(store)
+
+
+class Prepared:
+    """The files of a trial after `prepare`: its SQLite store, its folder, and the home.
+
+    Each copy has the same paths, because rows of the store and git worktrees contain them.
+    """
+
+    def __init__(self, trial: Trial, folder: Path) -> None:
+        self._trial = trial
+        self._time = trial.clock.now()
+        self._store = shutil.copyfile(_file(trial.url), folder / "prepared.db")
+        self._copies = {
+            path: shutil.copytree(path, folder / f"prepared-{path.name}", symlinks=True)
+            for path in (trial.folder, config.home())
+            if path.exists()
+        }
+
+    def copy_to(self, url: str) -> Trial:
+        """Make a trial on a new store."""
+        shutil.copyfile(self._store, _file(url))
+        for path in (self._trial.folder, config.home()):
+            if path.exists():
+                shutil.rmtree(path)
+        for path, copy in self._copies.items():
+            shutil.copytree(copy, path, symlinks=True)
+        trial = Trial(url, self._trial.folder, self._trial.scenario)
+        trial.clock.at = self._time
+        return trial
+
+
+def _file(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))

@@ -1,4 +1,8 @@
-"""Races and a process that dies: the old state or the whole new one, and no work is lost."""
+"""Races and a process that dies: the old state or the whole new one, and no work is lost.
+
+On SQLite only: these tests are about the order of commits and git commands, which does not depend
+on the engine. The statements of races run on both in tests/rooms and tests/concurrency.
+"""
 
 from pathlib import Path
 
@@ -13,6 +17,8 @@ from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 from tests.support.racing import attempts, git, make_repository, states
 from tests.support.runs import held, without_keepers
 
+pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
+
 
 @pytest.fixture(autouse=True)
 def _no_keepers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,14 +32,11 @@ def prepare(store: Corral, world: World) -> None:
     store.settings.set("races.checks_at_once", 1)
 
 
+CHECKS = ["test -e made"]  # each starts a Python process, so only tests about checks have some
+
+
 def start(store: Corral, world: World, **plan: object) -> Race:
-    race = store.races.start(
-        "Do it",
-        agents="ada:2",
-        checks=["test -e made"],
-        project=str(world.folder),
-        **plan,
-    )
+    race = store.races.start("Do it", agents="ada:2", project=str(world.folder), **plan)
     world.note("started")
     return race
 
@@ -115,7 +118,7 @@ def test_a_driver_that_dies_leaves_a_round_that_another_drives(
 ) -> None:
     def ready(store: Corral, world: World) -> None:
         prepare(store, world)
-        work(store, start(store, world))
+        work(store, start(store, world, checks=CHECKS))
 
     def drive(store: Corral, world: World) -> None:
         race = store.races.advance(only(store).id)
@@ -185,7 +188,7 @@ def test_a_next_round_begins_whole_or_not_at_all(fresh_url: FreshUrl, tmp_path: 
 def test_an_automatic_race_is_decided_once(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def ready(store: Corral, world: World) -> None:
         prepare(store, world)
-        work(store, start(store, world, auto=True, rounds=2))
+        work(store, start(store, world, auto=True, rounds=2, checks=CHECKS))
 
     def drive(store: Corral, world: World) -> None:
         store.races.advance(only(store).id)

@@ -1,4 +1,7 @@
-"""Races on repositories as they are found: dirty, detached, with submodules, on a full disk."""
+"""Races on repositories as they are found: dirty, detached, with submodules, on a full disk.
+
+On SQLite only: git, disks and processes behave the same with either engine.
+"""
 
 import os
 import shlex
@@ -22,6 +25,11 @@ from tests.support.racing import agent, attempts, git, make_repository, states
 
 WAIT_MS = 120_000
 NEWLINE = "a\nname"
+
+
+@pytest.fixture(params=["sqlite"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
@@ -53,6 +61,7 @@ def test_a_dirty_base_is_refused_included_or_ignored(live: Corral, repository: P
         assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])  # the claim expires in the database
 def test_a_run_whose_claimant_crashed_is_started_by_the_waiting_driver(
     live: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +79,7 @@ def test_a_run_whose_claimant_crashed_is_started_by_the_waiting_driver(
     assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])  # each has its own wake-ups
 def test_waiting_for_a_race_does_not_spin(
     live: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -297,7 +297,7 @@ def test_money_goes_on_after_a_restore(
     assert charge is not None
     assert (charge.id, charge.input) == ("chg_3", 5)
     assert new.charges.total("run:run_1").cost_micros == 30
-    check_store(new)
+    check_store(new, schema=True)
 
 
 @EACH_WAY

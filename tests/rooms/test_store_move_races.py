@@ -268,7 +268,7 @@ def test_of_two_movers_without_a_lock_one_completes_the_move(
     with opened(old, clock) as store:
         assert store.address == new
         assert [letter.body for letter in store.mail.list(limit=100).items] == list(range(7))
-        check_store(store)
+        check_store(store, schema=True)
 
 
 # -- killed on the way back ------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def test_killed_on_the_way_back_nothing_accepted_is_lost(
             moved(away, home)
         with corral.open(away, clock=SetClock()) as store:
             assert store.address == home
-            check_store(store)
+            check_store(store, schema=True)
         assert bodies(home) == accepted, moment
         left = connect(away, actor="test")
         found = find(left)

@@ -5,10 +5,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from tests.support.shelf import NAME, Shelf
+from tests.support.shelf import Shelf, others_connected
 
 
 @pytest.fixture
@@ -44,14 +43,6 @@ def wait_until_alone(url: str, seconds: float = 120.0) -> None:
     if not url.startswith("postgres"):
         return
     deadline = time.monotonic() + seconds
-    with psycopg.connect(url, autocommit=True) as connection:
-        while connection.execute(_OTHERS).fetchall() != [(0,)]:
-            assert time.monotonic() < deadline, "somebody else still uses the store"
-            time.sleep(0.002)
-
-
-_OTHERS = f"""
-    SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid()
-      AND backend_type = 'client backend' AND application_name <> '{NAME}'
-"""
+    while others_connected(url):
+        assert time.monotonic() < deadline, "somebody else still uses the store"
+        time.sleep(0.002)

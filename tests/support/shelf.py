@@ -25,6 +25,11 @@ TERMINATE = f"""
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND application_name <> '{NAME}'
 """
+OTHERS = f"""
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+      AND backend_type = 'client backend' AND application_name <> '{NAME}'
+"""
 # What the schema is made of, and what was set for the database: a test that changed either has
 # used it up. What lies below 16384 came with the server.
 SHAPE = """
@@ -58,6 +63,18 @@ def filled_tables(url: str) -> set[str] | None:
     shelf, and in a forked child, whose parent has the connection."""
     shelf = _lent.get(url)
     return None if shelf is None or shelf.pid != os.getpid() else shelf.filled(url)
+
+
+def others_connected(url: str) -> bool:
+    """Return whether a client other than the shelf is connected to the database.
+
+    Uses the shelf's own connection where it may: a new one costs the server a process.
+    """
+    shelf = _lent.get(url)
+    if shelf is not None and shelf.pid == os.getpid():
+        return shelf.is_used(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        return _is_used(connection)
 
 
 class Shelf:
@@ -108,6 +125,9 @@ class Shelf:
     def filled(self, url: str) -> set[str]:
         return {str(name) for name, _ in self._connection(url).execute(self._filled)}
 
+    def is_used(self, url: str) -> bool:
+        return _is_used(self._connection(url))
+
     def close(self) -> None:
         while self._connections:
             self._connections.popitem()[1].close()
@@ -147,6 +167,10 @@ class Shelf:
                 if name in changed or name not in sizes:
                     _fill(connection, name, rows)
         return True
+
+
+def _is_used(connection: Connection) -> bool:
+    return connection.execute(OTHERS).fetchall() != [(0,)]
 
 
 def _alone(connection: Connection) -> bool:

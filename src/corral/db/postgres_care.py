@@ -88,13 +88,11 @@ def reading(link: Link) -> Iterator[RowsOf]:
 def read_all(database: Database) -> list[Finding]:
     """Read every row of every table: a damaged page shows itself."""
     from corral.db.migrate import newest
-    from corral.db.schema import tables
+    from corral.db.schema import filled_tables, tables
 
-    known = tables() if database.schema_version() == newest() else []
-    # A walk through a table takes the server several answers; most tables of most stores are empty.
-    one = "SELECT '{0}' WHERE EXISTS (SELECT FROM {0})"
-    asked = Statement(" UNION ALL ".join(one.format(table.name) for table in known) or "SELECT ''")
-    filled = {str(name) for (name,) in database.read(lambda tx: tx.run(asked))}
+    is_current = database.schema_version() == newest()
+    known = tables() if is_current else []
+    filled = database.read(filled_tables, mode="one") if is_current else set()
     with database.reading() as rows_of:
         walked = [table for table in known if table.name in filled]
         rows = sum(1 for table in walked for _ in rows_of(table.name, ["*"], table.key))

@@ -5,6 +5,8 @@ from functools import cache
 from typing import NamedTuple
 
 from corral.db.migrate import migrations, split_statements
+from corral.db.statement import Statement
+from corral.db.tx import Tx
 
 
 class ColumnDoc(NamedTuple):
@@ -61,6 +63,21 @@ def tables() -> list[TableDoc]:
                 for table in found.values():
                     table.indexes[:] = [i for i in table.indexes if f" {match[1]} ON " not in i]
     return list(found.values())
+
+
+def filled_tables(tx: Tx) -> set[str]:
+    """Return the names of the tables that hold at least one row.
+
+    One statement for all tables: most tables of most stores are empty, and a caller that walks
+    through all of them needs several round trips for each.
+    """
+    return {str(name) for (name,) in tx.run(_filled())}
+
+
+@cache
+def _filled() -> Statement:
+    one = "SELECT '{0}' WHERE EXISTS (SELECT 1 FROM {0})"
+    return Statement(" UNION ALL ".join(one.format(table.name) for table in tables()))
 
 
 def _comment(above: str) -> str:

@@ -30,7 +30,11 @@ class Wrong(NamedTuple):
     message: str
 
 
-Look = Callable[[Tx], list[Wrong]]
+class Look(NamedTuple):
+    """A check of the rows of one table; it finds nothing while that table is empty."""
+
+    table: str
+    run: Callable[[Tx], list[Wrong]]
 
 
 def _shown(count: int, one: str, many: str) -> str:
@@ -41,12 +45,17 @@ def _see(table: str, column: str, value: str) -> str:
     return f"`corral db sql \"SELECT * FROM {table} WHERE {column} = '{value}'\"` shows it"
 
 
-def _look(statement: Statement, say: Callable[[int, Any], Wrong]) -> Look:
-    def look(tx: Tx) -> list[Wrong]:
+def _look(table: str, statement: Statement, say: Callable[[int, Any], Wrong]) -> Look:
+    def run(tx: Tx) -> list[Wrong]:
         count, example = tx.run(statement)[0]
         return [say(int(count), example)] if count else []
 
-    return look
+    return Look(table, run)
+
+
+def looks() -> list[Look]:
+    """Every check of rows, except that of their states."""
+    return [*orphans(), *map(_counted, sql.COUNTS), Look("charges", totals)]
 
 
 def orphans() -> Iterator[Look]:
@@ -62,14 +71,14 @@ def orphans() -> Iterator[Look]:
 
     for each in sql.BELONGS:
         statement = sql.ORPHANS[f"{each.table}.{each.column}"]
-        yield _look(statement, gone(each.table, each.column, each.parent))
+        yield _look(each.table, statement, gone(each.table, each.column, each.parent))
     parents = {"turn": "sessions", "output": "runs", "note": "notes"}
     for kind, statement in sql.PASSAGES.items():
-        yield _look(statement, gone("passages", "subject", parents[kind]))
+        yield _look("passages", statement, gone("passages", "subject", parents[kind]))
     for table, statement in sql.SCOPES.items():
-        yield _look(statement, gone(table, "scope", "projects"))
+        yield _look(table, statement, gone(table, "scope", "projects"))
     for kind, statement in sql.LETTERS.items():
-        yield _look(statement, _unread(kind))
+        yield _look("letters", statement, _unread(kind))
 
 
 def _unread(kind: str) -> Callable[[int, Any], Wrong]:
@@ -92,25 +101,28 @@ _COUNTED = {
 }  # fmt: skip
 
 
-def counts(tx: Tx) -> list[Wrong]:
+def _counted(name: str) -> Look:
     """What is counted beside what it counts."""
-    keep_ms = min(settings.values(tx, "sessions.keep_ms"))
-    found = []
-    for name, statement in sql.COUNTS.items():
-        given = {"forgotten": tx.now - keep_ms} if name == "sessions" else {}
-        count, example = tx.run(statement, **given)[0]
-        if count:
-            one, many, what, command = _COUNTED[name]
-            verb = "has" if count == 1 else "have"
-            found.append(
-                Wrong(
-                    "counts",
-                    "broken",
-                    f"{_shown(count, one, many)} {verb} {what}, as {example}; look at it with "
-                    f"`{command.format(example)}`, and restore a back-up if it matters.",
-                )
+
+    def run(tx: Tx) -> list[Wrong]:
+        given = {}
+        if name == "sessions":
+            given = {"forgotten": tx.now - min(settings.values(tx, "sessions.keep_ms"))}
+        count, example = tx.run(sql.COUNTS[name], **given)[0]
+        if not count:
+            return []
+        one, many, what, command = _COUNTED[name]
+        verb = "has" if count == 1 else "have"
+        return [
+            Wrong(
+                "counts",
+                "broken",
+                f"{_shown(count, one, many)} {verb} {what}, as {example}; look at it with "
+                f"`{command.format(example)}`, and restore a back-up if it matters.",
             )
-    return found
+        ]
+
+    return Look("sessions" if name == "forks" else name, run)
 
 
 # -- money -----------------------------------------------------------------------------------------

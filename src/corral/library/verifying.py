@@ -5,7 +5,7 @@ row disagree the row is read again, and only what it says then is told.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from corral import config
 from corral.adapters import process
 from corral.db.database import Database, Finding, Told
 from corral.db.moves import StateTable
+from corral.db.schema import filled_tables
 from corral.insights import soundness
 from corral.insights.soundness import Look, Wrong
 from corral.kernel.errors import NotFound, StoreUnavailable
@@ -28,7 +29,8 @@ PIECE = 500
 
 def rows(database: Database, told: Told) -> Iterator[Finding]:
     """Rows that belong to nothing, and counts, totals and states that are not true."""
-    looks = [*soundness.orphans(), soundness.counts, soundness.totals]
+    filled = database.read(filled_tables, mode="one")
+    looks = [look for look in soundness.looks() if look.table in filled]
     wrong: list[Wrong] = []
     for nth, look in enumerate(looks):
         told("rows", nth, len(looks))
@@ -36,7 +38,7 @@ def rows(database: Database, told: Told) -> Iterator[Finding]:
     for check, said in _SOUND.items():
         found = [Finding(*each) for each in wrong if each.check == check]
         yield from found or [Finding(check, "ok", said)]
-    yield from states(database, told)
+    yield from states(database, told, filled)
 
 
 _SOUND = {
@@ -48,12 +50,12 @@ _SOUND = {
 
 def _sure(database: Database, look: Look) -> list[Wrong]:
     """What a look finds, when a second one finds it, too."""
-    return database.read(look) if database.read(look) else []
+    return database.read(look.run) if database.read(look.run) else []
 
 
-def states(database: Database, told: Told) -> Iterator[Finding]:
+def states(database: Database, told: Told, filled: Set[str]) -> Iterator[Finding]:
     """Rows in a state that their last event did not lead to."""
-    tables = [*declared(StateTable).values()]
+    tables = [table for table in declared(StateTable).values() if table.table in filled]
     wrong: list[str] = []
     looked = 0
     for nth, table in enumerate(tables):
