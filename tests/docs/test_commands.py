@@ -21,7 +21,7 @@ from typing import NamedTuple
 import click
 import pytest
 
-from corral.interfaces.cli.main import COMMANDS
+from corral.interfaces.cli.main import COMMANDS, root
 from tests.docs.test_claims import DOCS, TOP, WRITTEN, named, resolved
 from tests.support.cli import Cli
 from tests.support.pages import NewFile, Shell, Step, fits, read
@@ -293,8 +293,10 @@ def in_sentences() -> set[str]:
 def takes(words: list[str]) -> bool:
     """Whether a command may be called so, as far as its arguments go."""
     command, rest = resolved(words)
+    # As below the root: click remembers the help options of the first context of a command.
+    parent = click.Context(root, **root.context_settings)
     try:
-        command.make_context(command.name, rest)
+        command.make_context(command.name, rest, parent=parent)
     except click.exceptions.Exit:  # it was asked for help, and gave it
         return True
     except click.UsageError:
