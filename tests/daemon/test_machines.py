@@ -187,7 +187,7 @@ def test_a_machine_that_was_stopped_joins_again_and_its_old_run_does_not_go_on_t
     stopped.everything(signal.SIGSTOP)
     both.two = left
     try:
-        both.on(run.id, left.name, without=stopped.name)
+        following = both.on(run.id, left.name, without=stopped.name)
         assert both.state_of(stopped.name) == "lost"
     finally:
         stopped.everything(signal.SIGCONT)
@@ -197,6 +197,7 @@ def test_a_machine_that_was_stopped_joins_again_and_its_old_run_does_not_go_on_t
     until(lambda: both.state_of(stopped.name) == "up", "it joins again")
     now = left.get(run.id)
     assert (now.state, now.host) == ("running", left.name), "what the old keeper said is refused"
+    assert (now.pid, now.attempts) == (following.pid, following.attempts)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from corral.adapters import control, process
 from corral.adapters.keepers import KeeperLost, StartingKeeper
 from corral.interfaces.cli import main, running
 from corral.keeper.main import Termination
+from corral.kernel.end import End
+from corral.rooms.runs import keeping
 from corral.rooms.runs.model import Run, RunState
 from tests.support.keeping import Home, lives, until
 from tests.support.kernel_locks import requests_lock
@@ -316,6 +318,30 @@ def test_a_keeper_that_slept_while_its_run_was_given_up_ends_what_it_has(home: H
     found = home.get(run.id)
     assert (found.state, found.reason) == (RunState.CRASHED, "a test said so")
     home.nobody_left()
+
+
+def test_supervisor_that_was_replaced_spares_the_next_attempt(home: Home) -> None:
+    """Two homes of one machine may share a store: the next attempt may run beside the old one."""
+    run = waiting(home)
+    stop_outside_of_a_write(home, run.keeper_pid)
+    me = process.identify(os.getpid())
+    assert me is not None
+    with home.store() as store, home.entered():
+        taken = store.runs.take_over(
+            run, owner="test", keeper_pid=me.pid, keeper_token=me.start_token
+        )
+        store._database.write(
+            lambda tx: keeping.try_again(tx, taken, End(), reason="lost", quick_failures=0)
+        )
+        store.runs.start_queued()
+    following = home.in_state(run.id, RunState.RUNNING)
+    assert following.attempts == 2
+    kill(run.keeper_pid, signal.SIGCONT)
+    until(lambda: not lives(run.keeper_pid or 0), "the old supervisor leaves")
+    assert not lives(run.pid or 0), "the old attempt is ended"
+    assert lives(following.pid or 0), "the next attempt goes on"
+    (home.work / "go").touch()
+    assert home.ended(run.id).attempts == 2
 
 
 @on_both_engines

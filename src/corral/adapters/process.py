@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from corral.adapters.run_marks import is_marked
@@ -283,7 +283,12 @@ def _everybody() -> Iterator[tuple[int, Stat]]:
 
 
 def family(
-    process: Identity | None, mark: str, *, guard: Identity | None = None, everywhere: bool = True
+    process: Identity | None,
+    mark: str,
+    *,
+    guard: Identity | None = None,
+    everywhere: bool = True,
+    spare_others: bool = False,
 ) -> list[Identity]:
     """All processes of a run: the process, its session, its descendants and those of its guard, and
     (`everywhere`) those with the run's mark (`NAME=value`) in their environment or in their
@@ -293,6 +298,9 @@ def family(
     environment becomes a child of the guard, and where the guard was killed it still has its
     resource limits. Supervisors and agents of other runs, which a process of this one may have
     started, are not included, nor is what is below them.
+
+    `spare_others` is for a supervisor, which may have been replaced without noticing: the
+    processes of another attempt carry the same mark and are not included while their guard lives.
     """
     if not os.path.isdir(f"{PROC}/self"):
         return _family_by_psutil(process or guard)
@@ -303,7 +311,9 @@ def family(
     if guard is not None and look(guard) is Standing.ALIVE:
         leaders.add(guard.pid)
     below = _below(there, {*leaders, root} if root is not None else leaders, mark)
-    wanted = mark.encode()
+    marked = _with_mark(there, mark) if everywhere else set()
+    if spare_others:
+        marked -= _of_other_attempts(there, marked, leaders, mark)
     return [
         Identity(host(), boot_id(), pid, found.start_token)
         for pid, found in there.items()
@@ -311,12 +321,23 @@ def family(
         and pid != os.getpid()
         and pid > 1
         and found.state not in "ZX"
-        and (
-            pid in below
-            or found.session in leaders
-            or (everywhere and (_marked(pid, wanted) or is_marked(pid, mark)))
-        )
+        and (pid in below or found.session in leaders or pid in marked)
     ]
+
+
+def _with_mark(there: dict[int, Stat], mark: str) -> set[int]:
+    wanted = mark.encode()
+    return {pid for pid in there if wanted in _environment_of(pid) or is_marked(pid, mark)}
+
+
+def _of_other_attempts(
+    there: dict[int, Stat], marked: set[int], leaders: set[int], mark: str
+) -> set[int]:
+    """The processes of attempts that another supervisor started: its guard leads their session."""
+    sessions = {there[pid].session for pid in marked} - leaders
+    guards = {pid for pid in sessions if KEEPER_MARK in _environment_of(pid)}
+    below = _below(there, guards, mark)
+    return {pid for pid in marked if pid in below or there[pid].session in guards}
 
 
 def _below(there: dict[int, Stat], roots: Iterable[int], mark: str) -> set[int]:
@@ -351,10 +372,6 @@ def _environment_of(pid: int) -> list[bytes]:
         return []
 
 
-def _marked(pid: int, mark: bytes) -> bool:
-    return mark in _environment_of(pid)
-
-
 def _family_by_psutil(process: Identity | None) -> list[Identity]:
     import psutil
 
@@ -373,14 +390,18 @@ def end_family(
     grace_ms: int,
     guard: Identity | None = None,
     everywhere: bool = True,
+    spare_others: bool = False,
 ) -> int:
-    """Ask everybody of a run to end, then kill who is left; gives back how many had to be killed.
+    """Send SIGTERM to all processes of a run, then SIGKILL; returns how many had to be killed.
 
     It looks again after every round, because a family may grow while it is being ended.
     """
+    find = partial(
+        family, process, mark, guard=guard, everywhere=everywhere, spare_others=spare_others
+    )
     deadline = time.monotonic() + grace_ms / 1_000
     asked: set[Identity] = set()
-    while members := family(process, mark, guard=guard, everywhere=everywhere):
+    while members := find():
         for member in members:
             if member not in asked:
                 send(member, signal.SIGTERM)
@@ -393,7 +414,7 @@ def end_family(
         return 0
     killed = 0
     for _ in range(50):
-        members = family(process, mark, guard=guard, everywhere=everywhere)
+        members = find()
         if not members:
             break
         killed += sum(send(member, signal.SIGKILL) for member in members)

@@ -12,11 +12,18 @@ class Ender:
     """One family on its way out. The keeper goes on copying its last words meanwhile."""
 
     def __init__(
-        self, root: process.Identity | None, mark: str, *, grace_ms: int, quiet: bool
+        self,
+        root: process.Identity | None,
+        mark: str,
+        *,
+        guard: process.Identity | None,
+        grace_ms: int,
+        quiet: bool,
     ) -> None:
         """`quiet`: the agent was asked to quit, and gets the grace time before SIGTERM too."""
         self._root = root
         self._mark = mark
+        self._guard = guard
         self._quiet = quiet
         self._grace = grace_ms / 1_000
         self._sent: signal.Signals | None = None
@@ -57,6 +64,6 @@ class Ender:
 
     def _signal(self, number: signal.Signals) -> None:
         self._sent = number
-        for member in process.family(self._root, self._mark):
+        for member in process.family(self._root, self._mark, guard=self._guard, spare_others=True):
             process.send(member, number)
             process.send(member, signal.SIGCONT)  # whoever is stopped hears nothing

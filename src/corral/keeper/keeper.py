@@ -11,6 +11,7 @@ import select
 import signal
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -427,7 +428,10 @@ class Keeper:
 
     def _begin_to_end(self) -> None:
         quiet = (self._idle or self._voice.is_done) and self._leave()
-        self._ender = Ender(self._agent, self._mark, grace_ms=self._grace_ms, quiet=quiet)
+        guard = self._attempt.guard if self._attempt is not None else None
+        self._ender = Ender(
+            self._agent, self._mark, guard=guard, grace_ms=self._grace_ms, quiet=quiet
+        )
 
     def _leave(self) -> bool:
         """Ask an agent that is done, or idle, to quit; False when it cannot be asked."""
@@ -445,13 +449,21 @@ class Keeper:
     def _end_leftovers(self) -> tuple[int, ...]:
         """End the processes that the run left behind; returns the pids that could not be ended."""
         assert self._attempt is not None
-        guard = self._attempt.guard
-        left = process.family(None, self._mark, guard=guard)
+        find = partial(
+            process.family, None, self._mark, guard=self._attempt.guard, spare_others=True
+        )
+        left = find()
         if left:
-            killed = process.end_family(None, self._mark, grace_ms=LEFTOVER_GRACE_MS, guard=guard)
+            killed = process.end_family(
+                None,
+                self._mark,
+                grace_ms=LEFTOVER_GRACE_MS,
+                guard=self._attempt.guard,
+                spare_others=True,
+            )
             found = {"processes": len(left), "killed": killed}
             self._hold.log("warn", "It left processes behind, which were ended.", found)
-        survivors = process.family(None, self._mark, guard=guard) if left else []
+        survivors = find() if left else []
         self._attempt.close()
         return tuple(survivor.pid for survivor in survivors)
 
