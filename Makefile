@@ -42,7 +42,7 @@ test: setup .venv/browser .venv/bubblewrap ## every test, on SQLite and on a Pos
 	@env -u PYTHONDONTWRITEBYTECODE TMPDIR=$(TEST_FILES) $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 test-fast: setup ## the tests on SQLite, without browsers and long-lived processes
-	@env -u PYTHONDONTWRITEBYTECODE TMPDIR=$(TEST_FILES) $(BIN)/pytest --fast -n auto --dist worksteal
+	@env -u PYTHONDONTWRITEBYTECODE TMPDIR=$(TEST_FILES) $(BIN)/pytest --fast -n $(WORKERS) --dist worksteal
 
 # One that is there, Debian's, or playwright's own.
 .venv/browser: .venv/ready
