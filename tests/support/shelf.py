@@ -30,16 +30,17 @@ OTHERS = f"""
     WHERE datname = current_database() AND pid <> pg_backend_pid()
       AND backend_type = 'client backend' AND application_name <> '{NAME}'
 """
-# What the schema is made of, and what was set for the database: a test that changed either has
-# used it up. What lies below 16384 came with the server.
+# A test that changed the schema, or a setting of the database, has used it up. Each statement that
+# changes the schema writes new rows into the catalogue, with the number of its transaction (xmin);
+# TRUNCATE and changes of data do not, except in pg_class. Objects below 16384 came with the server.
 SHAPE = """
     SELECT (SELECT count(*) FROM pg_class WHERE oid >= 16384),
-        (SELECT sum(relnatts) FROM pg_class WHERE oid >= 16384),
-        (SELECT count(*) FROM pg_proc WHERE oid >= 16384),
-        (SELECT count(*) FROM pg_constraint WHERE oid >= 16384),
-        (SELECT count(*) FROM pg_trigger WHERE oid >= 16384),
-        (SELECT count(*) FROM pg_attribute WHERE attisdropped),
-        (SELECT sum(hashtext(CAST(indkey AS TEXT))) FROM pg_index WHERE indexrelid >= 16384),
+        (SELECT sum(CAST(CAST(xmin AS TEXT) AS BIGINT)) FROM pg_attribute WHERE attrelid >= 16384),
+        (SELECT sum(CAST(CAST(xmin AS TEXT) AS BIGINT)) FROM pg_index WHERE indexrelid >= 16384),
+        (SELECT sum(CAST(CAST(xmin AS TEXT) AS BIGINT)) FROM pg_attrdef),
+        (SELECT sum(CAST(CAST(xmin AS TEXT) AS BIGINT)) FROM pg_constraint WHERE oid >= 16384),
+        (SELECT sum(CAST(CAST(xmin AS TEXT) AS BIGINT)) FROM pg_trigger WHERE oid >= 16384),
+        (SELECT sum(CAST(CAST(xmin AS TEXT) AS BIGINT)) FROM pg_proc WHERE oid >= 16384),
         (SELECT count(*) FROM pg_db_role_setting s JOIN pg_database d ON s.setdatabase = d.oid
          WHERE d.datname = current_database())
 """

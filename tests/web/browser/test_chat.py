@@ -2,28 +2,31 @@
 
 import re
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from corral.adapters.channels.contract import Incoming
+from corral.rooms.agents.model import Agent
 from tests.support.keeping import until
 from tests.web.browser.conftest import Look, Town
 
+_numbers = count(1)
 BAD = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
 
 
-@pytest.fixture(scope="module")
-def parrot(town: Town) -> str:
-    """An agent whose script is what it is told."""
-    return town.store.agents.create("parrot", provider="scripted").id
+@pytest.fixture
+def parrot(town: Town) -> Agent:
+    """An agent of this test alone, whose script is what it is told: its chat is empty."""
+    return town.store.agents.create(f"parrot{next(_numbers)}", provider="scripted")
 
 
 def test_a_talk_is_had_in_the_page_and_is_there_after_a_reload(
-    town: Town, parrot: str, look: Look, shoot: Callable[..., None]
+    town: Town, parrot: Agent, look: Look, shoot: Callable[..., None]
 ) -> None:
     page = look.go("/chat")
-    page.select_option("[name=agent]", parrot)
+    page.select_option("[name=agent]", parrot.id)
     page.click(".begin button")
     page.wait_for_url(re.compile("/chat/plc_"))
     place = page.url.rpartition("/")[2]
@@ -36,18 +39,18 @@ def test_a_talk_is_had_in_the_page_and_is_there_after_a_reload(
     assert field.input_value() == ""
     answer = page.locator(".post:not(.mine)", has_text=BAD)
     answer.wait_for()
-    page.get_by_text("parrot is done with it").wait_for()
+    page.get_by_text(f"{parrot.name} is done with it").wait_for()
     assert "owned" not in page.title()
     assert answer.locator("script, img").count() == 0
 
     field.fill("say one moment; sleep 600")
     field.press("Enter")
-    page.get_by_text("parrot is at it").wait_for()
+    page.get_by_text(f"{parrot.name} is at it").wait_for()
     (talk,) = town.store.gateway.talks(place)
     until(lambda: town.store.gateway.talks(place)[0].run_id, "the agent works")
     run = str(town.store.gateway.talks(place)[0].run_id)
     asked = town.store.questions.ask(
-        "Which branch?", options=["main", "next"], asker="agent:parrot", run=run
+        "Which branch?", options=["main", "next"], asker=f"agent:{parrot.name}", run=run
     )
     card = page.locator(".post.card", has_text="Which branch?")
     card.wait_for()
@@ -55,7 +58,7 @@ def test_a_talk_is_had_in_the_page_and_is_there_after_a_reload(
     card.get_by_role("button", name="next").click()
     page.locator(".post.mine").get_by_text("next", exact=True).wait_for()
     until(lambda: town.store.questions.get(asked.id).answer == "next", "it is answered")
-    assert talk.agent_id == parrot
+    assert talk.agent_id == parrot.id
     # Of each its first line: a card says later, below it, how its question ended.
     first = "posts => posts.map((post) => post.innerText.split('\\n')[0])"
     before = page.locator(".post .text").evaluate_all(first)
@@ -66,22 +69,24 @@ def test_a_talk_is_had_in_the_page_and_is_there_after_a_reload(
 
 
 def test_a_wiring_is_added_tried_out_changed_and_removed(
-    town: Town, parrot: str, look: Look
+    town: Town, parrot: Agent, look: Look
 ) -> None:
     room = town.lived_in.room.id
     page = look.go(f"/gateway/wirings?place={room}&text=hello")
     page.wait_for_selector("#feed[data-state=live]")
     page.click("text=New wiring")
-    page.select_option("#add [name=agent]", parrot)
+    page.select_option("#add [name=agent]", parrot.id)
     page.select_option("#add [name=trigger]", "mention")
     page.click("#add button:not([data-closes])")
-    tried = page.locator("#tried tr", has_text="parrot")
+    tried = page.locator("#tried tr", has_text=parrot.name)
     tried.get_by_text("it was not addressed").wait_for()
-    page.fill("#tryout [name=text]", "@parrot hello")
+    page.fill("#tryout [name=text]", f"@{parrot.name} hello")
     page.click("#tryout button")
     tried.get_by_text("it was addressed").wait_for()
     row = (
-        page.locator("main table").first.locator("tr", has_text="parrot").filter(has_text="mention")
+        page.locator("main table")
+        .first.locator("tr", has_text=parrot.name)
+        .filter(has_text="mention")
     )
     row.get_by_text("Change").click()
     assert page.locator("#change [name=trigger]").input_value() == "mention"
@@ -134,9 +139,9 @@ def test_a_talk_on_a_phone_fits_and_its_list_is_a_page_of_its_own(
     shoot(page, "talk-phone-window", full_page=False)
 
 
-def test_files_are_sent_and_fetched_in_a_talk(parrot: str, look: Look, tmp_path: Path) -> None:
+def test_files_are_sent_and_fetched_in_a_talk(parrot: Agent, look: Look, tmp_path: Path) -> None:
     page = look.go("/chat")
-    page.select_option("[name=agent]", parrot)
+    page.select_option("[name=agent]", parrot.id)
     page.click(".begin button")
     page.wait_for_url(re.compile("/chat/plc_"))
     page.wait_for_selector("#feed[data-state=live]")
@@ -160,15 +165,15 @@ def test_files_are_sent_and_fetched_in_a_talk(parrot: str, look: Look, tmp_path:
 
 
 def test_a_secret_is_given_in_its_form_and_what_is_typed_survives_news(
-    town: Town, parrot: str, look: Look, shoot: Callable[..., None]
+    town: Town, parrot: Agent, look: Look, shoot: Callable[..., None]
 ) -> None:
     wish = {"name": "parrot-key", "reason": "to sing"}
-    asked = town.store.requests.ask(parrot, "secret", wish)
+    asked = town.store.requests.ask(parrot.id, "secret", wish)
     page = look.go("/inbox")
     page.wait_for_selector("#feed[data-state=live]")
     form = page.locator(f"#secret-{asked.question_id}")
     form.locator("[name=value]").fill("sing-sang-sung")
-    other = town.store.questions.ask("And now?", asker="agent:parrot")
+    other = town.store.questions.ask("And now?", asker=f"agent:{parrot.name}")
     page.locator(f"#{other.id}").wait_for()
     assert form.locator("[name=value]").input_value() == "sing-sang-sung"
     shoot(page, "inbox-secret-light")
@@ -181,10 +186,10 @@ def test_a_secret_is_given_in_its_form_and_what_is_typed_survives_news(
 
 
 def test_without_scripts_one_talks_sends_files_and_wires_agents(
-    town: Town, parrot: str, open_window: Callable[[str], Look], shoot: Callable[..., None]
+    town: Town, parrot: Agent, open_window: Callable[[str], Look], shoot: Callable[..., None]
 ) -> None:
     page = open_window("plain").go("/chat")
-    page.select_option("[name=agent]", parrot)
+    page.select_option("[name=agent]", parrot.id)
     page.click(".begin button")
     assert "/chat/plc_" in page.url
     page.fill("#say textarea", "say without scripts")
@@ -196,7 +201,7 @@ def test_without_scripts_one_talks_sends_files_and_wires_agents(
     page.goto(f"{town.base}/gateway/wirings")
     assert page.locator("[data-opens]:visible").count() == 0
     form = page.locator("#add")
-    form.locator("[name=agent]").select_option(parrot)
+    form.locator("[name=agent]").select_option(parrot.id)
     form.locator("[name=where]").select_option(f"place:{town.lived_in.room.id}")
     form.locator("[name=trigger]").select_option("mention")
     shoot(page, "wirings-plain")
@@ -205,6 +210,6 @@ def test_without_scripts_one_talks_sends_files_and_wires_agents(
     (made,) = [
         each
         for each in town.store.wirings.list().items
-        if each.agent_id == parrot and each.place_id == town.lived_in.room.id
+        if each.agent_id == parrot.id and each.place_id == town.lived_in.room.id
     ]
     town.store.wirings.remove(made.id)
