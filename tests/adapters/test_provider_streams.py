@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from corral.adapters.providers import registry
 from corral.adapters.providers.facts import (
+    Denied,
     Fact,
     Finished,
     LimitReached,
@@ -215,6 +216,50 @@ def test_claude_that_was_denied_a_tool_goes_on_and_logs_it() -> None:
     assert [fact.is_error for fact in of(facts, Said) if fact.role == "tool"] == [True]
     assert any("needs approval" in fact.message for fact in of(facts, Logged))
     assert of(facts, Finished)[0].ok
+
+
+def fed(name: str, *messages: dict[str, Any]) -> list[Fact]:
+    parser = parser_for(name)
+    return [fact for each in messages for fact in parser.feed(json.dumps(each).encode() + b"\n")]
+
+
+def test_claude_logs_retries_and_a_limit_that_is_near() -> None:
+    retry = {"type": "system", "subtype": "api_retry", "error_status": 529, "retry_delay_ms": 400}
+    near = {"status": "allowed_warning", "resetsAt": NOW // 1_000, "rateLimitType": "five_hour"}
+    fine = {"status": "allowed", "rateLimitType": "five_hour"}
+    limits = [{"type": "rate_limit_event", "rate_limit_info": info} for info in (near, fine)]
+    retried, warned = of(fed("claude", retry, *limits), Logged)
+    assert (retried.level, "529" in retried.message, "400" in retried.message) == (
+        "warn",
+        True,
+        True,
+    )
+    assert (warned.level, warned.metadata) == ("warn", {"reset_at": NOW // 1_000 * 1_000})
+
+
+def test_claude_at_its_limit_without_a_text_says_that_it_is() -> None:
+    message = {"model": "<synthetic>", "content": []}
+    limited = {"type": "assistant", "error": "rate_limit", "message": message}
+    assert fed("claude", limited) == [LimitReached("Too many requests.")]
+
+
+def test_claude_reads_only_results_of_tools_in_what_its_user_says() -> None:
+    content = [{"type": "text", "text": "go on"}, {"type": "tool_result", "tool_use_id": "t1"}]
+    (answer,) = of(fed("claude", {"type": "user", "message": {"content": content}}), Said)
+    assert (answer.role, answer.tool_call_id) == ("tool", "t1")
+
+
+@pytest.mark.parametrize(("tool", "is_denied"), [("write_file", True), ("read_file", False)])
+def test_gemini_that_withholds_a_tool_has_denied_it(tool: str, is_denied: bool) -> None:
+    facts = fed(
+        "gemini",
+        {"type": "message", "role": "assistant", "content": "I write."},
+        {"type": "message", "role": "user", "content": "not repeated"},
+        {"type": "tool_use", "tool_id": "c1", "tool_name": tool, "parameters": {}},
+        {"type": "tool_result", "tool_id": "c1", "error": {"type": "tool_not_registered"}},
+    )
+    assert of(facts, Said)[0].content == "I write."
+    assert of(facts, Denied) == ([Denied(tool, "c1")] if is_denied else [])
 
 
 def test_a_stream_without_an_end_is_counted_whole_in_little_memory() -> None:
