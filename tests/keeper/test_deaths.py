@@ -344,6 +344,24 @@ def test_supervisor_that_was_replaced_spares_the_next_attempt(home: Home) -> Non
     assert home.ended(run.id).attempts == 2
 
 
+def test_last_words_of_an_agent_whose_processes_were_all_killed_are_read(home: Home) -> None:
+    run = home.asked("scripted", "say the last words; hang")
+    until(lambda: b"the last words" in home.so_far(run), "it talks")
+    run = home.in_state(run.id, RunState.RUNNING)
+    for pid in (run.keeper_pid, home.guard_of(run), run.pid):
+        kill(pid)
+    with home.entered():
+        (found,) = home.recover()
+    assert found.state is RunState.CRASHED
+    ended = home.get(run.id)
+    assert (ended.state, ended.exit_code, ended.signal) == (RunState.CRASHED, None, None)
+    assert ended.session_id is not None
+    with home.store() as store:
+        turns = store.sessions.turns(ended.session_id).items
+    assert "the last words" in [turn.content for turn in turns]
+    home.nobody_left()
+
+
 @on_both_engines
 def test_many_recoveries_at_once_give_one_new_keeper(home: Home) -> None:
     run = waiting(home)
