@@ -13,6 +13,7 @@ from corral.library import events as library_events
 from corral.library.events import AT_LATEST, SOON
 from corral.rooms.mail import ops as mail
 
+pytestmark = pytest.mark.slow  # PostgreSQL alone
 INSERT = "INSERT INTO events (at, actor, kind, verb, subject) VALUES (1, 'x', 'k', 'v', %s)"
 
 
