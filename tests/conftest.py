@@ -69,20 +69,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
-    """The files in random order, and the tests of each file; tests that share a `house` together.
+    """The files in random order, and the tests of each file in random order.
 
-    xdist needs the same order on all workers, so it depends on nothing but the seed.
+    The tests of a file stay together, because they may share an expensive fixture. xdist needs the
+    same order on all workers, so it depends on nothing but the seed.
     """
     order = random.Random(seed)
-    groups: dict[tuple[Path, object], list[pytest.Item]] = {}
+    files: dict[Path, list[pytest.Item]] = {}
     for item in items:
-        parameters = getattr(getattr(item, "callspec", None), "params", {})
-        groups.setdefault((item.path, parameters.get("house")), []).append(item)
-    shuffled = list(groups.values())
+        files.setdefault(item.path, []).append(item)
+    shuffled = list(files.values())
     order.shuffle(shuffled)
-    for group in shuffled:
-        order.shuffle(group)
-    return [item for group in shuffled for item in group]
+    for tests in shuffled:
+        order.shuffle(tests)
+    return [item for tests in shuffled for item in tests]
 
 
 def _is_slow(item: pytest.Item) -> bool:
