@@ -174,7 +174,7 @@ class Trial:
         wait_until_alone(self.url)
         self.clock.advance(self.scenario.later_ms)
         with corral.open(self.url, clock=self.clock) as store:
-            check_rows(store)  # before anybody mends anything
+            check_rows(store)  # before the recovery changes anything
             self.scenario.recover(store, self._world)
             self.scenario.check(store, self._world)
             check_store(store)

@@ -44,5 +44,5 @@ def wait_until_alone(url: str, seconds: float = 120.0) -> None:
         return
     deadline = time.monotonic() + seconds
     while others_connected(url):
-        assert time.monotonic() < deadline, "somebody else still uses the store"
+        assert time.monotonic() < deadline, "another client still uses the store"
         time.sleep(0.002)

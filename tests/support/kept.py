@@ -2,8 +2,8 @@
 
 A server's process that has just begun knows nothing of the schema: to begin one and to teach it
 costs more than most tests. All state of the session is reset, except prepared statements, because
-planning them again costs the server most of a test; to psycopg, and to whoever opens a store, it is
-a new connection.
+planning them again costs the server most of a test; to psycopg and to the next store it is a new
+connection.
 """
 
 import os
